@@ -1,0 +1,225 @@
+"""The SQLite connection under a store: opening, transactions, errors."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Literal
+
+from . import schema
+from .errors import StoreError, TransactionError, translate
+
+Synchronous = Literal["OFF", "NORMAL", "FULL", "EXTRA"]
+Params = Sequence[Any]
+
+_IDLE: Final = 0
+_OPEN: Final = 1
+_FAILED: Final = 2
+
+
+class Database:
+    """One open file (or ":memory:") with explicit transactions.
+
+    Not for use by two threads at once. Reads may happen at any time, writes only between begin() and
+    commit(). After a write has failed the transaction can only be rolled back, so nothing is ever committed
+    by halves. While it is open nobody else can open the file: what is kept in memory stays true.
+
+    The parts of a store that keep copies in memory override `_began`, `_committed` and `_rolled_back`
+    (calling super) to make them follow the transaction.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        synchronous: Synchronous = "FULL",
+        lock_timeout_s: float = 1.0,
+        cache_kib: int = 32768,
+    ) -> None:
+        """Open `path`, creating it (mode 0600) when missing.
+
+        `synchronous` FULL makes every commit durable against power loss before commit() returns; NORMAL
+        survives kill -9 but may lose the last commits to a power cut; OFF may lose the file to one.
+        `lock_timeout_s` is how long to wait for another opener to go. `cache_kib` bounds SQLite's page cache.
+        Raises StoreDamaged, StoreNewer, StoreLocked, StoreError, OSError.
+        """
+        if synchronous not in ("OFF", "NORMAL", "FULL", "EXTRA"):
+            raise ValueError(f"synchronous={synchronous!r}")
+        self.path = os.fspath(path)
+        self._state = _IDLE
+        if self.path != ":memory:":
+            _create_private(self.path)
+        conn: sqlite3.Connection | None = None
+        try:
+            conn = sqlite3.connect(
+                self.path,
+                timeout=lock_timeout_s,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=256,
+            )
+            _configure(conn, self.path, synchronous, cache_kib)
+            schema.upgrade(conn, self.path)
+        except sqlite3.Error as exc:
+            if conn is not None:
+                conn.close()
+            raise translate(exc, self.path) from exc
+        except BaseException:
+            if conn is not None:
+                conn.close()
+            raise
+        self._conn = conn
+        self._execute = conn.execute
+
+    # -- transactions
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether begin() has been called and neither commit() nor rollback()."""
+        return self._state != _IDLE
+
+    def begin(self) -> None:
+        """Open a transaction. Raises TransactionError when one is open, StoreLocked."""
+        if self._state != _IDLE:
+            raise TransactionError("begin(): a transaction is open already")
+        self._read("BEGIN IMMEDIATE")
+        self._state = _OPEN
+        self._began()
+
+    def commit(self) -> None:
+        """Make the transaction's writes durable (as far as `synchronous` says).
+
+        On any error the transaction has been rolled back and the store is as before begin(). Raises
+        TransactionError when none is open or a write in it has failed, StoreFull, StoreError.
+        """
+        if self._state != _OPEN:
+            if self._state == _IDLE:
+                raise TransactionError("commit(): no transaction is open")
+            self.rollback()
+            raise TransactionError("commit(): a write had failed; the transaction has been rolled back")
+        try:
+            self._execute("COMMIT")
+        except sqlite3.Error as exc:
+            self.rollback()
+            raise translate(exc, self.path) from exc
+        self._state = _IDLE
+        self._committed()
+
+    def rollback(self) -> None:
+        """Undo all since begin(). Raises TransactionError when no transaction is open."""
+        if self._state == _IDLE:
+            raise TransactionError("rollback(): no transaction is open")
+        try:
+            if self._conn.in_transaction:  # SQLite has ended it by itself after some errors
+                self._execute("ROLLBACK")
+        except sqlite3.Error as exc:
+            raise translate(exc, self.path) from exc
+        finally:
+            self._state = _IDLE
+            self._rolled_back()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """begin() .. commit() around a block; rollback() when it raises."""
+        self.begin()
+        try:
+            yield
+        except BaseException:
+            self.rollback()
+            raise
+        self.commit()
+
+    def close(self) -> None:
+        """Roll back what is open and close the file. May be called twice."""
+        if self._state != _IDLE:
+            self.rollback()
+        self._conn.close()
+
+    def check(self, *, thorough: bool = False) -> list[str]:
+        """What SQLite finds wrong with the file; [] when it is sound. Takes seconds for large ones.
+
+        `thorough` also compares every index with its table. Raises StoreDamaged when it cannot even be read.
+        """
+        pragma = "integrity_check" if thorough else "quick_check"
+        found = [str(row[0]) for row in self._read(f"PRAGMA {pragma}").fetchall()]
+        return [] if found == ["ok"] else found
+
+    # -- for the parts of a store
+
+    def _began(self) -> None:
+        """A transaction has been opened."""
+
+    def _committed(self) -> None:
+        """The transaction is durable."""
+
+    def _rolled_back(self) -> None:
+        """The transaction has been undone."""
+
+    def _read(self, sql: str, params: Params = ()) -> sqlite3.Cursor:
+        try:
+            return self._execute(sql, params)
+        except sqlite3.Error as exc:
+            raise translate(exc, self.path) from exc
+
+    def _rows(self, sql: str, params: Params = ()) -> list[Any]:
+        try:
+            return self._execute(sql, params).fetchall()
+        except sqlite3.Error as exc:
+            raise translate(exc, self.path) from exc
+
+    def _row(self, sql: str, params: Params = ()) -> Any:
+        try:
+            return self._execute(sql, params).fetchone()
+        except sqlite3.Error as exc:
+            raise translate(exc, self.path) from exc
+
+    def _write(self, sql: str, params: Params = ()) -> sqlite3.Cursor:
+        if self._state != _OPEN:
+            raise self._not_writable()
+        try:
+            return self._execute(sql, params)
+        except sqlite3.Error as exc:
+            self._state = _FAILED
+            raise translate(exc, self.path) from exc
+
+    def _require_transaction(self) -> None:
+        if self._state != _OPEN:
+            raise self._not_writable()
+
+    def _not_writable(self) -> StoreError:
+        if self._state == _IDLE:
+            return TransactionError("a write outside a transaction: call begin() first")
+        return TransactionError("a write in this transaction has failed: only rollback() is possible")
+
+
+def _create_private(path: str) -> None:
+    """Make sure the file exists, readable by its owner only, and that its directory entry is durable."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return
+    os.close(fd)
+    fd = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _configure(conn: sqlite3.Connection, path: str, synchronous: Synchronous, cache_kib: int) -> None:
+    """Set what must be set on every connection before its first use."""
+    memory = path == ":memory:"
+    if not memory:
+        # Before the first access to the log: then SQLite needs no shared memory file beside it either.
+        conn.execute("PRAGMA locking_mode = EXCLUSIVE")
+    (mode,) = conn.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != ("memory" if memory else "wal"):
+        raise StoreError(f"{path}: the file system does not allow a write-ahead log (journal mode {mode!r})")
+    conn.execute(f"PRAGMA synchronous = {synchronous}")
+    conn.execute(f"PRAGMA cache_size = -{cache_kib:d}")
+    conn.execute("PRAGMA temp_store = MEMORY")
+    conn.execute("PRAGMA wal_autocheckpoint = 2000")
+    conn.execute("PRAGMA journal_size_limit = 67108864")
+    conn.execute("PRAGMA trusted_schema = OFF")

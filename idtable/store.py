@@ -1,0 +1,283 @@
+"""The store of one replica set on one member: the IDTable (3.1.1.5), and with its bases the logs, the
+version vector and the sessions, all in one SQLite file so that one transaction covers a change.
+"""
+
+# ruff: noqa: S608 - what is put into statements here are column lists of this module
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from operator import attrgetter
+from typing import Any, Final
+
+from .database import _FAILED, _OPEN, Synchronous
+from .errors import translate
+from .logs import Logs
+from .records import ZERO_GUID, IDRecord
+from .schema import U64_MAX, pack_int, pack_u64, unpack_int
+from .sessions import Sessions
+
+_FIELDS: Final = tuple(IDRecord.__dataclass_fields__)
+_COLUMNS: Final = ", ".join(_FIELDS) + ", wide"
+_SELECT: Final = f"SELECT {_COLUMNS} FROM idtable "
+_GET: Final = _SELECT + "WHERE file_guid = ?"
+_BY_NAME: Final = _SELECT + "WHERE parent_guid = ? AND name = ? AND deleted = 0 ORDER BY file_guid LIMIT 1"
+_PUT: Final = (
+    f"INSERT INTO idtable ({_COLUMNS}) VALUES ({','.join('?' * (len(_FIELDS) + 1))}) "
+    f"ON CONFLICT (file_guid) DO UPDATE SET "
+    + ", ".join(f"{c} = excluded.{c}" for c in (*_FIELDS[1:], "wide"))
+)
+_fields_of = attrgetter(*_FIELDS)
+_BYTES: Final = frozenset(
+    _FIELDS.index(f) for f in ("file_guid", "parent_guid", "name", "originator_guid", "md5")
+)
+_CHUNK: Final = 512
+
+Row = tuple[Any, ...]
+
+
+class Store(Logs, Sessions):
+    """What one member knows about one replica set.
+
+    Records handed out are the caller's own: changing one changes nothing until put(). Reads see the writes of
+    the open transaction. A cache of recent rows serves get().
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        synchronous: Synchronous = "FULL",
+        lock_timeout_s: float = 1.0,
+        cache_kib: int = 32768,
+        cached_records: int = 16384,
+    ) -> None:
+        """Open or create; see Database. `cached_records` bounds the rows kept in memory, about 1 KiB each."""
+        super().__init__(path, synchronous=synchronous, lock_timeout_s=lock_timeout_s, cache_kib=cache_kib)
+        # Two generations: when the young one is full it becomes the old one, and the old one is forgotten.
+        self._generation = max(cached_records // 2, 1)
+        self._young: dict[bytes, Row] = {}
+        self._old: dict[bytes, Row] = {}
+        self._counts: tuple[int, int, int] | None = None
+        self._counts_before: tuple[int, int, int] | None = None
+
+    # -- one record
+
+    def get(self, file_guid: bytes) -> IDRecord | None:
+        """The record of that Object ID, tombstones too, or None."""
+        row = self._young.get(file_guid) or self._row_of(file_guid)
+        return None if row is None else IDRecord(*row)
+
+    def by_name(self, parent_guid: bytes, name: str) -> IDRecord | None:
+        """The live record of exactly that name in that folder, or None.
+
+        Should there be several (name_clashes()), it is the one with the lowest GUID.
+        """
+        row = self._row(_BY_NAME, (parent_guid, name.encode("utf-8", "surrogatepass")))
+        return None if row is None else IDRecord(*_normal(row))
+
+    def by_local_key(self, dev: int, ino: int, btime_ns: int | None) -> list[IDRecord]:
+        """The live records of that device, inode and birth time (None: of an unknown birth time), by GUID."""
+        rows = self._rows(
+            _SELECT + "WHERE ino = ? AND dev = ? AND btime_ns IS ? AND deleted = 0 ORDER BY file_guid",
+            (pack_int(ino), pack_int(dev), None if btime_ns is None else pack_int(btime_ns)),
+        )
+        return [IDRecord(*_normal(row)) for row in rows]
+
+    def children(self, parent_guid: bytes) -> list[IDRecord]:
+        """The live records of a folder, by the bytes of their names in UTF-8."""
+        rows = self._rows(
+            _SELECT + "WHERE parent_guid = ? AND deleted = 0 ORDER BY name, file_guid", (parent_guid,)
+        )
+        return [IDRecord(*_normal(row)) for row in rows]
+
+    def put(self, record: IDRecord) -> None:
+        """Add the record or replace the one of the same `file_guid`.
+
+        Raises TransactionError; ValueError for GUIDs that are not 16 bytes, a VSN that is not an unsigned
+        64-bit number, other integers beyond 128 bits.
+        """
+        if self._state != _OPEN:
+            raise self._not_writable()
+        fields = _fields_of(record)
+        guid = fields[0]
+        if len(guid) != 16 or len(fields[1]) != 16 or len(fields[6]) != 16:
+            raise ValueError("a GUID of an IDTable record is not 16 bytes")
+        vsn = fields[7]
+        if not 0 <= vsn <= U64_MAX:
+            raise ValueError(f"originator_vsn {vsn} is not an unsigned 64-bit number")
+        if self._counts is not None:
+            self._count(guid, bool(fields[3]), bool(fields[11]))
+        name = fields[2].encode("utf-8", "surrogatepass")
+        try:
+            try:
+                self._execute(_PUT, (guid, fields[1], name, *fields[3:], 0))
+            except OverflowError:
+                packed = [pack_int(f) if isinstance(f, int) else f for f in fields[3:]]
+                self._execute(_PUT, (guid, fields[1], name, *packed, 1))
+        except sqlite3.Error as exc:
+            self._state = _FAILED
+            raise translate(exc, self.path) from exc
+        except BaseException:
+            self._counts = None
+            raise
+        self._old.pop(guid, None)
+        self._remember(guid, fields)
+
+    def path_of(self, file_guid: bytes, *, through_tombstones: bool = False) -> str | None:
+        """The path of a record relative to the root of the replica tree, "" for the root.
+
+        The root is the zero GUID, or a record without a name whose parent is the zero GUID or itself. None
+        when a parent is missing, is a tombstone (unless `through_tombstones`), or when the parents form a
+        circle. The record itself may be a tombstone: then this is where it was.
+        """
+        names: list[str] = []
+        seen: set[bytes] = set()
+        guid = file_guid
+        while guid != ZERO_GUID:
+            row = self._young.get(guid) or self._row_of(guid)
+            if row is None or guid in seen:
+                return None
+            if row[11] and seen and not through_tombstones:
+                return None
+            seen.add(guid)
+            parent, name = row[1], row[2]
+            if not name:
+                if parent not in (ZERO_GUID, guid):
+                    return None
+                break
+            names.append(name)
+            guid = parent
+        names.reverse()
+        return "/".join(names)
+
+    # -- many records
+
+    def iter_vvjoin(self, vv: Mapping[bytes, int]) -> Iterator[bytes]:
+        """The GUIDs of the records (tombstones too) a member with the version vector `vv` has not seen.
+
+        Those are the ones whose originator_vsn is above `vv`'s entry for their originator, or above 0 where
+        it has none; they come in order of (originator_guid, originator_vsn), each once, as of the call: what
+        changes meanwhile does not disturb the iteration (get() then tells the present state). Costs 16
+        bytes a record. Raises ValueError when `vv` holds what is no unsigned 64-bit number.
+        """
+        wanted = {guid: pack_u64(vsn) for guid, vsn in vv.items()}
+        found: list[bytes] = []
+        originator: bytes = b""
+        while True:
+            (next_one,) = self._row(
+                "SELECT min(originator_guid) FROM idtable WHERE originator_guid > ?", (originator,)
+            )
+            if next_one is None:
+                break
+            originator = next_one
+            rows = self._rows(
+                "SELECT file_guid FROM idtable WHERE originator_guid = ? AND originator_vsn > ? "
+                "ORDER BY originator_vsn, file_guid",
+                (originator, wanted.get(originator, 0)),
+            )
+            found.append(b"".join([row[0] for row in rows]))
+        snapshot = b"".join(found)
+        return (snapshot[i : i + 16] for i in range(0, len(snapshot), 16))
+
+    def all_live(self) -> Iterator[IDRecord]:
+        """All live records by GUID. Records put meanwhile are seen or not; the others exactly once."""
+        last = b""
+        while True:
+            rows = self._rows(
+                _SELECT + f"WHERE file_guid > ? AND deleted = 0 ORDER BY file_guid LIMIT {_CHUNK}", (last,)
+            )
+            for row in rows:
+                yield IDRecord(*_normal(row))
+            if len(rows) < _CHUNK:
+                return
+            last = rows[-1][0]
+
+    def counts(self) -> tuple[int, int, int]:
+        """(live files, live folders, tombstones); symbolic links count as files."""
+        if self._counts is None:
+            live, folders = self._row("SELECT count(*), total(is_dir) FROM idtable WHERE deleted = 0")
+            (dead,) = self._row("SELECT count(*) FROM idtable WHERE deleted = 1")
+            self._counts = (live - int(folders), int(folders), dead)
+        return self._counts
+
+    def purge_tombstones(self, before: int) -> int:
+        """Forget the tombstones with a deleted_time below `before` (FILETIME), and tell how many.
+
+        Raises TransactionError.
+        """
+        self._require_transaction()
+        rows = self._rows(
+            "SELECT file_guid FROM idtable WHERE deleted = 1 AND deleted_time < ?", (pack_int(before),)
+        )
+        for (guid,) in rows:
+            self._write("DELETE FROM idtable WHERE file_guid = ?", (guid,))
+            self._young.pop(guid, None)
+            self._old.pop(guid, None)
+        if self._counts is not None:
+            files, folders, dead = self._counts
+            self._counts = (files, folders, dead - len(rows))
+        return len(rows)
+
+    def name_clashes(self) -> list[tuple[bytes, str]]:
+        """(parent_guid, name) of every name that several live records bear: [] unless a rule is broken."""
+        rows = self._rows(
+            "SELECT parent_guid, name FROM idtable WHERE deleted = 0 "
+            "GROUP BY parent_guid, name HAVING count(*) > 1"
+        )
+        return [(bytes(parent), name.decode("utf-8", "surrogatepass")) for parent, name in rows]
+
+    # -- inside
+
+    def _row_of(self, guid: bytes) -> Row | None:
+        """A row in its normal form from the cache's old generation or from the table."""
+        row = self._old.pop(guid, None)
+        if row is None:
+            stored = self._row(_GET, (guid,))
+            if stored is None:
+                return None
+            row = _normal(stored)
+        self._remember(guid, row)
+        return row
+
+    def _remember(self, guid: bytes, row: Row) -> None:
+        if len(self._young) >= self._generation:
+            self._old = self._young
+            self._young = {}
+        self._young[guid] = row
+
+    def _count(self, guid: bytes, is_dir: bool, deleted: bool) -> None:
+        """Adjust the counts for a put() about to happen."""
+        assert self._counts is not None
+        counts = list(self._counts)
+        row = self._young.get(guid) or self._old.get(guid)
+        if row:
+            before = (row[3], row[11])
+        else:
+            before = self._row("SELECT is_dir, deleted FROM idtable WHERE file_guid = ?", (guid,))
+        if before is not None:
+            counts[2 if before[1] else 1 if before[0] else 0] -= 1
+        counts[2 if deleted else 1 if is_dir else 0] += 1
+        self._counts = (counts[0], counts[1], counts[2])
+
+    def _began(self) -> None:
+        super()._began()
+        self._counts_before = self._counts
+
+    def _rolled_back(self) -> None:
+        super()._rolled_back()
+        self._young.clear()
+        self._old.clear()
+        self._counts = self._counts_before
+
+
+def _normal(row: Row) -> Row:
+    """A stored row as the fields of an IDRecord."""
+    if row[-1]:
+        row = tuple(
+            unpack_int(v) if isinstance(v, bytes) and i not in _BYTES else v for i, v in enumerate(row)
+        )
+    name = row[2].decode("utf-8", "surrogatepass")
+    return (row[0], row[1], name, row[3] == 1, *row[4:11], row[11] == 1, *row[12:-1])
