@@ -140,7 +140,8 @@ class ChangeOrder:
         end = offset + CHANGE_ORDER_SIZE
         if len(buf) < end:
             raise WireError("CHANGE_ORDER_COMMAND", offset, f"{len(buf) - offset} of 0x318 bytes")
-        *values, size = _unpack(buf, offset)
+        values: list[Any] = list(_unpack(buf, offset))
+        size = values[-1]
         if size > _MAX_NAME or size & 1:
             raise WireError("FileNameLength", offset + _NAME - 2, f"{size} bytes")
         name_end = offset + _NAME + size
@@ -153,7 +154,8 @@ class ChangeOrder:
         rest = None
         if spares != _ZERO_56 or stale != _ZEROS[: end - name_end] or notused != _ZERO_4:
             rest = b"".join((notused, spares, stale))
-        return cls(*values, name, rest)
+        values[-1:] = name, rest
+        return cls(*values)
 
 
 _EXTENSION_2 = struct.Struct("<IHHIIIIII16sIIIIQ")

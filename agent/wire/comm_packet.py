@@ -82,7 +82,9 @@ def decode_send_comm_pkt(stub: Buffer) -> CommPacket:
 
 def encode_result(result: int = ERROR_SUCCESS) -> bytes:
     """Response stub of every method without [out] parameters: its return value."""
-    return _U32.pack(result)
+    out = bytearray()
+    _put_u32(out, "return value", result)
+    return bytes(out)
 
 
 def decode_result(stub: Buffer) -> int:
@@ -111,12 +113,15 @@ class StartPromotionParent(NamedTuple):
         """Request stub; WireError for a GUID of another length, a NUL in a string or a level that does
         not fit."""
         out = bytearray()
+        referent = _REFERENT
         for name, text in zip(_START_STRINGS, self[:7]):
-            _put_string(out, name, text)
+            _put_string(out, name, text, referent)
+            referent += 4 if text is not None else 0
         _put_u32(out, "PartnerAuthLevel", self.partner_auth_level)
         _put_u32(out, "GuidSize", 16)
         for name, guid in zip(_START_GUIDS, self[8:]):
-            _put_guid(out, name, guid)
+            _put_guid(out, name, guid, referent)
+            referent += 4 if guid is not None else 0
         return bytes(out)
 
     @classmethod
@@ -153,8 +158,9 @@ _START_GUIDS = ("CxtionGuid", "PartnerGuid", "ParentGuid")
 def encode_start_promotion_parent_response(parent_guid: bytes | None, result: int = ERROR_SUCCESS) -> bytes:
     """Response stub of FrsRpcStartPromotionParent: ParentGuid [in, out] and the return value."""
     out = bytearray()
-    _put_guid(out, "ParentGuid", parent_guid)
-    return bytes(out + _U32.pack(result))
+    _put_guid(out, "ParentGuid", parent_guid, _REFERENT)
+    _put_u32(out, "return value", result)
+    return bytes(out)
 
 
 def decode_start_promotion_parent_response(stub: Buffer) -> tuple[bytes | None, int]:
@@ -178,8 +184,10 @@ class VerifyPromotionParent(NamedTuple):
     def encode(self) -> bytes:
         """Request stub."""
         out = bytearray()
+        referent = _REFERENT
         for name, text in zip(_START_STRINGS, self[:4]):
-            _put_string(out, name, text)
+            _put_string(out, name, text, referent)
+            referent += 4 if text is not None else 0
         _put_u32(out, "PartnerAuthLevel", self.partner_auth_level)
         _put_u32(out, "GuidSize", self.guid_size)
         return bytes(out)
@@ -209,7 +217,7 @@ def _put_u32(out: bytearray, name: str, value: int) -> None:
         raise WireError(name, -1, str(error)) from None
 
 
-def _put_string(out: bytearray, name: str, text: str | None) -> None:
+def _put_string(out: bytearray, name: str, text: str | None, referent: int) -> None:
     """A [string, unique] parameter: referent, then max_count, offset, actual_count and the characters."""
     if text is None:
         out += bytes(4)
@@ -218,18 +226,18 @@ def _put_string(out: bytearray, name: str, text: str | None) -> None:
         raise WireError(name, -1, "a NUL in the string")
     data = text.encode("utf-16-le", "surrogatepass") + b"\0\0"
     count = len(data) // 2
-    out += _U32.pack(_REFERENT) + _STRING.pack(count, 0, count) + data
+    out += _U32.pack(referent) + _STRING.pack(count, 0, count) + data
     out += bytes(-len(out) % 4)
 
 
-def _put_guid(out: bytearray, name: str, guid: bytes | None) -> None:
+def _put_guid(out: bytearray, name: str, guid: bytes | None, referent: int) -> None:
     """A [size_is(GuidSize), unique] parameter."""
     if guid is None:
         out += bytes(4)
         return
     if len(guid) != 16:
         raise WireError(name, -1, f"a GUID of {len(guid)} bytes")
-    out += _PTR_COUNT.pack(_REFERENT, 16) + guid
+    out += _PTR_COUNT.pack(referent, 16) + guid
 
 
 def _get_u32(stub: Buffer, pos: int, name: str) -> tuple[int, int]:
