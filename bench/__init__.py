@@ -1,0 +1,1 @@
+"""Measures this product beside rsync, Unison and Syncthing; ``python -m bench --help``."""

@@ -1,0 +1,174 @@
+"""This product: two members of one replica set, as ``frs demo`` lays them out."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from bench.peers.base import Peer, first_version, until
+from bench.processes import Daemon, Failed, free_ports
+
+
+def program() -> str:
+    """The ``frs`` command: beside the running Python, else on the path."""
+    beside = Path(sys.executable).with_name("frs")
+    found = str(beside) if beside.exists() else shutil.which("frs")
+    if not found:
+        raise Failed("frs is not installed: pip install .")
+    return found
+
+
+class Frs(Peer):
+    """A and B are the roots of members a and b; ``aging`` is how long a change must be over, in seconds.
+
+    `lay` lets ``frs demo`` make configuration and secret and join the two once over empty roots. `start_far`
+    and `start_near` start the same members one by one with ``frs run``; `start_both` starts the demo itself.
+    """
+
+    key = "frs"
+    fsyncs = True
+    seals = True
+
+    def __init__(self, aging: float = 3) -> None:
+        super().__init__()
+        self.aging = aging
+        self.daemons: dict[str, Daemon] = {}
+        self.demo: Daemon | None = None
+        self.folder = Path()
+        self.port = 0
+
+    @property
+    def label(self) -> str:
+        return f"frs, aging {self.aging:g} s"
+
+    def missing(self) -> str | None:
+        try:
+            program()
+        except Failed as absent:
+            return str(absent)
+        return None
+
+    def version(self) -> str:
+        return first_version([program(), "--version"])
+
+    def config(self, member: str) -> Path:
+        """The configuration file of ``member``."""
+        return self.folder / member / "agent.toml"
+
+    def lay(self, base: Path) -> None:
+        self.base, self.folder = base, base / "demo"
+        self.near, self.far = self.folder / "a" / "root", self.folder / "b" / "root"
+        self.folder.mkdir(parents=True)
+        self.port = free_ports(4)
+        self.start_both()
+        self.stop()
+
+    def start_both(self) -> None:
+        """Start the demo and return when it says ``ready``."""
+        log = self.base / "demo.log"
+        log.unlink(missing_ok=True)
+        self.demo = demo = Daemon(
+            [
+                program(),
+                "demo",
+                *("--dir", str(self.folder)),
+                *("--members", "2"),
+                *("--port-base", str(self.port)),
+                *("--dashboard-port", str(self.port + 2)),
+                *("--aging", f"{self.aging:g}"),
+            ],
+            log,
+            env={"PYTHONUNBUFFERED": "1"},
+        )
+
+        def ready() -> bool:
+            demo.check()
+            return "ready" in log.read_text(errors="replace").splitlines()
+
+        until("frs demo", ready)
+
+    def forget_far(self) -> None:
+        """Make b a member that has never run: no database, no staging area, an empty root (while stopped)."""
+        for folder, keep in ((self.folder / "b" / "state", ("secret",)), (self.far, ())):
+            for entry in list(folder.iterdir()):
+                if any(word in entry.name for word in keep):
+                    continue
+                if entry.is_dir() and not entry.is_symlink():
+                    shutil.rmtree(entry)
+                else:
+                    entry.unlink()
+
+    def _ask(self, member: str, *command: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [program(), *command, "--config", str(self.config(member))],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout,
+        )
+
+    def status(self, member: str) -> dict[str, Any] | None:
+        """The member's answer to ``frs status --json``; None while it does not answer."""
+        done = self._ask(member, "status", "--json")
+        return json.loads(done.stdout) if done.returncode == 0 else None
+
+    def counters(self, member: str) -> dict[str, Any]:
+        """The member's counters: object -> set or connection -> name -> value."""
+        done = self._ask(member, "counters", "--json")
+        if done.returncode:
+            raise Failed(f"frs counters: {done.stderr}")
+        return dict(json.loads(done.stdout))
+
+    def start(self, member: str, prefix: tuple[str, ...] = ()) -> Daemon:
+        """Start one member with ``frs run``, behind the command ``prefix`` if given."""
+        self.daemons[member] = Daemon(
+            [*prefix, program(), "run", "--config", str(self.config(member))], self.base / f"{member}.log"
+        )
+        return self.daemons[member]
+
+    def _answers(self, member: str) -> bool:
+        self.daemons[member].check()
+        return self.status(member) is not None
+
+    def start_far(self) -> None:
+        self.start("b")
+        until("frs run, member b", lambda: self._answers("b"), poll=0.2)
+
+    def start_near(self) -> None:
+        self.start("a")
+
+    def settle(self) -> None:
+        for member in "aba":
+            done = self._ask(member, "wait", "--timeout", "900", timeout=960)
+            if done.returncode:
+                raise Failed(f"frs wait of {member}: {done.stdout} {done.stderr}")
+
+    def settle_near(self) -> None:
+        """Return when a knows its whole tree (b need not run)."""
+        want = sum(len(folders) + len(files) for _, folders, files in os.walk(self.near))
+
+        def known() -> bool:
+            self.daemons["a"].check()
+            status = self.status("a")
+            if not status:
+                return False
+            one = status["sets"][0]
+            have = one["idtable"]["files"] + one["idtable"]["folders"]
+            return have >= want and not one["pending"]["aging"] and not one["pending"]["local"]
+
+        until("frs run, member a", known, poll=0.2)
+
+    def pids(self) -> set[int]:
+        if self.demo:
+            return {int((self.folder / member / "agent.pid").read_text()) for member in "ab"}
+        return {daemon.pid for daemon in self.daemons.values()}
+
+    def stop(self) -> None:
+        for daemon in [*self.daemons.values(), *([self.demo] if self.demo else [])]:
+            daemon.stop(60)
+        self.daemons, self.demo = {}, None

@@ -1,0 +1,234 @@
+"""The measured situations. Each yields `Result`s; a result without equal trees carries no seconds.
+
+cold     B runs and is idle, A has the tree and starts: from A's start (batch: the command's) until B is equal
+join     A runs and knows its tree, B has nothing and starts for the first time: from then until B is equal
+drop     both run, idle; the tree's folders are renamed into A: from the first rename until B is equal
+latency  one new file of 4 KiB at A: from before its write until B has it whole
+renames  a burst of renames at A: from the first one until B is equal
+big      as cold, with one large file
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.peers import Frs, Peer, Syncthing
+from bench.processes import Failed, Meter
+from bench.trees import (
+    SEED,
+    Corpora,
+    NotEqualInTime,
+    Sizes,
+    equal,
+    rename_burst,
+    wait_file_alike,
+    wait_listed_alike,
+)
+
+SCENARIOS = ("cold", "join", "drop", "latency", "renames", "big")
+
+
+@dataclass
+class Result:
+    """One measured figure. ``outcome`` is "equal" when it counts, else what was wrong."""
+
+    peer: str
+    scenario: str
+    outcome: str
+    seconds: float | None = None
+    peak_mib: float | None = None
+    cpu_s: float | None = None
+    extra: dict[str, float] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass
+class Run:
+    """One peer on fresh trees below ``base``; the methods are the scenarios."""
+
+    peer: Peer
+    base: Path
+    corpora: Corpora
+    sizes: Sizes
+    timeout: float
+
+    def _result(self, scenario: str, seconds: float, meter: Meter, **extra: float) -> Result:
+        good = equal(self.peer.near, self.peer.far)
+        return Result(
+            self.peer.label,
+            scenario,
+            "equal" if good else "DIFFERENT",
+            round(seconds, 4) if good else None,
+            meter.peak_mib,
+            meter.cpu_s,
+            extra,
+        )
+
+    def _wait(self, began: float) -> float:
+        seen = wait_listed_alike(self.peer.near, self.peer.far, self.timeout, poll=0.1)
+        return seen - began
+
+    def _carry(self, scenario: str, change: Callable[[], object]) -> Result:
+        """Measure one change of A, made by ``change``, with both ends running."""
+        with Meter(self.peer.pids()) as meter:
+            began = time.perf_counter()
+            change()
+            if not self.peer.live:
+                self.peer.push(meter)
+            seconds = self._wait(began)
+        return self._result(scenario, seconds, meter)
+
+    def cold(self, scenario: str, corpus: str) -> Result:
+        """See the module's text; leaves both ends running."""
+        self.peer.lay(self.base)
+        self.corpora.copy(corpus, self.peer.near)
+        self.peer.start_far()
+        with Meter(self.peer.pids()) as meter:
+            began = time.perf_counter()
+            if self.peer.live:
+                self.peer.start_near()
+                meter.roots |= self.peer.pids()
+            else:
+                self.peer.push(meter)
+            if corpus == "big":
+                name = "big.bin"
+                seconds = wait_file_alike(self.peer.near / name, self.peer.far / name, self.timeout) - began
+            else:
+                seconds = self._wait(began)
+        return self._result(scenario, seconds, meter)
+
+    def join(self) -> Result:
+        """See the module's text; only for live peers."""
+        peer = self.peer
+        assert isinstance(peer, Frs | Syncthing)
+        peer.lay(self.base)
+        if isinstance(peer, Frs):
+            peer.forget_far()
+        self.corpora.copy("small", peer.near)
+        peer.start_near()
+        peer.settle_near()
+        with Meter(peer.pids()) as meter:
+            began = time.perf_counter()
+            if isinstance(peer, Frs):
+                peer.start("b")
+            else:
+                peer._start("B")
+            meter.roots |= peer.pids()
+            seconds = self._wait(began)
+        return self._result("join", seconds, meter)
+
+    def drop(self) -> Result:
+        """See the module's text."""
+        self.peer.lay(self.base)
+        hold = self.base / "hold"
+        self.corpora.copy("small", hold)
+        self._start_both()
+        folders = sorted(hold.iterdir())
+
+        def move_in() -> None:
+            for folder in folders:
+                folder.rename(self.peer.near / folder.name)
+
+        return self._carry("drop", move_in)
+
+    def _start_both(self) -> None:
+        if isinstance(self.peer, Frs):
+            self.peer.start_both()
+        else:
+            self.peer.start_far()
+            self.peer.start_near()
+        self.peer.settle()
+
+    def latency(self) -> Result:
+        """New files one by one; the median is the figure. Both ends run and have the tree."""
+        rng = random.Random(SEED + 2)
+        times: list[float] = []
+        for number in range(self.sizes.latency_rounds):
+            self.peer.settle()
+            body = rng.randbytes(4096)
+            name = f"dir{number % self.sizes.folders:03d}/probe{number:02d}.bin"
+            far = self.peer.far / name
+            pushed = threading.Thread(target=self.peer.push) if not self.peer.live else None
+            began = time.perf_counter()
+            (self.peer.near / name).write_bytes(body)
+            if pushed:
+                pushed.start()
+            while True:
+                try:
+                    if far.read_bytes() == body:
+                        break
+                except FileNotFoundError:
+                    pass
+                if time.perf_counter() - began > self.timeout:
+                    raise NotEqualInTime(f"{name} is not at B after {self.timeout:.0f} s")
+                time.sleep(0.001)
+            times.append(time.perf_counter() - began)
+            if pushed:
+                pushed.join()
+            # Not synchronisation: a change that follows another at once would find watchers half awake.
+            time.sleep(1)
+        good = equal(self.peer.near, self.peer.far)
+        return Result(
+            self.peer.label,
+            "latency",
+            "equal" if good else "DIFFERENT",
+            round(statistics.median(times), 4) if good else None,
+            extra={"min_s": round(min(times), 4), "max_s": round(max(times), 4)},
+        )
+
+    def renames(self) -> Result:
+        """See the module's text; both ends run and have the tree."""
+        self.peer.settle()
+        return self._carry("renames", lambda: rename_burst(self.peer.near, self.sizes))
+
+
+def measure(
+    peer: Peer, wanted: set[str], fresh: Callable[[], Path], corpora: Corpora, timeout: float
+) -> Iterator[Result]:
+    """Run the wanted scenarios of one peer once; a failure costs its own scenario, not the others.
+
+    ``fresh`` gives a new empty folder for each set-up.
+    """
+    sizes = corpora.sizes
+
+    def run() -> Run:
+        return Run(peer, fresh(), corpora, sizes, timeout)
+
+    def guarded(scenario: str, step: Callable[[], Result]) -> Result:
+        try:
+            return step()
+        except (Failed, NotEqualInTime, OSError) as error:
+            return Result(peer.label, scenario, f"failed: {error}")
+
+    try:
+        if wanted & {"cold", "latency", "renames"}:
+            one = run()
+            first = guarded("cold", lambda: one.cold("cold", "small"))
+            if "cold" in wanted or first.outcome != "equal":
+                yield first
+            if first.outcome == "equal":
+                if "latency" in wanted:
+                    yield guarded("latency", one.latency)
+                if "renames" in wanted:
+                    yield guarded("renames", one.renames)
+            peer.stop()
+        if "join" in wanted and isinstance(peer, Frs | Syncthing):
+            yield guarded("join", run().join)
+            peer.stop()
+        if "drop" in wanted:
+            yield guarded("drop", run().drop)
+            peer.stop()
+        if "big" in wanted:
+            yield guarded("big", lambda: run().cold("big", "big"))
+            peer.stop()
+    finally:
+        peer.stop()
