@@ -1,0 +1,122 @@
+"""The command line, `frs`: one module per command, loaded only when that command is called."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from agent.cli.exit_codes import MEANING, ExitCode
+from config.errors import ConfigError
+
+# Command name -> (module, name in it, line for `frs --help`).
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "counters": ("agent.cli.counters_cmd", "counters", "Print the counters of a running member."),
+    "demo": ("agent.cli.demo_cmd", "demo", "Run several members on this host, to see replication work."),
+    "init": ("agent.cli.init_cmd", "init", "Make the configuration and the secret of a member."),
+    "run": ("agent.cli.run_cmd", "run", "Run a member in the foreground."),
+    "status": (
+        "agent.cli.status_cmd",
+        "status",
+        "Show sets, connections, backlog and errors of a running member.",
+    ),
+    "summarize": ("agent.cli.summarize_cmd", "summarize", "Summarise counter samples with Spark."),
+    "wait": ("agent.cli.wait_cmd", "wait", "Wait until a running member has nothing pending."),
+}
+
+
+class CommandFailed(click.ClickException):
+    """A command that ends with a message and an exit code of its own."""
+
+    def __init__(self, message: str, exit_code: ExitCode) -> None:
+        super().__init__(message)
+        self.code = exit_code
+
+
+class _LazyGroup(click.Group):
+    """Knows the commands by name and loads the module of the one that is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        command = getattr(importlib.import_module(entry[0]), entry[1])
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][2]) for name in self.list_commands(ctx)])
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(int(code)), meaning) for code, meaning in MEANING.items()])
+
+
+def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from importlib.metadata import version
+
+        click.echo(f"frs {version('frs-agent')}")
+        ctx.exit()
+
+
+@click.group(
+    cls=_LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="`frs COMMAND --help` says more about a command.",
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    help="Print the version and exit.",
+)
+def cli() -> None:
+    """Replicate folders between hosts over the File Replication Service protocol, [MS-FRS1]."""
+
+
+def run_cli(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command line and returns its exit code; what goes wrong is said on stderr."""
+    try:
+        result = cli.main(
+            args=list(arguments) if arguments is not None else None, prog_name="frs", standalone_mode=False
+        )
+        return int(result) if isinstance(result, int) else ExitCode.OK
+    except CommandFailed as error:
+        error.show()
+        return error.code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except ConfigError as error:
+        click.echo(str(error), err=True)
+        return ExitCode.USAGE
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has enough; nothing more can be written, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.OK
+    except OSError as error:
+        click.echo(f"Error: {error}", err=True)
+        return ExitCode.FAILURE
+    except Exception:
+        import traceback
+
+        traceback.print_exc()
+        click.echo("Error: this is a fault of frs; the lines above belong into a report of it", err=True)
+        return ExitCode.FAILURE
+
+
+def main() -> NoReturn:
+    """The entry point of `frs`."""
+    sys.exit(run_cli())

@@ -1,0 +1,118 @@
+"""`frs run`: one member in the foreground."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import fcntl
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from agent.cli import CommandFailed
+from agent.cli.common import config_option
+from agent.cli.exit_codes import ExitCode
+from config.model import AgentConfig
+
+LOCK_NAME = "agent.lock"
+_PR_SET_PDEATHSIG = 1
+
+_log = logging.getLogger(__name__)
+
+
+@click.command()
+@config_option
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Instead of [log] level."
+)
+@click.option("--parent-pid", type=int, hidden=True, help="Stop when this parent process ends.")
+def run(config_file: Path, log_level: str | None, parent_pid: int | None) -> int:
+    """Run a member in the foreground, logging to stderr.
+
+    SIGTERM or Ctrl-C stops it cleanly. Before anything starts the configuration and the replica roots are
+    checked; only one agent can run on a state directory.
+    """
+    if parent_pid is not None:
+        _end_with_parent(parent_pid)
+    from agent.log import setup_logging
+    from config.check import check_roots
+    from config.load import load_agent_config
+
+    config = load_agent_config(config_file)
+    check_roots(config)
+    setup_logging(log_level or config.log_level)
+    with exclusive(config), _pid_file(config):
+        return asyncio.run(_until_stopped(config))
+
+
+async def _until_stopped(config: AgentConfig) -> int:
+    """Runs the agent; SIGTERM and SIGINT cancel it, which is its clean stop."""
+    from agent.service import run_agent
+
+    loop = asyncio.get_running_loop()
+    agent = asyncio.ensure_future(run_agent(config))
+    stopping = False
+
+    def stop(number: signal.Signals) -> None:
+        nonlocal stopping
+        stopping = True
+        _log.info("stopping on %s", number.name)
+        agent.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number)
+    try:
+        return await agent
+    except asyncio.CancelledError:
+        if not stopping:
+            raise
+        return ExitCode.OK
+    finally:
+        _log.info("stopped")
+
+
+@contextlib.contextmanager
+def exclusive(config: AgentConfig) -> Iterator[None]:
+    """Holds the lock of the state directory, which it makes; CommandFailed where another agent has it."""
+    config.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(config.state_dir / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CommandFailed(
+                f"an agent is already running on {config.state_dir}; "
+                "stop it, or give this one another state directory",
+                ExitCode.FAILURE,
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _pid_file(config: AgentConfig) -> Iterator[None]:
+    """Keeps our process id in the pid file while the agent runs. Only called under the lock."""
+    path = config.pid_file
+    if path is None:
+        yield
+        return
+    temporary = path.with_name(path.name + ".new")
+    temporary.write_text(f"{os.getpid()}\n")
+    os.replace(temporary, path)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _end_with_parent(parent: int) -> None:
+    """Has the kernel send us SIGTERM when `parent`, which started us, ends."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:
+        raise CommandFailed("the process that started this agent has ended", ExitCode.FAILURE)

@@ -1,0 +1,59 @@
+"""`frs status`: what a running member does, and with whom."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from agent.cli.common import ask, config_option, json_option
+
+
+@click.command()
+@config_option
+@json_option
+def status(config_file: Path, as_json: bool) -> None:
+    """Show replica sets, connections with their join state and backlog, staging space and the last error."""
+    answer = ask(config_file, "status")
+    if as_json:
+        click.echo(json.dumps(answer, indent=2))
+    else:
+        for line in describe(answer):
+            click.echo(line)
+
+
+def describe(answer: dict[str, Any]) -> Iterator[str]:
+    """The lines that show a status answer to a person."""
+    yield f"member {answer['member']}, pid {answer['pid']}, version {answer['version']}"
+    yield f"started {answer['started']}"
+    for entry in answer["sets"]:
+        yield f"set {entry['name']}: {entry['state']}, {entry['root']}"
+        if entry["error"]:
+            yield f"  error: {entry['error']}"
+        table, staging, pending = entry["idtable"], entry["staging"], entry["pending"]
+        yield f"  {table['files']} files, {table['folders']} folders, {table['tombstones']} tombstones"
+        yield (
+            f"  staging: {staging['used_kib']} KiB used, {staging['free_kib']} KiB free, "
+            f"quota {staging['quota_kib']} KiB"
+        )
+        yield (
+            f"  pending: {pending['aging']} aging, {pending['local']} local, {pending['inbound']} inbound, "
+            f"{pending['outbound']} outbound"
+        )
+        if last := entry["last_error"]:
+            yield f"  last error: {last['time']} {last['text']}"
+        for connection in entry["connections"]:
+            yield _connection_line(connection)
+
+
+def _connection_line(connection: dict[str, Any]) -> str:
+    line = f"  {connection['name']} ({connection['direction']}): {connection['state']}"
+    line += f", backlog {connection['backlog']}"
+    if connection["last_error"]:
+        line += f"; {connection['last_error']}"
+    if connection["retry_in_s"] is not None:
+        line += f"; retry in {connection['retry_in_s']:.0f} s"
+    return line

@@ -1,0 +1,83 @@
+"""What is looked at on this host before anything starts: can these roots be replicated from here?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from config.document import Document, read_text
+from config.errors import ConfigError, joined
+from config.model import AgentConfig
+from config.positions import KeyPath
+
+
+def check_roots(config: AgentConfig) -> None:
+    """Refuses roots and a state directory that cannot work; raises ConfigError with all that is wrong.
+
+    A root must be an existing folder that we may write to. It must neither be, nor hold, nor be inside:
+    another root, the state directory. Nor may it hold our configuration or our secret, which would be
+    replicated. Symbolic links are followed first, so that two names of one folder are seen as one.
+    """
+    document = Document(config.path, read_text(config.path, "the configuration", "`frs init` makes one"))
+    faults = [*_state_faults(config, document)]
+    indices = {str(table["name"]): index for index, table in enumerate(document.values["set"])}
+    seen: list[tuple[str, Path, Path]] = []
+    for local in config.sets:
+        key: KeyPath = ("set", indices[local.name], "root")
+        found = [*_root_faults(local.root)]
+        real = Path(os.path.realpath(local.root))
+        if not found:
+            found += _nesting_faults(config, local.root, real, seen)
+            seen.append((local.name, local.root, real))
+        faults += [document.fail(key, message) for message in found]
+    if faults:
+        raise joined(faults)
+
+
+def _root_faults(root: Path) -> Iterator[str]:
+    if not root.exists():
+        yield f"the root {root} does not exist; make the folder, or correct the path"
+    elif not root.is_dir():
+        yield f"the root {root} is not a folder; name a folder"
+    elif not os.access(root, os.R_OK | os.W_OK | os.X_OK, effective_ids=True):
+        yield f"the root {root} is not writable for this user; change its mode or owner"
+
+
+def _nesting_faults(
+    config: AgentConfig, root: Path, real: Path, seen: list[tuple[str, Path, Path]]
+) -> Iterator[str]:
+    advice = "give each set a folder of its own"
+    for name, other, other_real in seen:
+        if real == other_real:
+            yield f'the root {root} is also the root of the set "{name}"; {advice}'
+        elif real.is_relative_to(other_real):
+            yield f'the root {root} is inside the root {other} of the set "{name}"; {advice}'
+        elif other_real.is_relative_to(real):
+            yield f'the root {root} contains the root {other} of the set "{name}"; {advice}'
+    state = Path(os.path.realpath(config.state_dir))
+    if real == state:
+        yield f"the root {root} is the state directory; name another folder for one of them"
+    elif state.is_relative_to(real):
+        yield f"the root {root} contains the state directory {config.state_dir}; move that out of the root"
+    elif real.is_relative_to(state):
+        yield f"the root {root} is inside the state directory {config.state_dir}; move one of them"
+    for path, what in (
+        (config.path, "the configuration"),
+        (config.topology_path, "the topology"),
+        (config.secret_path, "the secret"),
+    ):
+        if Path(os.path.realpath(path)).is_relative_to(real):
+            yield f"the root {root} contains {what} {path}, which would be replicated; move it out"
+
+
+def _state_faults(config: AgentConfig, document: Document) -> Iterator[ConfigError]:
+    state = config.state_dir
+    existing = next(p for p in (state, *state.parents) if p.exists())
+    if not existing.is_dir():
+        yield document.fail(("state",), f"{existing} is not a folder; name another state directory")
+    elif not os.access(existing, os.W_OK | os.X_OK, effective_ids=True):
+        yield document.fail(
+            ("state",),
+            f"{existing} is not writable for this user; change its mode or owner, or run as another user",
+        )

@@ -1,0 +1,253 @@
+"""Reads the configuration of a member: agent.toml, the topology and the secret it names.
+
+Relative paths are relative to the file they stand in. Everything wrong is a `ConfigError` that names the
+file, the line, the key and what to do. Nothing here looks at replica roots; that is `config.check`.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from types import MappingProxyType
+
+from config.document import Document, read_text, suggestion
+from config.errors import ConfigError, joined
+from config.model import AgentConfig, Connection, LocalSet, Member, ReplicaSet, Secret
+from config.positions import KeyPath
+from config.schema import AgentFile, LocalSetTable, SecretFile, SetTable, TopologyFile
+
+__all__ = ["ConfigError", "load_agent_config", "load_secret", "load_topology", "resolve"]
+
+_SECRET_MODE = 0o600
+
+
+def load_agent_config(path: str | os.PathLike[str]) -> AgentConfig:
+    """The configuration of the member that `path` (its agent.toml) describes; raises ConfigError."""
+    path = Path(os.path.abspath(path))
+    document = Document(
+        path, read_text(path, "the configuration", "`frs init` makes one, --config names another")
+    )
+    table = document.validate(AgentFile)
+    topology_path = resolve(path, table.topology)
+    if not topology_path.exists():
+        raise document.fail(
+            ("topology",), f"the topology {topology_path} does not exist; copy it from another member"
+        )
+    sets = load_topology(topology_path)
+    state_dir = resolve(path, table.state)
+    local = _local_sets(document, table, sets, state_dir)
+    ours = local[0].member
+    secret_path = resolve(path, table.secret)
+    if not secret_path.exists():
+        raise document.fail(
+            ("secret",),
+            f"the secret {secret_path} does not exist; copy it from another member, with mode 0600",
+        )
+    return AgentConfig(
+        path=path,
+        topology_path=topology_path,
+        secret_path=secret_path,
+        member_name=table.member,
+        listen_host=table.listen.host if table.listen.host is not None else ours.host,
+        port=table.listen.port if table.listen.port is not None else ours.port,
+        state_dir=state_dir,
+        sets=local,
+        credential=load_secret(secret_path),
+        dashboard_host=table.dashboard.host if table.dashboard else "127.0.0.1",
+        dashboard_port=table.dashboard.port if table.dashboard else None,
+        pid_file=resolve(path, table.pid_file) if table.pid_file is not None else None,
+        aging_s=table.replication.aging,
+        sample_interval_s=table.counters.sample_interval,
+        log_level=table.log.level,
+        max_clock_skew_s=table.replication.max_clock_skew,
+        compression=table.replication.compression,
+        fsync=table.replication.fsync,
+        workers=table.replication.workers,
+    )
+
+
+def load_topology(path: Path) -> tuple[ReplicaSet, ...]:
+    """The replica sets of a topology.toml, in its order; raises ConfigError."""
+    document = Document(path, read_text(path, "the topology", "copy it from another member"))
+    table = document.validate(TopologyFile)
+    faults = [*_duplicates(document, table), *_unknown_members(document, table)]
+    if faults:
+        raise joined(faults)
+    return tuple(_replica_set(entry) for entry in table.set)
+
+
+def load_secret(path: Path) -> Secret:
+    """The secret in `path`, a regular file that only its owner can read; raises ConfigError."""
+    try:
+        # Never waits on a FIFO, and what is checked is what is read.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise ConfigError(
+            path, None, "", "the secret does not exist; copy it from another member, with mode 0600"
+        ) from None
+    except OSError as error:
+        raise ConfigError(path, None, "", f"the secret cannot be read: {error.strerror}") from None
+    try:
+        status = os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        raise ConfigError(path, None, "", "the secret must be a regular file")
+    mode = stat.S_IMODE(status.st_mode)
+    if mode != _SECRET_MODE:
+        raise ConfigError(
+            path, None, "", f"the secret has mode {mode:04o}, so others may read it; run: chmod 600 {path}"
+        )
+    table = Document(path, read_text(path, "the secret", "copy it from another member")).validate(SecretFile)
+    return Secret(table.domain, table.user, table.password)
+
+
+def resolve(file: Path, text: str) -> Path:
+    """The absolute path that `text` in `file` means: relative to its folder, "~" is the user's home."""
+    return Path(os.path.normpath(file.parent / os.path.expanduser(text)))
+
+
+def _local_sets(
+    document: Document, table: AgentFile, sets: tuple[ReplicaSet, ...], state_dir: Path
+) -> tuple[LocalSet, ...]:
+    by_name = {entry.name: entry for entry in sets}
+    faults: list[ConfigError] = []
+    local: list[LocalSet] = []
+    seen: dict[str, int] = {}
+    for index, entry in enumerate(table.set):
+        here: KeyPath = ("set", index, "name")
+        replica_set = by_name.get(entry.name)
+        if entry.name in seen:
+            faults.append(
+                document.fail(here, f'"{entry.name}" stands here twice; {_remove_one(document, seen, entry)}')
+            )
+        elif replica_set is None:
+            faults.append(
+                document.fail(
+                    here, f'no set of the topology is named "{entry.name}"; {suggestion(entry.name, by_name)}'
+                )
+            )
+        elif table.member not in replica_set.members:
+            faults.append(
+                document.fail(
+                    ("member",),
+                    f'the set "{entry.name}" has no member "{table.member}"; '
+                    f"{suggestion(table.member, replica_set.members)}",
+                )
+            )
+        else:
+            local.append(
+                LocalSet(
+                    set=replica_set,
+                    member=replica_set.members[table.member],
+                    root=resolve(document.path, entry.root),
+                    state_dir=state_dir / "sets" / str(uuid.UUID(bytes_le=replica_set.guid)),
+                    staging_quota_bytes=entry.staging_quota,
+                )
+            )
+        seen.setdefault(entry.name, index)
+    if faults:
+        raise joined(faults)
+    return tuple(local)
+
+
+def _remove_one(document: Document, seen: dict[str, int], entry: LocalSetTable) -> str:
+    return f"the first is on line {document.line('set', seen[entry.name], 'name')}; remove one of them"
+
+
+def _replica_set(table: SetTable) -> ReplicaSet:
+    members = {m.name: Member(m.name, m.guid, m.host, m.port) for m in table.member}
+    connections = tuple(
+        Connection(
+            guid=c.guid,
+            name=c.name if c.name is not None else f"{c.upstream}->{c.downstream}",
+            upstream=c.upstream,
+            downstream=c.downstream,
+            priority=c.priority,
+            enabled=c.enabled,
+            schedule=c.schedule if c.schedule is not None else table.schedule,
+            ignore_schedule=c.ignore_schedule,
+        )
+        for c in table.connection
+    )
+    return ReplicaSet(
+        name=table.name,
+        guid=table.guid,
+        type=table.type,
+        members=MappingProxyType(members),
+        connections=connections,
+        primary=table.primary,
+        file_filter=tuple(table.file_filter),
+        directory_filter=tuple(table.directory_filter),
+        schedule=table.schedule,
+    )
+
+
+def _duplicates(document: Document, table: TopologyFile) -> Iterator[ConfigError]:
+    """What must be unique and is not: set names, GUIDs; in a set members, addresses, connections."""
+    seen: dict[tuple[object, ...], KeyPath] = {}
+    addresses: dict[str, tuple[str, int]] = {}
+
+    def check(unique: tuple[object, ...], key: KeyPath, what: str, advice: str) -> Iterator[ConfigError]:
+        if first := seen.get(unique):
+            yield document.fail(key, f"{what} is already used on line {document.line(*first)}; {advice}")
+        seen.setdefault(unique, key)
+
+    new_guid = "python3 -c 'import uuid; print(uuid.uuid4())' makes a new one"
+    for i, entry in enumerate(table.set):
+        here: KeyPath = ("set", i)
+        yield from check(
+            ("set", entry.name), (*here, "name"), f'the set name "{entry.name}"', "choose another"
+        )
+        yield from check((entry.guid,), (*here, "guid"), "this GUID", new_guid)
+        for j, member in enumerate(entry.member):
+            there: KeyPath = (*here, "member", j)
+            yield from check(
+                (i, member.name), (*there, "name"), f'the member name "{member.name}"', "choose another"
+            )
+            yield from check((member.guid,), (*there, "guid"), "this GUID", new_guid)
+            address = (member.host.lower(), member.port)
+            yield from check(
+                (i, *address), (*there, "port"), f"port {member.port} of {member.host}", "choose another port"
+            )
+            if addresses.setdefault(member.name, address) != address:
+                yield document.fail(
+                    (*there, "host"),
+                    f'the member "{member.name}" has another address in an earlier set, '
+                    f"{addresses[member.name][0]} port {addresses[member.name][1]}; "
+                    "one agent listens at one address",
+                )
+        for j, connection in enumerate(entry.connection):
+            there = (*here, "connection", j)
+            yield from check((connection.guid,), (*there, "guid"), "this GUID", new_guid)
+            pair = f"{connection.upstream}->{connection.downstream}"
+            yield from check(
+                (i, "pair", pair), (*there, "upstream"), f"the connection {pair}", "remove one of them"
+            )
+
+
+def _unknown_members(document: Document, table: TopologyFile) -> Iterator[ConfigError]:
+    for i, entry in enumerate(table.set):
+        names = [member.name for member in entry.member]
+        if entry.primary not in names:
+            yield document.fail(
+                ("set", i, "primary"),
+                f'the set "{entry.name}" has no member "{entry.primary}"; {suggestion(entry.primary, names)}',
+            )
+        for j, connection in enumerate(entry.connection):
+            here: KeyPath = ("set", i, "connection", j)
+            for key, name in (("upstream", connection.upstream), ("downstream", connection.downstream)):
+                if name not in names:
+                    yield document.fail(
+                        (*here, key),
+                        f'the set "{entry.name}" has no member "{name}"; {suggestion(name, names)}',
+                    )
+            if connection.upstream == connection.downstream:
+                yield document.fail(
+                    (*here, "downstream"),
+                    f'"{connection.downstream}" cannot be its own partner; name another member or remove the '
+                    "connection",
+                )

@@ -1,0 +1,139 @@
+"""What is configured, as the rest of the program sees it: plain frozen objects without I/O.
+
+The names follow the directory objects of [MS-FRS1] 2.3.1: a replica set (2.3.1.2) has members (2.3.1.3) and
+connections (2.3.1.6), and a subscriber (2.3.1.9) says where a set's tree and staging area are on one
+computer. GUIDs are 16 bytes in wire order (`uuid.UUID.bytes_le`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+ReplicaSetType = Literal["dfs", "sysvol", "other"]
+Compression = Literal["auto", "lznt1", "zstd", "none"]
+
+SCHEDULE_BYTES = 84
+DEFAULT_PRIORITY = 7
+DEFAULT_STAGING_QUOTA = 4 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One computer's part in one replica set (2.3.1.3), and where its RPC server listens."""
+
+    name: str
+    guid: bytes
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A one-way replication connection (2.3.1.6) from the member `upstream` to the member `downstream`.
+
+    `priority` is the class of 2.3.1.6's Options, 0 to 7. `schedule` is None or 84 bytes, a bit for every
+    quarter of an hour of a week from Sunday 0:00 on (2.3.1.2); `ignore_schedule` lets the initial VVJoin
+    pass at any time.
+    """
+
+    guid: bytes
+    name: str
+    upstream: str
+    downstream: str
+    priority: int = DEFAULT_PRIORITY
+    enabled: bool = True
+    schedule: bytes | None = None
+    ignore_schedule: bool = False
+
+    @property
+    def key(self) -> str:
+        """The connection as people and counters name it: `upstream->downstream`."""
+        return f"{self.upstream}->{self.downstream}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSet:
+    """A replica set (2.3.1.2). `members` is keyed by member name; `primary` is the member that seeds the
+    others.
+
+    `schedule` holds for the connections that have none of their own.
+    """
+
+    name: str
+    guid: bytes
+    type: ReplicaSetType
+    members: Mapping[str, Member]
+    connections: tuple[Connection, ...]
+    primary: str
+    file_filter: tuple[str, ...] = ()
+    directory_filter: tuple[str, ...] = ()
+    schedule: bytes | None = None
+
+    def inbound(self, member: str) -> tuple[Connection, ...]:
+        """The connections on which `member` receives."""
+        return tuple(c for c in self.connections if c.downstream == member)
+
+    def outbound(self, member: str) -> tuple[Connection, ...]:
+        """The connections on which `member` sends."""
+        return tuple(c for c in self.connections if c.upstream == member)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSet:
+    """A replica set as this computer takes part in it (2.3.1.9).
+
+    `root` is the replicated tree and `state_dir` this set's own folder (database, journal, staging area),
+    which lies under the agent's state directory and is named by the set's GUID. Both are absolute.
+    """
+
+    set: ReplicaSet
+    member: Member
+    root: Path
+    state_dir: Path
+    staging_quota_bytes: int = DEFAULT_STAGING_QUOTA
+
+    @property
+    def name(self) -> str:
+        """The name of the replica set."""
+        return self.set.name
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """The NTLM credential that the members of a replica set share."""
+
+    domain: str
+    user: str
+    password: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConfig:
+    """Everything `frs run` needs. Paths are absolute; times are seconds.
+
+    `path`, `topology_path` and `secret_path` are the files it was read from. `dashboard_port` None: no
+    dashboard; 0 (as for `port`): any free port. `pid_file` None: no file says the process id.
+    """
+
+    path: Path
+    topology_path: Path
+    secret_path: Path
+    member_name: str
+    listen_host: str
+    port: int
+    state_dir: Path
+    sets: tuple[LocalSet, ...]
+    credential: Secret
+    dashboard_host: str = "127.0.0.1"
+    dashboard_port: int | None = None
+    pid_file: Path | None = None
+    aging_s: float = 3.0
+    sample_interval_s: float = 5.0
+    log_level: str = "info"
+    max_clock_skew_s: float = 1800.0
+    compression: Compression = "auto"
+    fsync: bool = True
+    workers: int = 4

@@ -1,0 +1,198 @@
+"""The shape of the three files - agent.toml, topology.toml and the secret - as pydantic checks it.
+
+What spans several keys (names that must be known, GUIDs that must differ) is checked in `config.load`.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from config.model import DEFAULT_PRIORITY, DEFAULT_STAGING_QUOTA, SCHEDULE_BYTES
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,62}")
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(|[KMGT]i?B?|B)\s*", re.IGNORECASE)
+_UNITS = {"": 0, "B": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+
+
+def _name(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise ValueError(
+            "must be 1 to 63 letters, digits, dots, hyphens, underscores or spaces, "
+            f"the first a letter or a digit, not {text!r}"
+        )
+    return text
+
+
+def _guid(value: object) -> object:
+    if not isinstance(value, str):
+        raise ValueError(f"must be a GUID in quotes, not {value!r}")
+    try:
+        guid = uuid.UUID(value)
+    except ValueError:
+        raise ValueError(
+            f"must be a GUID such as 3f2504e0-4f89-41d3-9a0c-0305e82c3301, not {value!r}; "
+            "python3 -c 'import uuid; print(uuid.uuid4())' makes one"
+        ) from None
+    if guid.int == 0:
+        raise ValueError("must not be the zero GUID")
+    return guid.bytes_le
+
+
+def _schedule(value: object) -> object:
+    text = re.sub(r"\s", "", value) if isinstance(value, str) else ""
+    if not re.fullmatch(rf"[0-9A-Fa-f]{{{SCHEDULE_BYTES * 2}}}", text):
+        raise ValueError(
+            f"must be {SCHEDULE_BYTES * 2} hexadecimal digits in quotes: a bit for every quarter "
+            "of an hour of the week from Sunday 0:00 on; leave the key out to replicate at any time"
+        )
+    return bytes.fromhex(text)
+
+
+def _size(value: object) -> object:
+    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    if match:
+        return int(float(match[1]) * (1 << _UNITS[match[2][:1].upper()]))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise ValueError(f'must be a number of bytes or a size such as "4 GiB", not {value!r}')
+
+
+def _path(text: str) -> str:
+    if not text or "\0" in text:
+        raise ValueError("must be a path, not an empty text")
+    return text
+
+
+def _host(text: str) -> str:
+    if not text or re.search(r"[\s/]", text):
+        raise ValueError(f"must be a host name or an address, not {text!r}")
+    return text
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Guid = Annotated[bytes, BeforeValidator(_guid)]
+Schedule = Annotated[bytes, BeforeValidator(_schedule)]
+Size = Annotated[int, BeforeValidator(_size), Field(ge=1 << 20)]
+PathText = Annotated[str, AfterValidator(_path)]
+Host = Annotated[str, AfterValidator(_host)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+PortOrAny = Annotated[int, Field(ge=0, le=65535)]
+Text = Annotated[str, Field(min_length=1)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class MemberTable(_Table):
+    """`[[set.member]]` of topology.toml."""
+
+    name: Name
+    guid: Guid
+    host: Host
+    port: Port
+
+
+class ConnectionTable(_Table):
+    """`[[set.connection]]` of topology.toml."""
+
+    guid: Guid
+    upstream: str
+    downstream: str
+    name: Name | None = None
+    priority: Annotated[int, Field(ge=0, le=7)] = DEFAULT_PRIORITY
+    enabled: bool = True
+    schedule: Schedule | None = None
+    ignore_schedule: bool = False
+
+
+class SetTable(_Table):
+    """`[[set]]` of topology.toml."""
+
+    name: Name
+    guid: Guid
+    primary: str
+    type: Literal["dfs", "sysvol", "other"] = "other"
+    file_filter: list[Text] = []
+    directory_filter: list[Text] = []
+    schedule: Schedule | None = None
+    member: Annotated[list[MemberTable], Field(min_length=1)]
+    connection: list[ConnectionTable] = []
+
+
+class TopologyFile(_Table):
+    """topology.toml, the same on all members."""
+
+    set: Annotated[list[SetTable], Field(min_length=1)]
+
+
+class LocalSetTable(_Table):
+    """`[[set]]` of agent.toml."""
+
+    name: str
+    root: PathText
+    staging_quota: Size = DEFAULT_STAGING_QUOTA
+
+
+class ListenTable(_Table):
+    """`[listen]`: where this agent's RPC server listens."""
+
+    host: Host | None = None
+    port: PortOrAny | None = None
+
+
+class DashboardTable(_Table):
+    """`[dashboard]`."""
+
+    host: Host = "127.0.0.1"
+    port: PortOrAny
+
+
+class LogTable(_Table):
+    """`[log]`."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class ReplicationTable(_Table):
+    """`[replication]`: how this member works."""
+
+    aging: Annotated[float, Field(ge=0, le=3600)] = 3.0
+    compression: Literal["auto", "lznt1", "zstd", "none"] = "auto"
+    fsync: bool = True
+    workers: Annotated[int, Field(ge=1, le=256)] = 4
+    max_clock_skew: Annotated[float, Field(ge=0)] = 1800.0
+
+
+class CountersTable(_Table):
+    """`[counters]`."""
+
+    sample_interval: Annotated[float, Field(gt=0, le=86400)] = 5.0
+
+
+class AgentFile(_Table):
+    """agent.toml."""
+
+    member: str
+    topology: PathText
+    state: PathText
+    secret: PathText
+    pid_file: PathText | None = None
+    set: Annotated[list[LocalSetTable], Field(min_length=1)]
+    listen: ListenTable = ListenTable()
+    dashboard: DashboardTable | None = None
+    log: LogTable = LogTable()
+    replication: ReplicationTable = ReplicationTable()
+    counters: CountersTable = CountersTable()
+
+
+class SecretFile(_Table):
+    """The secret that the members share."""
+
+    domain: Text
+    user: Text
+    password: Text

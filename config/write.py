@@ -1,0 +1,138 @@
+"""Writes the files that `config.load` reads. Used by `frs init` and `frs demo`."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from config.errors import ConfigError
+from config.model import DEFAULT_PRIORITY, ReplicaSet, Secret
+
+SECRET_MODE = 0o600
+
+
+def quoted(text: str) -> str:
+    """`text` as a TOML string. Raises ValueError where it holds bytes that are not UTF-8."""
+    text.encode("utf-8")
+    # JSON's escapes are TOML's; only DEL may stand bare in the one and not in the other.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")
+
+
+def topology_text(sets: Sequence[ReplicaSet], comment: str) -> str:
+    """The topology.toml of `sets`; `comment` stands above it."""
+    lines = [f"# {line}" for line in comment.splitlines()]
+    for entry in sets:
+        lines += [
+            "",
+            "[[set]]",
+            f"name = {quoted(entry.name)}",
+            f"guid = {_guid(entry.guid)}",
+            f"type = {quoted(entry.type)}",
+            f"primary = {quoted(entry.primary)}",
+            f"file_filter = {_texts(entry.file_filter)}",
+            f"directory_filter = {_texts(entry.directory_filter)}",
+        ]
+        if entry.schedule is not None:
+            lines.append(f"schedule = {quoted(entry.schedule.hex())}")
+        for member in entry.members.values():
+            lines += [
+                "",
+                "[[set.member]]",
+                f"name = {quoted(member.name)}",
+                f"guid = {_guid(member.guid)}",
+                f"host = {quoted(member.host)}",
+                f"port = {member.port}",
+            ]
+        for connection in entry.connections:
+            lines += [
+                "",
+                "[[set.connection]]",
+                f"guid = {_guid(connection.guid)}",
+                f"upstream = {quoted(connection.upstream)}",
+                f"downstream = {quoted(connection.downstream)}",
+            ]
+            if connection.name != connection.key:
+                lines.append(f"name = {quoted(connection.name)}")
+            if connection.priority != DEFAULT_PRIORITY:
+                lines.append(f"priority = {connection.priority}")
+            if not connection.enabled:
+                lines.append("enabled = false")
+            if connection.schedule is not None and connection.schedule != entry.schedule:
+                lines.append(f"schedule = {quoted(connection.schedule.hex())}")
+            if connection.ignore_schedule:
+                lines.append("ignore_schedule = true")
+    return "\n".join(lines) + "\n"
+
+
+def agent_text(
+    *,
+    comment: str,
+    member: str,
+    topology: str,
+    state: str,
+    secret: str,
+    sets: Sequence[tuple[str, str]],
+    listen: tuple[str, int] | None = None,
+    dashboard: tuple[str, int] | None = None,
+    pid_file: str | None = None,
+    aging_s: float | None = None,
+) -> str:
+    """An agent.toml. `sets` are (set name, root); paths may be relative to the file; None: the default."""
+    lines = [f"# {line}" for line in comment.splitlines()]
+    lines += [
+        f"member = {quoted(member)}",
+        f"topology = {quoted(topology)}",
+        f"state = {quoted(state)}",
+        f"secret = {quoted(secret)}",
+    ]
+    if pid_file is not None:
+        lines.append(f"pid_file = {quoted(pid_file)}")
+    for name, root in sets:
+        lines += ["", "[[set]]", f"name = {quoted(name)}", f"root = {quoted(root)}"]
+    if listen is not None:
+        lines += ["", "[listen]", f"host = {quoted(listen[0])}", f"port = {listen[1]}"]
+    if dashboard is not None:
+        lines += ["", "[dashboard]", f"host = {quoted(dashboard[0])}", f"port = {dashboard[1]}"]
+    if aging_s is not None:
+        lines += ["", "[replication]", f"aging = {aging_s}"]
+    return "\n".join(lines) + "\n"
+
+
+def secret_text(secret: Secret) -> str:
+    """A secret file."""
+    return (
+        "# The secret that the members of the replica sets share. Keep it to mode 0600.\n"
+        f"domain = {quoted(secret.domain)}\n"
+        f"user = {quoted(secret.user)}\n"
+        f"password = {quoted(secret.password)}\n"
+    )
+
+
+def write_file(path: Path, text: str, mode: int = 0o644) -> None:
+    """Writes `text` to `path` with exactly `mode`, at once: a reader sees the old file or the new one.
+
+    Raises ConfigError where it cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            os.fchmod(descriptor, mode)
+            stream.flush()
+            os.fsync(descriptor)
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise ConfigError(path, None, "", f"cannot be written: {error.strerror}") from None
+
+
+def _guid(guid: bytes) -> str:
+    return quoted(str(uuid.UUID(bytes_le=guid)))
+
+
+def _texts(texts: Sequence[str]) -> str:
+    return "[" + ", ".join(quoted(text) for text in texts) + "]"
