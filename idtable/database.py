@@ -23,11 +23,10 @@ class Database:
     """One open file (or ":memory:") with explicit transactions.
 
     Not for use by two threads at once. Reads may happen at any time, writes only between begin() and
-    commit(). After a write has failed the transaction can only be rolled back, so nothing is ever committed
+    commit(). After anything has failed in SQLite the transaction can only be rolled back, so nothing is ever committed
     by halves. While it is open nobody else can open the file: what is kept in memory stays true.
 
-    The parts of a store that keep copies in memory override `_began`, `_committed` and `_rolled_back`
-    (calling super) to make them follow the transaction.
+    The parts of a store that keep copies in memory override `_rolled_back` (calling super) to forget them.
     """
 
     def __init__(
@@ -86,26 +85,24 @@ class Database:
             raise TransactionError("begin(): a transaction is open already")
         self._read("BEGIN IMMEDIATE")
         self._state = _OPEN
-        self._began()
 
     def commit(self) -> None:
         """Make the transaction's writes durable (as far as `synchronous` says).
 
         On any error the transaction has been rolled back and the store is as before begin(). Raises
-        TransactionError when none is open or a write in it has failed, StoreFull, StoreError.
+        TransactionError when none is open or something in it has failed, StoreFull, StoreError.
         """
         if self._state != _OPEN:
             if self._state == _IDLE:
                 raise TransactionError("commit(): no transaction is open")
             self.rollback()
-            raise TransactionError("commit(): a write had failed; the transaction has been rolled back")
+            raise TransactionError("commit(): something had failed; the transaction has been rolled back")
         try:
             self._execute("COMMIT")
         except sqlite3.Error as exc:
             self.rollback()
             raise translate(exc, self.path) from exc
         self._state = _IDLE
-        self._committed()
 
     def rollback(self) -> None:
         """Undo all since begin(). Raises TransactionError when no transaction is open."""
@@ -148,32 +145,26 @@ class Database:
 
     # -- for the parts of a store
 
-    def _began(self) -> None:
-        """A transaction has been opened."""
-
-    def _committed(self) -> None:
-        """The transaction is durable."""
-
     def _rolled_back(self) -> None:
-        """The transaction has been undone."""
+        """The transaction has been undone: what is kept in memory may not be true any more."""
 
     def _read(self, sql: str, params: Params = ()) -> sqlite3.Cursor:
         try:
             return self._execute(sql, params)
         except sqlite3.Error as exc:
-            raise translate(exc, self.path) from exc
+            raise self._failed(exc) from exc
 
     def _rows(self, sql: str, params: Params = ()) -> list[Any]:
         try:
             return self._execute(sql, params).fetchall()
         except sqlite3.Error as exc:
-            raise translate(exc, self.path) from exc
+            raise self._failed(exc) from exc
 
     def _row(self, sql: str, params: Params = ()) -> Any:
         try:
             return self._execute(sql, params).fetchone()
         except sqlite3.Error as exc:
-            raise translate(exc, self.path) from exc
+            raise self._failed(exc) from exc
 
     def _write(self, sql: str, params: Params = ()) -> sqlite3.Cursor:
         if self._state != _OPEN:
@@ -181,8 +172,14 @@ class Database:
         try:
             return self._execute(sql, params)
         except sqlite3.Error as exc:
+            raise self._failed(exc) from exc
+
+    def _failed(self, exc: sqlite3.Error) -> StoreError:
+        """The error to raise for `exc`. An open transaction can only be rolled back from now on: SQLite may have
+        done so by itself, and then the next write would be a transaction of its own."""
+        if self._state == _OPEN:
             self._state = _FAILED
-            raise translate(exc, self.path) from exc
+        return translate(exc, self.path)
 
     def _require_transaction(self) -> None:
         if self._state != _OPEN:
@@ -191,7 +188,7 @@ class Database:
     def _not_writable(self) -> StoreError:
         if self._state == _IDLE:
             return TransactionError("a write outside a transaction: call begin() first")
-        return TransactionError("a write in this transaction has failed: only rollback() is possible")
+        return TransactionError("something in this transaction has failed: only rollback() is possible")
 
 
 def _create_private(path: str) -> None:

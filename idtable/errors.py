@@ -26,7 +26,7 @@ class StoreFull(StoreError):
 
 
 class TransactionError(StoreError):
-    """begin() twice, a write outside a transaction, or a write or commit after a write failed."""
+    """begin() twice, a write outside a transaction, or going on after a failure."""
 
 
 class StateLocked(StoreError):

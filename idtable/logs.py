@@ -22,7 +22,6 @@ class Logs(Database):
     """The part of a store that holds change orders on their way."""
 
     _head: int | None = None
-    _head_before: int | None = None
     _inlog_count: int | None = None
 
     # -- outbound log
@@ -167,13 +166,9 @@ class Logs(Database):
             self._inlog_count = int(self._row("SELECT count(*) FROM inlog")[0])
         return self._inlog_count
 
-    def _began(self) -> None:
-        super()._began()
-        self._head_before = self._head
-
     def _rolled_back(self) -> None:
         super()._rolled_back()
-        self._head = self._head_before
+        self._head = None
         self._inlog_count = None
 
 

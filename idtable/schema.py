@@ -49,6 +49,7 @@ MIGRATIONS: Final[dict[int, tuple[str, ...]]] = {
         "CREATE INDEX idtable_name ON idtable (parent_guid, name) WHERE deleted = 0",
         "CREATE INDEX idtable_local ON idtable (ino, dev) WHERE deleted = 0 AND ino IS NOT NULL",
         "CREATE INDEX idtable_origin ON idtable (originator_guid, originator_vsn)",
+        "CREATE INDEX idtable_folder ON idtable (is_dir) WHERE deleted = 0 AND is_dir = 1",
         "CREATE INDEX idtable_tombstone ON idtable (deleted_time) WHERE deleted = 1",
         """CREATE TABLE outlog (
             seq INTEGER PRIMARY KEY AUTOINCREMENT,

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final
 
-from .database import _FAILED, _OPEN, Synchronous
-from .errors import translate
+from .database import _OPEN, Synchronous
+from .errors import StoreDamaged
 from .logs import Logs
 from .records import ZERO_GUID, IDRecord
 from .schema import U64_MAX, pack_int, pack_u64, unpack_int
@@ -23,13 +23,24 @@ _FIELDS: Final = tuple(IDRecord.__dataclass_fields__)
 _COLUMNS: Final = ", ".join(_FIELDS) + ", wide"
 _SELECT: Final = f"SELECT {_COLUMNS} FROM idtable "
 _GET: Final = _SELECT + "WHERE file_guid = ?"
-_BY_NAME: Final = _SELECT + "WHERE parent_guid = ? AND name = ? AND deleted = 0 ORDER BY file_guid LIMIT 1"
+_BY_NAME: Final = (
+    "SELECT file_guid FROM idtable WHERE parent_guid = ? AND name = ? AND deleted = 0 "
+    "ORDER BY file_guid LIMIT 1"
+)
 _PUT: Final = (
     f"INSERT INTO idtable ({_COLUMNS}) VALUES ({','.join('?' * (len(_FIELDS) + 1))}) "
     f"ON CONFLICT (file_guid) DO UPDATE SET "
     + ", ".join(f"{c} = excluded.{c}" for c in (*_FIELDS[1:], "wide"))
 )
+# Most updates leave the columns of these indexes alone: such a statement does not touch the indexes either.
+_SAME: Final = ("parent_guid", "name", "is_dir", "deleted", "deleted_time", "dev", "ino")
+_CHANGED: Final = tuple(f for f in _FIELDS[1:] if f not in _SAME)
+_UPDATE: Final = (
+    f"UPDATE idtable SET {', '.join(f'{c} = ?' for c in _CHANGED)} WHERE file_guid = ? AND wide = 0"
+)
 _fields_of = attrgetter(*_FIELDS)
+_same_of = itemgetter(*(_FIELDS.index(f) for f in _SAME))
+_changed_of = itemgetter(*(_FIELDS.index(f) for f in (*_CHANGED, "file_guid")))
 _BYTES: Final = frozenset(
     _FIELDS.index(f) for f in ("file_guid", "parent_guid", "name", "originator_guid", "md5")
 )
@@ -61,7 +72,6 @@ class Store(Logs, Sessions):
         self._young: dict[bytes, Row] = {}
         self._old: dict[bytes, Row] = {}
         self._counts: tuple[int, int, int] | None = None
-        self._counts_before: tuple[int, int, int] | None = None
 
     # -- one record
 
@@ -76,7 +86,7 @@ class Store(Logs, Sessions):
         Should there be several (name_clashes()), it is the one with the lowest GUID.
         """
         row = self._row(_BY_NAME, (parent_guid, name.encode("utf-8", "surrogatepass")))
-        return None if row is None else IDRecord(*_normal(row))
+        return None if row is None else self.get(row[0])
 
     def by_local_key(self, dev: int, ino: int, btime_ns: int | None) -> list[IDRecord]:
         """The live records of that device, inode and birth time (None: of an unknown birth time), by GUID."""
@@ -84,14 +94,14 @@ class Store(Logs, Sessions):
             _SELECT + "WHERE ino = ? AND dev = ? AND btime_ns IS ? AND deleted = 0 ORDER BY file_guid",
             (pack_int(ino), pack_int(dev), None if btime_ns is None else pack_int(btime_ns)),
         )
-        return [IDRecord(*_normal(row)) for row in rows]
+        return self._records(rows)
 
     def children(self, parent_guid: bytes) -> list[IDRecord]:
         """The live records of a folder, by the bytes of their names in UTF-8."""
         rows = self._rows(
             _SELECT + "WHERE parent_guid = ? AND deleted = 0 ORDER BY name, file_guid", (parent_guid,)
         )
-        return [IDRecord(*_normal(row)) for row in rows]
+        return self._records(rows)
 
     def put(self, record: IDRecord) -> None:
         """Add the record or replace the one of the same `file_guid`.
@@ -108,22 +118,17 @@ class Store(Logs, Sessions):
         vsn = fields[7]
         if not 0 <= vsn <= U64_MAX:
             raise ValueError(f"originator_vsn {vsn} is not an unsigned 64-bit number")
+        before = self._young.pop(guid, None) or self._old.pop(guid, None)
         if self._counts is not None:
-            self._count(guid, bool(fields[3]), bool(fields[11]))
-        name = fields[2].encode("utf-8", "surrogatepass")
+            self._count(guid, before, bool(fields[3]), bool(fields[11]))
         try:
-            try:
-                self._execute(_PUT, (guid, fields[1], name, *fields[3:], 0))
-            except OverflowError:
-                packed = [pack_int(f) if isinstance(f, int) else f for f in fields[3:]]
-                self._execute(_PUT, (guid, fields[1], name, *packed, 1))
+            if before is None or _same_of(before) != _same_of(fields) or not self._update(fields):
+                self._upsert(fields)
         except sqlite3.Error as exc:
-            self._state = _FAILED
-            raise translate(exc, self.path) from exc
+            raise self._failed(exc) from exc
         except BaseException:
             self._counts = None
             raise
-        self._old.pop(guid, None)
         self._remember(guid, fields)
 
     def path_of(self, file_guid: bytes, *, through_tombstones: bool = False) -> str | None:
@@ -189,8 +194,7 @@ class Store(Logs, Sessions):
             rows = self._rows(
                 _SELECT + f"WHERE file_guid > ? AND deleted = 0 ORDER BY file_guid LIMIT {_CHUNK}", (last,)
             )
-            for row in rows:
-                yield IDRecord(*_normal(row))
+            yield from self._records(rows)
             if len(rows) < _CHUNK:
                 return
             last = rows[-1][0]
@@ -198,9 +202,10 @@ class Store(Logs, Sessions):
     def counts(self) -> tuple[int, int, int]:
         """(live files, live folders, tombstones); symbolic links count as files."""
         if self._counts is None:
-            live, folders = self._row("SELECT count(*), total(is_dir) FROM idtable WHERE deleted = 0")
+            (all_records,) = self._row("SELECT count(*) FROM idtable")
+            (folders,) = self._row("SELECT count(*) FROM idtable WHERE deleted = 0 AND is_dir = 1")
             (dead,) = self._row("SELECT count(*) FROM idtable WHERE deleted = 1")
-            self._counts = (live - int(folders), int(folders), dead)
+            self._counts = (all_records - folders - dead, folders, dead)
         return self._counts
 
     def purge_tombstones(self, before: int) -> int:
@@ -231,6 +236,22 @@ class Store(Logs, Sessions):
 
     # -- inside
 
+    def _update(self, fields: Row) -> bool:
+        """Write a row of which only the columns of _CHANGED differ; whether that could be done so."""
+        try:
+            return self._execute(_UPDATE, _changed_of(fields)).rowcount == 1
+        except OverflowError:
+            return False
+
+    def _upsert(self, fields: Row) -> None:
+        """Write a row whatever was there before."""
+        name = fields[2].encode("utf-8", "surrogatepass")
+        try:
+            self._execute(_PUT, (fields[0], fields[1], name, *fields[3:], 0))
+        except OverflowError:
+            packed = [pack_int(f) if isinstance(f, int) else f for f in fields[3:]]
+            self._execute(_PUT, (fields[0], fields[1], name, *packed, 1))
+
     def _row_of(self, guid: bytes) -> Row | None:
         """A row in its normal form from the cache's old generation or from the table."""
         row = self._old.pop(guid, None)
@@ -238,7 +259,7 @@ class Store(Logs, Sessions):
             stored = self._row(_GET, (guid,))
             if stored is None:
                 return None
-            row = _normal(stored)
+            row = self._normal(stored)
         self._remember(guid, row)
         return row
 
@@ -248,12 +269,11 @@ class Store(Logs, Sessions):
             self._young = {}
         self._young[guid] = row
 
-    def _count(self, guid: bytes, is_dir: bool, deleted: bool) -> None:
+    def _count(self, guid: bytes, row: Row | None, is_dir: bool, deleted: bool) -> None:
         """Adjust the counts for a put() about to happen."""
         assert self._counts is not None
         counts = list(self._counts)
-        row = self._young.get(guid) or self._old.get(guid)
-        if row:
+        if row is not None:
             before = (row[3], row[11])
         else:
             before = self._row("SELECT is_dir, deleted FROM idtable WHERE file_guid = ?", (guid,))
@@ -262,15 +282,21 @@ class Store(Logs, Sessions):
         counts[2 if deleted else 1 if is_dir else 0] += 1
         self._counts = (counts[0], counts[1], counts[2])
 
-    def _began(self) -> None:
-        super()._began()
-        self._counts_before = self._counts
-
     def _rolled_back(self) -> None:
         super()._rolled_back()
         self._young.clear()
         self._old.clear()
-        self._counts = self._counts_before
+        self._counts = None
+
+    def _normal(self, row: Row) -> Row:
+        """A stored row as the fields of an IDRecord."""
+        try:
+            return _normal(row)
+        except (TypeError, ValueError, AttributeError) as exc:
+            raise StoreDamaged(f"{self.path}: the record {row[0]!r} makes no sense ({exc})") from exc
+
+    def _records(self, rows: list[Row]) -> list[IDRecord]:
+        return [IDRecord(*self._normal(row)) for row in rows]
 
 
 def _normal(row: Row) -> Row:
