@@ -227,6 +227,8 @@ def decode_packet(buf: Buffer) -> Packet:
         if seen >= bit and (seen >= bit << 1 or not bit & el.BITS_REPEATABLE):
             raise WireError(name, pos, "repeated" if seen & bit else "misplaced")
         if not bit & allowed:
+            if rules is el.ANY_COMMAND:
+                raise WireError("COMM_COMMAND", pos, f"missing before {name}")
             raise WireError(name, pos, f"does not belong in {rules.name}")
         if fixed is not None and length != fixed:
             raise WireError(name, pos + 2, f"Length {length} instead of {fixed}")
