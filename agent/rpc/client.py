@@ -1,0 +1,388 @@
+"""The DCE/RPC client over TCP (ncacn_ip_tcp, [MS-FRS1] section 2.1)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from agent.rpc import constants as c
+from agent.rpc import pdu as p
+from agent.rpc.errors import RpcAuthError, RpcClosed, RpcError, RpcFault, RpcProtocolError, RpcTimeout
+from agent.rpc.message import Protection, encode_call, open_call
+from agent.rpc.pdu import InterfaceId
+from agent.rpc.security import Credential, InitiatorMechanism, make_initiator
+from agent.rpc.transport import PduProtocol
+
+__all__ = ["InterfaceId", "RpcClient"]
+
+_HEAD: Final = c.REQUEST_HEADER_SIZE
+_CONTEXT: Final = 0  # the one presentation context that carries calls
+_FEATURES: Final = 1  # the one that asks for bind time features
+_AUTH_CONTEXT: Final = 1
+_MAX_LEGS: Final = 8
+
+
+class _Call:
+    """A call that waits: for its turn, or for its answer."""
+
+    __slots__ = ("deadline", "future", "opnum", "parts", "stub")
+
+    def __init__(self, opnum: int, stub: bytes, future: asyncio.Future[bytes], deadline: float) -> None:
+        self.opnum = opnum
+        self.stub = stub
+        self.future = future
+        self.deadline = deadline
+        self.parts: bytearray | None = None
+
+
+class _Association(PduProtocol):
+    """The client's end of the connection."""
+
+    def __init__(self, max_response: int, max_in_flight: int) -> None:
+        super().__init__()
+        self._loop = asyncio.get_running_loop()
+        self._max_response = max_response
+        self._window = max_in_flight
+        self._max_xmit = c.MIN_FRAGMENT
+        self._protection: Protection | None = None
+        self._handshake: asyncio.Future[bytes] | None = None
+        self._pending: dict[int, _Call] = {}
+        self._waiting: deque[_Call] = deque()
+        self._call_id = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._outgoing: list[bytearray] = []
+        self.ready = False
+        self.peer_leaves = False
+        self.error: RpcError | None = None
+        self.lost: asyncio.Future[None] = self._loop.create_future()
+
+    # Connection.
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone: nothing will be answered any more."""
+        self.transport = None
+        self.fail(RpcClosed(f"connection lost: {exc}" if exc else "the connection was closed"))
+        if not self.lost.done():
+            self.lost.set_result(None)
+
+    def protocol_error(self, error: RpcProtocolError) -> None:
+        """Give up a peer that broke the protocol."""
+        self.fail(error)
+
+    def fail(self, error: RpcError) -> None:
+        """End the association; everything outstanding fails with `error`."""
+        if self.error is None:
+            self.error = error
+        error = self.error
+        self.ready = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._handshake is not None and not self._handshake.done():
+            self._handshake.set_exception(error)
+        calls = [*self._pending.values(), *self._waiting]
+        self._pending.clear()
+        self._waiting.clear()
+        for call in calls:
+            if not call.future.done():
+                call.future.set_exception(error)
+        if self.transport is not None:
+            self.transport.abort()
+
+    def resume_writing(self) -> None:
+        """The server reads again: send what has waited."""
+        super().resume_writing()
+        self._pump()
+
+    def pause_writing(self) -> None:
+        """The server does not keep up. Answers are still read."""
+        self.write_paused = True
+
+    # Handshake.
+
+    async def _exchange(self, data: bytes) -> bytes:
+        """Send a PDU and wait for the one that answers it."""
+        if self.error is not None:
+            raise self.error
+        self._handshake = self._loop.create_future()
+        self.send(data)
+        try:
+            return await self._handshake
+        finally:
+            self._handshake = None
+
+    async def bind(
+        self,
+        interface: InterfaceId,
+        mechanism: InitiatorMechanism | None,
+        auth_type: int,
+        level: int,
+        max_fragment: int,
+    ) -> None:
+        """Negotiate the interface and authenticate."""
+        features = InterfaceId(p.BIND_TIME_FEATURES + bytes(8), 1)
+        contexts = (
+            p.ContextElement(_CONTEXT, interface, (p.NDR,)),
+            p.ContextElement(_FEATURES, interface, (features,)),
+        )
+        flags = c.PFC_WHOLE | c.PFC_CONC_MPX | (c.PFC_SUPPORT_HEADER_SIGN if mechanism is not None else 0)
+        verifier = None
+        if mechanism is not None:
+            verifier = p.AuthVerifier(auth_type, level, 0, _AUTH_CONTEXT, mechanism.step(None) or b"")
+        request = p.Bind(max_fragment, max_fragment, 0, contexts, flags, self._next_id(), verifier)
+        ack = self._read_ack(await self._exchange(p.encode_bind(request)), c.BIND_ACK)
+        if not ack.results or ack.results[0].result != c.RESULT_ACCEPTANCE:
+            reason = ack.results[0].reason if ack.results else 0
+            raise RpcProtocolError(f"the server does not offer interface {interface} (reason {reason})")
+        if ack.results[0].transfer != p.NDR or min(ack.max_recv, max_fragment) < c.MIN_FRAGMENT:
+            raise RpcProtocolError("the server's bind_ack does not fit the bind")
+        self._max_xmit = min(ack.max_recv, max_fragment) & -8
+        if not ack.flags & c.PFC_CONC_MPX:
+            self._window = 1
+        if mechanism is not None:
+            await self._authenticate(mechanism, request, ack)
+            self._protection = Protection(mechanism.session, auth_type, level, _AUTH_CONTEXT)
+        self.bulk = True
+        self.ready = True
+
+    async def _authenticate(self, mechanism: InitiatorMechanism, request: p.Bind, ack: p.BindAck) -> None:
+        assert request.verifier is not None
+        begun = request.verifier
+        for _ in range(_MAX_LEGS):
+            if ack.verifier is None:
+                raise RpcAuthError("the server did not answer the authentication")
+            token = mechanism.step(ack.verifier.value)
+            if token is None:
+                return
+            verifier = p.AuthVerifier(begun.auth_type, begun.level, 0, begun.context_id, token)
+            if mechanism.complete:
+                self.send(p.encode_auth3(request.call_id, verifier))
+                return
+            alter = p.Bind(
+                request.max_xmit, request.max_recv, ack.assoc_group, request.contexts[:1], request.flags,
+                self._next_id(), verifier,
+            )  # fmt: skip
+            ack = self._read_ack(await self._exchange(p.encode_bind(alter, c.ALTER_CONTEXT)), c.ALTER_CONTEXT_RESP)
+            if mechanism.complete and ack.verifier is None:
+                return
+        raise RpcAuthError("the authentication does not end")
+
+    def _read_ack(self, pdu: bytes, expected: int) -> p.BindAck:
+        header = p.decode_header(pdu)
+        if header.ptype == c.BIND_NAK:
+            reason = p.decode_bind_nak(pdu, header)
+            if reason in (c.NAK_AUTH_TYPE, c.NAK_INVALID_CHECKSUM):
+                raise RpcAuthError(f"the server refused the authentication (bind_nak {reason})")
+            raise RpcProtocolError(f"the server refused the bind (bind_nak {reason})")
+        if header.ptype == c.FAULT and header.frag_length >= p.FAULT.size:
+            status = p.FAULT.unpack_from(pdu)[-1]
+            if status in (c.ACCESS_DENIED, c.RPC_S_SEC_PKG_ERROR):
+                raise RpcAuthError(f"the server refused the authentication (fault 0x{status:08x})")
+            raise RpcFault(status)
+        if header.ptype != expected:
+            raise RpcProtocolError(f"PDU type {header.ptype} instead of {expected}")
+        return p.decode_bind_ack(pdu, header)
+
+    # Calls.
+
+    def _next_id(self) -> int:
+        self._call_id = (self._call_id + 1) & 0xFFFFFFFF or 1
+        return self._call_id
+
+    def submit(self, call: _Call) -> None:
+        """Send a call, or queue it behind those that wait."""
+        if self._waiting or len(self._pending) >= self._window or self.write_paused:
+            self._waiting.append(call)
+        else:
+            self._transmit(call)
+        self._arm(call.deadline)
+
+    def _transmit(self, call: _Call) -> None:
+        call_id = self._next_id()
+        data = encode_call(c.REQUEST, call_id, _CONTEXT, call.opnum, call.stub, self._max_xmit, self._protection)
+        call.stub = b""
+        idle = not self._pending
+        self._pending[call_id] = call
+        if self._outgoing:
+            self._outgoing.append(data)
+        elif idle or len(data) > 32768:
+            self.send(data)
+        else:
+            self._outgoing.append(data)  # others are on their way: gather what this round of the loop brings
+            self._loop.call_soon(self._write_gathered)
+
+    def _write_gathered(self) -> None:
+        outgoing, self._outgoing = self._outgoing, []
+        if self.transport is not None and outgoing:
+            self.transport.write(outgoing[0] if len(outgoing) == 1 else b"".join(outgoing))
+
+    def _pump(self) -> None:
+        while self._waiting and len(self._pending) < self._window and not self.write_paused:
+            call = self._waiting.popleft()
+            if not call.future.done():
+                self._transmit(call)
+
+    def _arm(self, deadline: float) -> None:
+        if self._timer is not None:
+            if self._timer.when() <= deadline:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(deadline, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        deadlines = [
+            call.deadline for calls in (self._pending.values(), self._waiting) for call in calls
+            if not call.future.done()
+        ]  # fmt: skip
+        if not deadlines:
+            return
+        if min(deadlines) <= now:
+            self.fail(RpcTimeout("the server did not answer in time"))
+        else:
+            self._arm(min(deadlines))
+
+    # PDUs.
+
+    def pdu_received(self, pdu: memoryview) -> None:
+        """Match answers with their calls."""
+        if len(pdu) >= _HEAD and pdu[2] == c.RESPONSE:
+            self._on_response(pdu)
+            return
+        header = p.decode_header(pdu)
+        if header.ptype == c.SHUTDOWN:
+            self.peer_leaves = True
+            self.ready = False
+        elif self._handshake is not None:
+            if not self._handshake.done():
+                self._handshake.set_result(bytes(pdu))
+        elif header.ptype == c.FAULT and len(pdu) >= p.FAULT.size:
+            call = self._pending.pop(header.call_id, None)
+            if call is None:
+                raise RpcProtocolError("a fault for no call")
+            if not call.future.done():
+                status = p.FAULT.unpack_from(pdu)[-1]
+                done = not header.flags & c.PFC_DID_NOT_EXECUTE
+                call.future.set_exception(RpcFault(status, did_not_execute=not done))
+            self._pump()
+        else:
+            raise RpcProtocolError(f"PDU type {header.ptype} from a server")
+
+    def _on_response(self, pdu: memoryview) -> None:
+        vers, _, _, flags, drep, _, auth_length, call_id, _, context_id, _ = p.REQUEST.unpack_from(pdu)
+        call = self._pending.get(call_id)
+        if vers != 5 or drep[0] != 0x10 or call is None or context_id != _CONTEXT:
+            raise RpcProtocolError("a response to no call")
+        try:
+            end = open_call(pdu, _HEAD, auth_length, self._protection)
+        except RpcAuthError as error:
+            self.fail(error)
+            return
+        first = bool(flags & c.PFC_FIRST_FRAG)
+        if first != (call.parts is None):
+            raise RpcProtocolError("fragments of a response out of order")
+        if flags & c.PFC_WHOLE == c.PFC_WHOLE:
+            result = bytes(pdu[_HEAD:end])
+        else:
+            if call.parts is None:
+                call.parts = bytearray()
+            if len(call.parts) + end - _HEAD > self._max_response:
+                raise RpcProtocolError("a response is too long")
+            call.parts += pdu[_HEAD:end]
+            if not flags & c.PFC_LAST_FRAG:
+                return
+            result = bytes(call.parts)
+        del self._pending[call_id]
+        if not call.future.done():
+            call.future.set_result(result)
+        if self._waiting:
+            self._pump()
+
+
+class RpcClient:
+    """One authenticated association with one interface of a server.
+
+    Several calls may be awaited at once: their requests are sent in the order of the calls, pipelined when the server
+    agrees to concurrent multiplexing, else one after the other. A call that is cancelled is still executed.
+    """
+
+    def __init__(self, association: _Association) -> None:
+        self._association = association
+        self._loop = asyncio.get_running_loop()
+
+    @classmethod
+    async def connect(
+        cls,
+        host: str,
+        port: int,
+        interface: InterfaceId,
+        credential: Credential | None,
+        *,
+        timeout: float = 30.0,  # noqa: ASYNC109
+        level: int = c.LEVEL_PRIVACY,
+        auth_type: int = c.AUTH_SPNEGO,
+        max_fragment: int = c.MAX_FRAGMENT,
+        max_response: int = 4 * 1024 * 1024,
+        max_in_flight: int = 64,
+        on_bind: Callable[[bool], None] | None = None,
+        on_authentication: Callable[[bool, str], None] | None = None,
+    ) -> RpcClient:
+        """Connect, bind and authenticate, all within `timeout` seconds.
+
+        With `credential` None nothing is authenticated and `level` does not count. Raises RpcTimeout, RpcAuthError,
+        RpcProtocolError, RpcClosed (also for a host that cannot be reached).
+        """
+        loop = asyncio.get_running_loop()
+        association: _Association | None = None
+        bound = authenticated = False
+        try:
+            async with asyncio.timeout(timeout):
+                _, association = await loop.create_connection(
+                    lambda: _Association(max_response, max_in_flight), host, port
+                )
+                mechanism = None
+                if credential is not None:
+                    mechanism = make_initiator(auth_type, credential, host=host, level=level)
+                await association.bind(interface, mechanism, auth_type, level, max_fragment)
+            bound = authenticated = True
+        except TimeoutError as exc:
+            raise RpcTimeout(f"no association with {host}:{port} within {timeout} s") from exc
+        except OSError as exc:
+            raise RpcClosed(f"{host}:{port} cannot be reached: {exc}") from exc
+        except RpcAuthError:
+            bound = True
+            raise
+        finally:
+            if not authenticated and association is not None:
+                association.fail(RpcClosed("the association was not established"))
+            if on_bind is not None:
+                on_bind(bound)
+            if on_authentication is not None and credential is not None and bound:
+                on_authentication(authenticated, credential.user)
+        return cls(association)
+
+    async def call(self, opnum: int, stub: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
+        """Call an operation and wait for the stub of its response, at most `timeout` seconds.
+
+        Raises RpcFault when the server answers with a fault; RpcTimeout, RpcClosed, RpcAuthError or
+        RpcProtocolError when the association ended, which is then closed for all calls.
+        """
+        association = self._association
+        if not association.ready:
+            raise association.error or RpcClosed("the server is shutting down")
+        call = _Call(opnum, stub, self._loop.create_future(), self._loop.time() + timeout)
+        association.submit(call)
+        return await call.future
+
+    @property
+    def closed(self) -> bool:
+        """Whether calls are no longer possible."""
+        return not self._association.ready
+
+    async def close(self) -> None:
+        """Close the association. Calls that are outstanding fail with RpcClosed."""
+        self._association.fail(RpcClosed("the association was closed"))
+        await asyncio.shield(self._association.lost)

@@ -1,0 +1,182 @@
+"""The frsrpc interface, version 1.1 ([MS-FRS1] section 3.3), both sides of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+from agent.rpc import constants as c
+from agent.rpc.client import RpcClient
+from agent.rpc.errors import RpcFault
+from agent.rpc.interface import CallContext, Interface
+from agent.rpc.pdu import InterfaceId
+from agent.rpc.security import Credential
+
+if TYPE_CHECKING:
+    from agent.wire.comm_packet import CommPacket
+
+FRSRPC: Final = InterfaceId.parse("f5cc59b4-4264-101a-8c59-08002b2f8426", 1, 1)
+
+OP_SEND_COMM_PKT: Final = 0
+OP_VERIFY_PROMOTION_PARENT: Final = 1
+OP_START_PROMOTION_PARENT: Final = 2
+OP_NOP: Final = 3
+
+ERROR_SUCCESS: Final = 0
+ERROR_INVALID_PARAMETER: Final = 87
+ERROR_CALL_NOT_IMPLEMENTED: Final = 120
+
+#: Takes a packet, gives the Windows error code to return (0 for success), at once or later.
+OnPacket = Callable[[CallContext, "CommPacket"], "int | Awaitable[int]"]
+
+
+def _result(status: int) -> bytes:
+    return status.to_bytes(4, "little")
+
+
+def frsrpc_interface(on_packet: OnPacket, *, min_level: int = c.LEVEL_PRIVACY) -> Interface:
+    """The interface as a server offers it: `on_packet` gets every COMM_PACKET that arrives ([MS-FRS1] 3.3.4.4).
+
+    A stub that cannot be unmarshalled gets the fault RPC_X_BAD_STUB_DATA. Promotion of domain controllers is not
+    offered: VerifyPromotionParent returns ERROR_CALL_NOT_IMPLEMENTED (3.3.4.5), StartPromotionParent
+    ERROR_INVALID_PARAMETER since this member is no domain controller (3.3.4.2).
+    """
+    from agent.wire.comm_packet import (
+        StartPromotionParent,
+        decode_send_comm_pkt,
+        encode_start_promotion_parent_response,
+    )
+    from agent.wire.errors import WireError
+
+    def send_comm_pkt(context: CallContext, stub: bytes) -> bytes | Awaitable[bytes]:
+        try:
+            packet = decode_send_comm_pkt(stub)
+        except WireError as exc:
+            raise RpcFault(c.RPC_X_BAD_STUB_DATA) from exc
+        status = on_packet(context, packet)
+        if isinstance(status, int):
+            return _result(status)
+        return _later(status)
+
+    async def _later(status: Awaitable[int]) -> bytes:
+        return _result(await status)
+
+    def verify_promotion_parent(context: CallContext, stub: bytes) -> bytes:
+        return _result(ERROR_CALL_NOT_IMPLEMENTED)
+
+    def start_promotion_parent(context: CallContext, stub: bytes) -> bytes:
+        try:
+            request = StartPromotionParent.decode(stub)
+        except WireError as exc:
+            raise RpcFault(c.RPC_X_BAD_STUB_DATA) from exc
+        return encode_start_promotion_parent_response(request.parent_guid, ERROR_INVALID_PARAMETER)
+
+    def nop(context: CallContext, stub: bytes) -> bytes:
+        return _result(ERROR_SUCCESS)
+
+    return Interface(
+        FRSRPC.uuid,
+        (FRSRPC.major, FRSRPC.minor),
+        {
+            OP_SEND_COMM_PKT: send_comm_pkt,
+            OP_VERIFY_PROMOTION_PARENT: verify_promotion_parent,
+            OP_START_PROMOTION_PARENT: start_promotion_parent,
+            OP_NOP: nop,
+        },
+        min_level,
+    )
+
+
+class FrsPartner:
+    """A client to one partner's frsrpc interface.
+
+    It connects when it is first used and again after the association was lost; nothing is sent twice. Timeouts are
+    those of the caller ([MS-FRS1] notes 78 and 87).
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        credential: Credential | None,
+        *,
+        connect_timeout: float = 10.0,
+        level: int = c.LEVEL_PRIVACY,
+        auth_type: int = c.AUTH_SPNEGO,
+        max_in_flight: int = 64,
+        on_bind: Callable[[bool], None] | None = None,
+        on_authentication: Callable[[bool, str], None] | None = None,
+    ) -> None:
+        self.host = host
+        self.port = port
+        self._credential = credential
+        self._connect_timeout = connect_timeout
+        self._level = level
+        self._auth_type = auth_type
+        self._max_in_flight = max_in_flight
+        self._on_bind = on_bind
+        self._on_authentication = on_authentication
+        self._client: RpcClient | None = None
+        self._lock = asyncio.Lock()
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is an association that can carry calls."""
+        return self._client is not None and not self._client.closed
+
+    async def connect(self) -> RpcClient:
+        """Make sure that there is an association. Raises RpcError."""
+        client = self._client
+        if client is not None and not client.closed:
+            return client
+        async with self._lock:
+            client = self._client
+            if client is None or client.closed:
+                if client is not None:
+                    await client.close()
+                client = self._client = await RpcClient.connect(
+                    self.host,
+                    self.port,
+                    FRSRPC,
+                    self._credential,
+                    timeout=self._connect_timeout,
+                    level=self._level,
+                    auth_type=self._auth_type,
+                    max_in_flight=self._max_in_flight,
+                    on_bind=self._on_bind,
+                    on_authentication=self._on_authentication,
+                )
+            return client
+
+    async def send(self, packet: bytes, timeout: float, *, minor: int = 9) -> int:  # noqa: ASYNC109
+        """FrsRpcSendCommPkt with the Pkt bytes of a COMM_PACKET; gives the partner's return value.
+
+        Several may be awaited at once; they go out in the order of the calls once connected. Raises RpcError.
+        """
+        from agent.wire.comm_packet import encode_send_comm_pkt
+
+        return await self.send_stub(encode_send_comm_pkt(packet, minor), timeout)
+
+    async def send_stub(self, stub: bytes, timeout: float) -> int:  # noqa: ASYNC109
+        """FrsRpcSendCommPkt with a marshalled stub."""
+        return await self._call(OP_SEND_COMM_PKT, stub, timeout)
+
+    async def nop(self, timeout: float) -> int:  # noqa: ASYNC109
+        """FrsNOP: does the association work ([MS-FRS1] 3.3.4.3)?"""
+        return await self._call(OP_NOP, b"", timeout)
+
+    async def _call(self, opnum: int, stub: bytes, timeout: float) -> int:  # noqa: ASYNC109
+        client = self._client
+        if client is None or client.closed:
+            client = await self.connect()
+        answer = await client.call(opnum, stub, timeout)
+        if len(answer) < 4:
+            raise RpcFault(c.RPC_X_BAD_STUB_DATA)
+        return int.from_bytes(answer[:4], "little")
+
+    async def close(self) -> None:
+        """Close the association. The next call would open another one."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()

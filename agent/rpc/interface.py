@@ -1,0 +1,44 @@
+"""What a server offers: interfaces, their handlers, and what a handler learns about its caller."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from agent.rpc import constants as c
+from agent.rpc.pdu import InterfaceId
+
+
+@dataclass(frozen=True, slots=True)
+class CallContext:
+    """Who calls: the peer's address, the authenticated account, the protection of this connection."""
+
+    peer: str
+    port: int
+    user: str
+    domain: str
+    level: int
+    connection_id: int
+
+
+#: A handler takes the stub of the request (trailing bytes may follow the arguments: padding, a verification trailer)
+#: and gives the stub of the response. It may raise RpcFault.
+Handler = Callable[[CallContext, bytes], "bytes | Awaitable[bytes]"]
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """An interface: its UUID (16 bytes in wire order), version (major, minor), and handlers by opnum.
+
+    Requests below `min_level` get the fault "access denied"; with LEVEL_NONE no authentication is needed.
+    """
+
+    uuid: bytes
+    version: tuple[int, int]
+    handlers: Mapping[int, Handler]
+    min_level: int = c.LEVEL_PRIVACY
+
+    @property
+    def id(self) -> InterfaceId:
+        """UUID and version together."""
+        return InterfaceId(self.uuid, *self.version)

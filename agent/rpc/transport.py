@@ -1,0 +1,171 @@
+"""Cutting the TCP stream into PDUs, without a task or a copy per PDU."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from typing import Final
+
+from agent.rpc import constants as c
+from agent.rpc.errors import RpcProtocolError
+
+_SMALL: Final = 4096
+_LARGE: Final = 4 * 65536
+_GATHER: Final = 65536
+_FRAG_LENGTH: Final = struct.Struct("<H")
+
+
+class PduProtocol(asyncio.BufferedProtocol):
+    """Base of both ends of an association: reads into one buffer, hands out whole PDUs, gathers writes.
+
+    A PDU is given to `pdu_received` as a memoryview into the receive buffer, which is valid (and may be decrypted
+    in place) during that call only. Memory: 4 KiB per association, the size of the PDU that is arriving when that
+    is larger, and 256 KiB once `bulk` is set.
+    """
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+        #: whether the peer is trusted with a large receive buffer
+        self.bulk = False
+        #: stop handing out PDUs; `resume` continues
+        self.held = False
+        self._buffer = bytearray(_SMALL)
+        self._view = memoryview(self._buffer)
+        self._start = 0
+        self._end = 0
+        self._out: list[bytes | bytearray] = []
+        self._out_bytes = 0
+        self._consuming = False
+        self.write_paused = False
+
+    # What subclasses provide.
+
+    def pdu_received(self, pdu: memoryview) -> None:
+        """One whole PDU. Raising RpcProtocolError ends up in `protocol_error`."""
+        raise NotImplementedError
+
+    def protocol_error(self, error: RpcProtocolError) -> None:
+        """The peer broke the protocol."""
+        raise NotImplementedError
+
+    # asyncio's side.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport, and make sure that a vanished peer is noticed."""
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
+                if hasattr(socket, name):
+                    sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Room for at least the rest of the PDU that is arriving."""
+        have = self._end - self._start
+        if not have:
+            self._start = self._end = 0
+        need = c.HEADER_SIZE
+        if have >= c.HEADER_SIZE:
+            need = max(need, _FRAG_LENGTH.unpack_from(self._buffer, self._start + 8)[0])
+        size = len(self._buffer)
+        if need > size or (self.bulk and size < _LARGE and have == size):
+            size = _LARGE if self.bulk else need
+            buffer = bytearray(size)
+            buffer[:have] = self._view[self._start : self._end]
+            self._buffer, self._view = buffer, memoryview(buffer)
+            self._start, self._end = 0, have
+        elif self._start and self._start + need > size:
+            self._buffer[:have] = self._buffer[self._start : self._end]
+            self._start, self._end = 0, have
+        return self._view[self._end :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes have arrived."""
+        self._end += nbytes
+        self._consume()
+
+    def pause_writing(self) -> None:
+        """The peer does not read: stop working for it."""
+        self.write_paused = True
+        self.held = True
+        if self.transport is not None:
+            self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """The peer reads again."""
+        self.write_paused = False
+        self.resume()
+
+    # For subclasses.
+
+    @property
+    def partial(self) -> bool:
+        """Whether a PDU has begun to arrive."""
+        return self._end > self._start
+
+    def hold(self) -> None:
+        """Take no more PDUs for now."""
+        self.held = True
+        if self.transport is not None:
+            self.transport.pause_reading()
+
+    def resume(self) -> None:
+        """Go on after `hold` or after the peer has read what was written."""
+        if self.write_paused:
+            return
+        self.held = False
+        self._consume()
+        if not self.held and self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def shrink(self) -> None:
+        """Give a large receive buffer back while nothing is in it."""
+        if not self.partial and len(self._buffer) > _SMALL:
+            self._buffer = bytearray(_SMALL)
+            self._view = memoryview(self._buffer)
+            self._start = self._end = 0
+
+    def send(self, data: bytes | bytearray) -> None:
+        """Write now, or together with everything else that the PDUs at hand give rise to."""
+        if self._consuming:
+            self._out.append(data)
+            self._out_bytes += len(data)
+        elif self.transport is not None:
+            self.transport.write(data)
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        self._out_bytes = 0
+        if self.transport is not None:
+            self.transport.write(out[0] if len(out) == 1 else b"".join(out))
+
+    def _consume(self) -> None:
+        """Hand out all whole PDUs in the buffer."""
+        if self._consuming:
+            return
+        self._consuming = True
+        try:
+            while not self.held and self._end - self._start >= c.HEADER_SIZE:
+                length = _FRAG_LENGTH.unpack_from(self._buffer, self._start + 8)[0]
+                if length < c.HEADER_SIZE:
+                    raise RpcProtocolError(f"a PDU of {length} bytes")
+                if self._end - self._start < length:
+                    break
+                begin = self._start
+                self._start += length
+                self.pdu_received(self._view[begin : begin + length])
+                if self.transport is None or self.transport.is_closing():
+                    self._start = self._end
+                    break
+                if self._out_bytes > _GATHER:
+                    self._flush()
+        except RpcProtocolError as error:
+            self._start = self._end
+            self.protocol_error(error)
+        finally:
+            self._consuming = False
+            if self._out:
+                self._flush()
