@@ -44,9 +44,7 @@ def _root_faults(root: Path) -> Iterator[str]:
         yield f"the root {root} is not writable for this user; change its mode or owner"
 
 
-def _nesting_faults(
-    config: AgentConfig, root: Path, real: Path, seen: list[tuple[str, Path, Path]]
-) -> Iterator[str]:
+def _nesting_faults(config: AgentConfig, root: Path, real: Path, seen: list[tuple[str, Path, Path]]) -> Iterator[str]:
     advice = "give each set a folder of its own"
     for name, other, other_real in seen:
         if real == other_real:

@@ -44,9 +44,7 @@ def read_text(path: Path, what: str, advice: str) -> str:
     except OSError as error:
         raise ConfigError(path, None, "", f"{what} cannot be read: {error.strerror}") from None
     if len(data) > _MAX_BYTES:
-        raise ConfigError(
-            path, None, "", f"{what} is larger than {_MAX_BYTES >> 20} MiB: this is another file"
-        )
+        raise ConfigError(path, None, "", f"{what} is larger than {_MAX_BYTES >> 20} MiB: this is another file")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

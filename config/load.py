@@ -27,15 +27,11 @@ _SECRET_MODE = 0o600
 def load_agent_config(path: str | os.PathLike[str]) -> AgentConfig:
     """The configuration of the member that `path` (its agent.toml) describes; raises ConfigError."""
     path = Path(os.path.abspath(path))
-    document = Document(
-        path, read_text(path, "the configuration", "`frs init` makes one, --config names another")
-    )
+    document = Document(path, read_text(path, "the configuration", "`frs init` makes one, --config names another"))
     table = document.validate(AgentFile)
     topology_path = resolve(path, table.topology)
     if not topology_path.exists():
-        raise document.fail(
-            ("topology",), f"the topology {topology_path} does not exist; copy it from another member"
-        )
+        raise document.fail(("topology",), f"the topology {topology_path} does not exist; copy it from another member")
     sets = load_topology(topology_path)
     state_dir = resolve(path, table.state)
     local = _local_sets(document, table, sets, state_dir)
@@ -199,15 +195,11 @@ def _duplicates(document: Document, table: TopologyFile) -> Iterator[ConfigError
     new_guid = "python3 -c 'import uuid; print(uuid.uuid4())' makes a new one"
     for i, entry in enumerate(table.set):
         here: KeyPath = ("set", i)
-        yield from check(
-            ("set", entry.name), (*here, "name"), f'the set name "{entry.name}"', "choose another"
-        )
+        yield from check(("set", entry.name), (*here, "name"), f'the set name "{entry.name}"', "choose another")
         yield from check((entry.guid,), (*here, "guid"), "this GUID", new_guid)
         for j, member in enumerate(entry.member):
             there: KeyPath = (*here, "member", j)
-            yield from check(
-                (i, member.name), (*there, "name"), f'the member name "{member.name}"', "choose another"
-            )
+            yield from check((i, member.name), (*there, "name"), f'the member name "{member.name}"', "choose another")
             yield from check((member.guid,), (*there, "guid"), "this GUID", new_guid)
             address = (member.host.lower(), member.port)
             yield from check(
@@ -224,9 +216,7 @@ def _duplicates(document: Document, table: TopologyFile) -> Iterator[ConfigError
             there = (*here, "connection", j)
             yield from check((connection.guid,), (*there, "guid"), "this GUID", new_guid)
             pair = f"{connection.upstream}->{connection.downstream}"
-            yield from check(
-                (i, "pair", pair), (*there, "upstream"), f"the connection {pair}", "remove one of them"
-            )
+            yield from check((i, "pair", pair), (*there, "upstream"), f"the connection {pair}", "remove one of them")
 
 
 def _unknown_members(document: Document, table: TopologyFile) -> Iterator[ConfigError]:

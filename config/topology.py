@@ -11,7 +11,7 @@ from typing import Literal, get_args
 from config.model import Connection, Member, ReplicaSet, ReplicaSetType
 
 TopologyKind = Literal["full-mesh", "ring", "hub-spoke"]
-TOPOLOGY_KINDS: tuple[str, ...] = get_args(TopologyKind)
+TOPOLOGY_KINDS: tuple[TopologyKind, ...] = get_args(TopologyKind)
 
 
 def new_guid() -> bytes:

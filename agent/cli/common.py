@@ -34,9 +34,7 @@ def json_option(command: _F) -> _F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(command)
 
 
-def ask(
-    config_file: Path, cmd: str, *, reply_timeout: float | None = 30.0, **arguments: Any
-) -> dict[str, Any]:
+def ask(config_file: Path, cmd: str, *, reply_timeout: float | None = 30.0, **arguments: Any) -> dict[str, Any]:
     """The answer of the agent that runs with `config_file`; raises CommandFailed, ConfigError."""
     from agent.control import ControlError, ControlUnreachable, request
 
@@ -44,8 +42,6 @@ def ask(
     try:
         return asyncio.run(request(state_dir, cmd, reply_timeout=reply_timeout, **arguments))
     except ControlUnreachable as error:
-        raise CommandFailed(
-            f"{error}; `frs run --config {config_file}` starts it", ExitCode.UNREACHABLE
-        ) from None
+        raise CommandFailed(f"{error}; `frs run --config {config_file}` starts it", ExitCode.UNREACHABLE) from None
     except ControlError as error:
         raise CommandFailed(f"the agent answered: {error}", ExitCode.FAILURE) from None

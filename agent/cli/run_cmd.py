@@ -27,9 +27,7 @@ _log = logging.getLogger(__name__)
 
 @click.command()
 @config_option
-@click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Instead of [log] level."
-)
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Instead of [log] level.")
 @click.option("--parent-pid", type=int, hidden=True, help="Stop when this parent process ends.")
 def run(config_file: Path, log_level: str | None, parent_pid: int | None) -> int:
     """Run a member in the foreground, logging to stderr.
@@ -86,8 +84,7 @@ def exclusive(config: AgentConfig) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise CommandFailed(
-                f"an agent is already running on {config.state_dir}; "
-                "stop it, or give this one another state directory",
+                f"an agent is already running on {config.state_dir}; stop it, or give this one another state directory",
                 ExitCode.FAILURE,
             ) from None
         yield

@@ -1,0 +1,331 @@
+"""The folder of a demo: what is in it, how it is made, and how it is found again.
+
+    DIR/topology.toml   shared by the members          DIR/NAME/root/       the replicated tree
+    DIR/secret.toml     shared by the members, 0600    DIR/NAME/agent.toml  the member's configuration
+    DIR/demo.json       all of it for programs, 0600   DIR/NAME/state/      database, staging area, agent.log
+    DIR/demo.lock       held while a demo runs here    DIR/NAME/agent.pid   the member's process
+
+topology.toml is written last: a folder that has one is a demo that was completely made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import secrets
+import socket
+import string
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import click
+
+from agent.cli import CommandFailed
+from agent.cli.exit_codes import ExitCode
+from config.errors import ConfigError
+from config.load import load_agent_config, load_secret, load_topology
+from config.model import ReplicaSet, Secret
+from config.topology import TOPOLOGY_KINDS, TopologyKind, new_replica_set
+from config.write import SECRET_MODE, agent_text, secret_text, topology_text, write_file
+
+SET_NAME = "demo"
+HOST = "127.0.0.1"
+MAX_MEMBERS = len(string.ascii_lowercase)
+DEFAULT_MEMBERS = 2
+DEFAULT_TOPOLOGY: TopologyKind = "full-mesh"
+DEFAULT_PORT_BASE = 28700
+DASHBOARD_OFFSET = 1000
+DEFAULT_AGING_S = 3.0
+_COMMENT = "Written by `frs demo`."
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """What the command line says; None is what it leaves open."""
+
+    directory: Path
+    members: int | None = None
+    topology: TopologyKind | None = None
+    port_base: int | None = None
+    dashboard_port: int | None = None
+    aging_s: float | None = None
+
+
+@dataclass(frozen=True)
+class DemoMember:
+    """One member of a demo, and where all of it is."""
+
+    name: str
+    guid: bytes
+    port: int
+    dashboard_port: int
+    folder: Path
+
+    @property
+    def root(self) -> Path:
+        return self.folder / "root"
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "state"
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "agent.toml"
+
+    @property
+    def pid_file(self) -> Path:
+        return self.folder / "agent.pid"
+
+    @property
+    def log(self) -> Path:
+        return self.state / "agent.log"
+
+    @property
+    def dashboard_url(self) -> str:
+        return f"http://{HOST}:{self.dashboard_port}/"
+
+
+@dataclass(frozen=True)
+class Demo:
+    """A demo that is made and can be started."""
+
+    directory: Path
+    kind: str
+    set: ReplicaSet
+    members: tuple[DemoMember, ...]
+    secret: Secret
+
+    @property
+    def topology_file(self) -> Path:
+        return self.directory / "topology.toml"
+
+    def write_json(self, pids: Mapping[str, int | None], demo_pid: int | None) -> None:
+        """Writes demo.json, with the process ids that are known now."""
+        content: dict[str, Any] = {
+            "directory": str(self.directory),
+            "pid": demo_pid,
+            "set": self.set.name,
+            "set_guid": str(uuid.UUID(bytes_le=self.set.guid)),
+            "primary": self.set.primary,
+            "topology": self.kind,
+            "topology_file": str(self.topology_file),
+            "ntlm": dataclasses.asdict(self.secret),
+            "members": [
+                {
+                    "name": member.name,
+                    "guid": str(uuid.UUID(bytes_le=member.guid)),
+                    "host": HOST,
+                    "rpc_port": member.port,
+                    "root": str(member.root),
+                    "state": str(member.state),
+                    "config": str(member.config),
+                    "log": str(member.log),
+                    "pid_file": str(member.pid_file),
+                    "pid": pids.get(member.name),
+                    "dashboard_url": member.dashboard_url,
+                }
+                for member in self.members
+            ],
+        }
+        write_file(self.directory / "demo.json", json.dumps(content, indent=2) + "\n", SECRET_MODE)
+
+
+def prepare(options: DemoOptions) -> Demo:
+    """The demo of `options.directory`: made anew, or as it is there, with the ports and aging asked for.
+
+    Raises CommandFailed for ports in use, click.UsageError for options that a demo already there contradicts,
+    ConfigError for files that were spoilt.
+    """
+    if (options.directory / "topology.toml").exists():
+        return _reopen(options)
+    return _make(options)
+
+
+def _make(options: DemoOptions) -> Demo:
+    count = options.members if options.members is not None else DEFAULT_MEMBERS
+    kind = options.topology if options.topology is not None else DEFAULT_TOPOLOGY
+    names = string.ascii_lowercase[:count]
+    base = options.port_base if options.port_base is not None else DEFAULT_PORT_BASE
+    ports = _rpc_ports(names, base)
+    dashboards = _dashboard_ports(names, options.dashboard_port, _above(ports), ports)
+    replica_set = new_replica_set(SET_NAME, [(name, HOST, port) for name, port in zip(names, ports)], kind)
+    demo = _demo(options, replica_set, dashboards, Secret("FRS", "frs", secrets.token_urlsafe(24)))
+    for member in demo.members:
+        _make_folders(member)
+        _write_agent_file(member, options.aging_s if options.aging_s is not None else DEFAULT_AGING_S)
+    write_file(demo.directory / "secret.toml", secret_text(demo.secret), SECRET_MODE)
+    _write_topology(demo)
+    return demo
+
+
+def _reopen(options: DemoOptions) -> Demo:
+    file = options.directory / "topology.toml"
+    replica_set = _checked(file, options)
+    names = list(replica_set.members)
+    secret = load_secret(options.directory / "secret.toml")
+    before = {name: load_agent_config(options.directory / name / "agent.toml") for name in names}
+    old_ports = [member.port for member in replica_set.members.values()]
+    if options.port_base is not None and options.port_base != old_ports[0]:
+        ports = _rpc_ports(names, options.port_base)
+    else:
+        ports = old_ports
+        _check_free(names, ports, "RPC", "--port-base")
+    members = {
+        name: dataclasses.replace(member, port=port) for (name, member), port in zip(replica_set.members.items(), ports)
+    }
+    replica_set = dataclasses.replace(replica_set, members=MappingProxyType(members))
+    preferred = [before[name].dashboard_port or 0 for name in names]
+    dashboards = _dashboard_ports(names, options.dashboard_port, preferred, ports)
+    demo = _demo(options, replica_set, dashboards, secret)
+    for member, old_dashboard in zip(demo.members, preferred):
+        _make_folders(member)
+        old_aging = before[member.name].aging_s
+        aging_s = options.aging_s if options.aging_s is not None else old_aging
+        if (aging_s, member.dashboard_port) != (old_aging, old_dashboard):
+            _write_agent_file(member, aging_s)
+    if ports != old_ports:
+        _write_topology(demo)
+    return demo
+
+
+def _checked(file: Path, options: DemoOptions) -> ReplicaSet:
+    """The replica set of the demo that is there, if the options do not ask for another one."""
+    sets = load_topology(file)
+    replica_set = sets[0]
+    if len(sets) > 1:
+        raise ConfigError(file, None, "set", "a demo has one set; take another folder for another topology")
+    count = len(replica_set.members)
+    if options.members not in (None, count):
+        raise click.UsageError(
+            f"{options.directory} holds a demo of {count} members, not {options.members}; "
+            "leave --members out to go on with it, or choose another --dir"
+        )
+    if options.topology is not None and _pairs(replica_set) != _pairs_of(replica_set, options.topology):
+        raise click.UsageError(
+            f"{options.directory} holds a demo with the topology {_kind_of(replica_set)}, not "
+            f"{options.topology}; leave --topology out to go on with it, or choose another --dir"
+        )
+    return replica_set
+
+
+def _demo(options: DemoOptions, replica_set: ReplicaSet, dashboards: Iterable[int], secret: Secret) -> Demo:
+    directory = options.directory
+    # What was asked for names it: up to three members in a ring are a full mesh too.
+    kind = options.topology if options.topology is not None else _kind_of(replica_set)
+    members = tuple(
+        DemoMember(member.name, member.guid, member.port, dashboard, directory / member.name)
+        for member, dashboard in zip(replica_set.members.values(), dashboards)
+    )
+    return Demo(directory, kind, replica_set, members, secret)
+
+
+def _pairs(replica_set: ReplicaSet) -> set[str]:
+    return {connection.key for connection in replica_set.connections}
+
+
+def _pairs_of(replica_set: ReplicaSet, kind: TopologyKind) -> set[str]:
+    return _pairs(new_replica_set("x", [(name, HOST, 1) for name in replica_set.members], kind))
+
+
+def _kind_of(replica_set: ReplicaSet) -> str:
+    pairs = _pairs(replica_set)
+    return next((kind for kind in TOPOLOGY_KINDS if pairs == _pairs_of(replica_set, kind)), "custom")
+
+
+def _make_folders(member: DemoMember) -> None:
+    member.root.mkdir(parents=True, exist_ok=True)
+    member.state.mkdir(mode=0o700, exist_ok=True)
+
+
+def _write_agent_file(member: DemoMember, aging_s: float) -> None:
+    text = agent_text(
+        comment=f"{_COMMENT} Paths are relative to this file.",
+        member=member.name,
+        topology="../topology.toml",
+        state="state",
+        secret="../secret.toml",  # noqa: S106 - a path
+        pid_file="agent.pid",
+        sets=[(SET_NAME, "root")],
+        dashboard=(HOST, member.dashboard_port),
+        aging_s=aging_s,
+    )
+    write_file(member.config, text)
+
+
+def _write_topology(demo: Demo) -> None:
+    write_file(demo.topology_file, topology_text([demo.set], f"{_COMMENT} Shared by all members."))
+
+
+def _above(ports: list[int]) -> list[int]:
+    """Where the dashboards go when the command line leaves it open: at a distance from the RPC ports."""
+    return [port + DASHBOARD_OFFSET if port + DASHBOARD_OFFSET < 65536 else 0 for port in ports]
+
+
+def _rpc_ports(names: Iterable[str], base: int) -> list[int]:
+    return _consecutive(list(names), base, "RPC", "--port-base")
+
+
+def _dashboard_ports(names: Iterable[str], base: int | None, preferred: list[int], taken: list[int]) -> list[int]:
+    """The ports asked for; else those preferred, each replaced by a free one where it is in use."""
+    names = list(names)
+    if base is not None:
+        ports = _consecutive(names, base, "dashboard", "--dashboard-port")
+        if overlap := sorted(set(ports) & set(taken)):
+            raise click.UsageError(
+                f"port {overlap[0]} would be an RPC port and a dashboard's; choose another --dashboard-port"
+            )
+        return ports
+    with contextlib.ExitStack() as held:
+        result = []
+        for port in preferred:
+            found = None if port in taken else _bind(held, port)
+            while found is None or found in taken:
+                found = _bind(held, 0)
+            result.append(found)
+        return result
+
+
+def _consecutive(names: list[str], base: int, what: str, option: str) -> list[int]:
+    if base == 0:
+        with contextlib.ExitStack() as held:
+            return [port for _ in names if (port := _bind(held, 0)) is not None]
+    ports = list(range(base, base + len(names)))
+    if ports[-1] > 65535:
+        raise click.UsageError(f"{option} {base} leaves no room for {len(names)} ports up to 65535")
+    _check_free(names, ports, what, option)
+    return ports
+
+
+def _check_free(names: Iterable[str], ports: Iterable[int], what: str, option: str) -> None:
+    with contextlib.ExitStack() as held:
+        for name, port in zip(names, ports):
+            if _bind(held, port) is None:
+                raise CommandFailed(
+                    f"port {port} on {HOST} ({what} of member {name}) is in use; choose others with {option}",
+                    ExitCode.FAILURE,
+                )
+
+
+def _bind(held: contextlib.ExitStack, port: int) -> int | None:
+    """Takes `port` (0: any free one) for as long as `held` lasts; None where it is in use."""
+    listener = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((HOST, port))
+        listener.listen(1)
+    except OSError:
+        return None
+    return int(listener.getsockname()[1])
+
+
+def tail(path: Path, lines: int) -> Iterator[str]:
+    """The last lines of a log."""
+    with contextlib.suppress(OSError), open(path, "rb") as stream:
+        stream.seek(max(0, path.stat().st_size - 8192))
+        yield from stream.read().decode("utf-8", "replace").splitlines()[-lines:]
