@@ -1,0 +1,219 @@
+"""What every part of the engine shares: who this member is, its store, its counters, the time of the event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from agent.engine.events import Action, Facts, Report, Send
+from agent.wire.packet import NamedGuid, Packet
+from idtable.records import CxtionRow, IDRecord, InlogRow, OutlogRow
+
+SECOND = 10_000_000  # FILETIME units
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+
+
+class EngineStore(Protocol):
+    """The part of idtable.Store that the engine uses. Every call happens inside an open transaction."""
+
+    def get(self, file_guid: bytes) -> IDRecord | None: ...
+    def by_name(self, parent_guid: bytes, name: str) -> IDRecord | None: ...
+    def children(self, parent_guid: bytes) -> list[IDRecord]: ...
+    def put(self, record: IDRecord) -> None: ...
+    def iter_vvjoin(self, vv: Mapping[bytes, int]) -> Iterator[bytes]: ...
+    def outlog_append(
+        self,
+        co: bytes,
+        ext: bytes,
+        co_guid: bytes,
+        file_guid: bytes,
+        originator: bytes,
+        vsn: int,
+        from_members: bytes,
+        flags: int,
+    ) -> int: ...
+    def outlog_iter(self, after_seq: int, limit: int) -> list[OutlogRow]: ...
+    def outlog_by_co(self, co_guid: bytes) -> OutlogRow | None: ...
+    def outlog_head(self) -> int: ...
+    def outlog_first(self) -> int: ...
+    def outlog_trim(self, upto_seq: int, before_time: int) -> list[bytes]: ...
+    def inlog_put(self, row: InlogRow) -> None: ...
+    def inlog_get(self, co_guid: bytes) -> InlogRow | None: ...
+    def inlog_delete(self, co_guid: bytes) -> None: ...
+    def inlog_iter(self) -> Iterator[InlogRow]: ...
+    def vv_get(self) -> dict[bytes, int]: ...
+    def vv_set(self, originator: bytes, vsn: int) -> None: ...
+    def cxtion_get(self, cxtion_guid: bytes) -> CxtionRow | None: ...
+    def cxtion_put(self, row: CxtionRow) -> None: ...
+    def meta_get(self, key: str) -> bytes | None: ...
+    def meta_set(self, key: str, value: bytes) -> None: ...
+
+
+class CounterSink(Protocol):
+    """Where the counters of 2.4 are counted."""
+
+    def inc_set(self, set_name: str, counter: str, n: int = 1) -> None: ...
+    def inc_cxtion(self, set_name: str, cxtion_name: str, counter: str, n: int = 1) -> None: ...
+    def inc_both(self, set_name: str, cxtion_name: str, counter: str, n: int = 1) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Cxtion:
+    """A connection of the replica set with this member at one end (3.1.1.8).
+
+    `key` is how people and counters name it ("a->b"), `wire_name` what COMM_CXTION carries.
+    """
+
+    guid: bytes
+    key: str
+    wire_name: str
+    partner: NamedGuid
+    inbound: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Times in FILETIME units; the defaults are those of Appendix B."""
+
+    first_join_interval: int = 10 * SECOND
+    max_join_interval: int = HOUR
+    max_clock_skew: int = 30 * MINUTE
+    max_retries: int = 3000
+    max_retry_time: int = 7 * DAY
+    outlog_history: int = 7 * DAY
+    retry_fetch_delay: int = 5 * SECOND
+    first_retry: int = SECOND
+    max_retry: int = MINUTE
+    name_grace: int = 3
+    window: int = 256  # change orders in flight on one outbound connection
+    fetch_window: int = 4  # blocks of one staging file asked for ahead, between agents of this kind
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Who this member is in one replica set. `root_guid` is the object ID of its replica tree root."""
+
+    set_name: str
+    member: NamedGuid
+    originator_guid: bytes
+    root_guid: bytes
+    cxtions: tuple[Cxtion, ...]
+    primary: bool
+    compressions: tuple[bytes, ...]
+    limits: Limits = Limits()
+
+
+class Context:
+    """State shared by the parts of one engine. `now` and `out` belong to the event being handled."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        store: EngineStore,
+        counters: CounterSink,
+        new_guid: Callable[[], bytes],
+    ) -> None:
+        self.config = config
+        self.limits = config.limits
+        self.store = store
+        self.counters = counters
+        self.new_guid = new_guid
+        self.now = 0
+        self.out: list[Action] = []
+        self.vv: dict[bytes, int] = {}
+        self.online = False
+        self.last_error: tuple[int, str] | None = None
+        self.ours: set[bytes] = set()  # members that announced a compression only we have
+        self.last_vsn = 0
+        self._replica_name = config.set_name.upper()
+
+    # -- counters --
+
+    def count(self, counter: str, n: int = 1) -> None:
+        """Count in FileReplicaSet."""
+        self.counters.inc_set(self.config.set_name, counter, n)
+
+    def count_both(self, cxtion: Cxtion, counter: str, n: int = 1) -> None:
+        """Count in FileReplicaConn and in the FileReplicaSet counter of the same meaning."""
+        self.counters.inc_both(self.config.set_name, cxtion.key, counter, n)
+
+    def count_cxtion(self, cxtion: Cxtion, counter: str, n: int = 1) -> None:
+        """Count in FileReplicaConn only."""
+        self.counters.inc_cxtion(self.config.set_name, cxtion.key, counter, n)
+
+    def count_co(self, what: str, local: bool, n: int = 1) -> None:
+        """Count "Change Orders <what>" and its Local or Remote part."""
+        self.count(f"Change Orders {what}", n)
+        self.count(f"{'Local' if local else 'Remote'} Change Orders {what}", n)
+
+    # -- actions --
+
+    def report(self, level: str, text: str) -> None:
+        """Tell the administrator; an error also shows as the set's last error."""
+        self.out.append(Report(level, text))
+        if level == "error":
+            self.last_error = (self.now, text)
+
+    def packet(self, cxtion: Cxtion, command: int, join_guid: bytes, last_join_time: int) -> Packet:
+        """A packet with the eight leading elements of 2.2.3.5 (names as the captures have them)."""
+        return Packet(
+            command=command,
+            to=cxtion.partner,
+            from_=self.config.member,
+            replica=NamedGuid(cxtion.partner.guid, self._replica_name),
+            cxtion=NamedGuid(cxtion.guid, cxtion.wire_name),
+            join_guid=join_guid,
+            last_join_time=last_join_time,
+        )
+
+    def send(self, cxtion: Cxtion, packet: Packet) -> None:
+        """Queue the packet for the connection's partner."""
+        self.out.append(Send(cxtion.partner.guid, packet))
+
+    # -- numbers --
+
+    def next_vsn(self) -> int:
+        """The next volume sequence number: grows always, and starts from the clock (3.1.1.11)."""
+        own = self.vv.get(self.config.originator_guid, 0)
+        self.last_vsn = max(self.last_vsn + 1, own + 1, self.now if self.last_vsn == 0 else 0)
+        return self.last_vsn
+
+    def set_vv(self, originator: bytes, vsn: int) -> None:
+        """Move the version vector entry, forward only, in the open transaction."""
+        if vsn > self.vv.get(originator, 0):
+            self.vv[originator] = vsn
+            self.store.vv_set(originator, vsn)
+
+    # -- guids of the root --
+
+    def local_parent(self, guid: bytes) -> bytes:
+        """The parent GUID of a received change order as the IDTable has it (vectors: ruling 9)."""
+        return self.config.root_guid if guid in (self.config.member.guid, self.config.root_guid) else guid
+
+
+def facts_of(record: IDRecord) -> Facts | None:
+    """The file system facts a record holds, or None if it never had any."""
+    if record.ino is None or record.dev is None:
+        return None
+    return Facts(
+        record.dev,
+        record.ino,
+        record.btime_ns or 0,
+        record.mtime_ns or 0,
+        record.ctime_ns or 0,
+        record.fsize or 0,
+        record.mode or 0,
+        record.uid or 0,
+        record.gid or 0,
+    )
+
+
+def with_facts(record: IDRecord, facts: Facts) -> IDRecord:
+    """Put the facts into the record (in place) and return it."""
+    record.dev, record.ino, record.btime_ns = facts.dev, facts.ino, facts.btime_ns
+    record.mtime_ns, record.ctime_ns, record.fsize = facts.mtime_ns, facts.ctime_ns, facts.fsize
+    record.mode, record.uid, record.gid = facts.mode, facts.uid, facts.gid
+    return record

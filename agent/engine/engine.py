@@ -1,0 +1,322 @@
+"""The engine of one replica set on one member: events in, actions out ([MS-FRS1] 3.1, 3.3).
+
+No I/O and no clock: see agent.engine.events. This module wires the parts together and hands each packet to the one
+that the specification makes responsible for it:
+
+    joining    connection sessions (3.3.4.4.2-3.3.4.4.5, 3.3.4.6)
+    outbound   the upstream role (3.3.4.1, 3.3.4.4.7, 3.3.4.4.9), vvjoin (3.3.4.4.4.1)
+    inbound    the downstream role (3.3.4.4.6, 3.3.4.4.8, 3.3.4.4.10, 3.3.4.4.11), installs
+    local      local change orders (3.1.1.10.1)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from agent.engine.context import HOUR, SECOND, Context, CounterSink, EngineConfig, EngineStore
+from agent.engine.events import (
+    Action,
+    Event,
+    FetchFailed,
+    FetchStored,
+    Installed,
+    LocalChange,
+    PacketReceived,
+    PartnerUnreachable,
+    StageBlock,
+    StageRefused,
+    Started,
+    Tick,
+    WentOnline,
+)
+from agent.engine.inbound import Inbound, Stage
+from agent.engine.installs import Installs
+from agent.engine.joining import NEVER, InboundSessions, OutboundSessions, Session
+from agent.engine.local import LocalChanges
+from agent.engine.outbound import Outbound
+from agent.wire import constants as c
+from agent.wire.guid import ZERO_GUID, guid_text
+from agent.wire.packet import Packet
+
+_ONLINE = "online"
+
+#: ERROR_SUCCESS, and what is answered to a packet for a connection or replica set that is not here (3.3.4.4.1).
+SUCCESS = 0
+UNKNOWN_CONNECTION = 0x490  # ERROR_NOT_FOUND
+NOT_FOR_US = 0x57  # ERROR_INVALID_PARAMETER
+
+_TO_UPSTREAM = frozenset((c.CMD_NEED_JOIN, c.CMD_JOINING, c.CMD_SEND_STAGE, c.CMD_REMOTE_CO_DONE))
+_EITHER = frozenset((c.CMD_UNJOIN_REMOTE,))
+
+
+class Engine:
+    """One replica set. Every method that changes something needs an open store transaction."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        store: EngineStore,
+        counters: CounterSink,
+        new_guid: Callable[[], bytes],
+    ) -> None:
+        self.ctx = ctx = Context(config, store, counters, new_guid)
+        ctx.vv = store.vv_get()
+        ctx.online = config.primary or store.meta_get(_ONLINE) is not None
+        self.outbound = Outbound(ctx)
+        self.out_sessions = OutboundSessions(ctx, self.outbound.joined)
+        for session in self.out_sessions.sessions.values():
+            self.outbound.add(session)
+        self.in_sessions = InboundSessions(ctx, self._inbound_joined)
+        self.inbound = Inbound(ctx, self.in_sessions.sessions)
+        self.local = LocalChanges(ctx, self.outbound)
+        self.installs = Installs(ctx, self.inbound, self.outbound, self.local)
+        self._trim_at = 0
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            PacketReceived: self._packet,
+            PartnerUnreachable: self._unreachable,
+            LocalChange: self._local_change,
+            FetchStored: self._fetch_stored,
+            FetchFailed: self.inbound.fetch_failed,
+            Installed: self.installs.installed,
+            StageBlock: self.outbound.stage_block,
+            StageRefused: self.outbound.stage_refused,
+            Tick: self._tick,
+            Started: self._started,
+        }
+        self._commands: dict[int, Callable[[Session, Packet], None]] = {
+            c.CMD_START_JOIN: self.in_sessions.start_join,
+            c.CMD_JOINED: self.in_sessions.joined,
+            c.CMD_VVJOIN_DONE: self._vvjoin_done,
+            c.CMD_REMOTE_CO: self._remote_co,
+            c.CMD_RECEIVING_STAGE: self.inbound.receiving_stage,
+            c.CMD_RETRY_FETCH: lambda _, packet: self.inbound.retry_fetch(packet),
+            c.CMD_ABORT_FETCH: self._abort_fetch,
+            c.CMD_NEED_JOIN: lambda session, _: self.out_sessions.need_join(session),
+            c.CMD_SEND_STAGE: self.outbound.send_stage,
+            c.CMD_REMOTE_CO_DONE: self.outbound.acknowledged,
+        }
+
+    # -- the interface --
+
+    def handle(self, event: Event, now: int) -> list[Action]:
+        """Take one event at the FILETIME `now`; returns what is to be done once the transaction is committed."""
+        self.ctx.now = now
+        out: list[Action] = []
+        self.ctx.out = out
+        self._handlers[type(event)](event)
+        if not isinstance(event, FetchStored | StageBlock):
+            self.outbound.pump_all()
+        return out
+
+    def check(self, packet: Packet) -> int:
+        """The result of FrsRpcSendCommPkt for a packet that parsed (3.3.4.4.1): 0, or an error code when
+        the connection or the replica set is not here. Needs no transaction and changes nothing."""
+        session = self._session(packet)
+        if session is None:
+            return UNKNOWN_CONNECTION
+        if packet.from_.guid != session.cxtion.partner.guid or packet.to.guid != self.ctx.config.member.guid:
+            return NOT_FOR_US
+        return SUCCESS
+
+    def next_deadline(self) -> int | None:
+        """When the next Tick is wanted, as a FILETIME; None for never."""
+        times = [s.deadline for s in self.in_sessions.sessions.values() if s.deadline]
+        times += [self.inbound.entries[k].retry_at for k in self.inbound.waiting if k in self.inbound.entries]
+        times.append(self._trim_at or self.ctx.now + SECOND)
+        return min(times)
+
+    def installing(self) -> set[bytes]:
+        """The file GUIDs whose installs are under way: the journal's news of them is not a local change."""
+        return {e.co.file_guid for e in self.inbound.entries.values() if e.stage is Stage.INSTALLING}
+
+    # -- packets --
+
+    def _session(self, packet: Packet) -> Session | None:
+        upstream = packet.command in _TO_UPSTREAM
+        guid = packet.cxtion.guid
+        if packet.command in _EITHER:
+            return self.out_sessions.sessions.get(guid) or self.in_sessions.sessions.get(guid)
+        return (self.out_sessions if upstream else self.in_sessions).sessions.get(guid)
+
+    def _packet(self, event: PacketReceived) -> None:
+        packet = event.packet
+        session = self._session(packet)
+        if session is None or self.check(packet) != SUCCESS:
+            return
+        session.minor = min(event.minor, c.NTFRS_COMM_MINOR_9)
+        command = packet.command
+        if command == c.CMD_JOINING:
+            self.out_sessions.joining(session, packet, session.minor)
+        elif command == c.CMD_UNJOIN_REMOTE:
+            self._unjoin_remote(session)
+        else:
+            joins = command in (c.CMD_NEED_JOIN, c.CMD_START_JOIN, c.CMD_JOINED)
+            if not joins and (not session.joined or packet.join_guid != session.join_guid):
+                return  # of a session that is over (3.1.1.8)
+            self._commands[command](session, packet)
+
+    def _remote_co(self, session: Session, packet: Packet) -> None:
+        entry = self.inbound.remote_co(session, packet)
+        if entry is not None:
+            self.installs.advance(entry)
+
+    def _abort_fetch(self, session: Session, packet: Packet) -> None:
+        """CMD_ABORT_FETCH: discard the change order; a newer one for the same file follows (3.3.4.4.10)."""
+        entry = self.inbound.entry_of(packet.co_guid)
+        if entry is None or entry.stage is not Stage.FETCHING or entry.cxtion != session.cxtion.guid:
+            return
+        if entry.alternates:
+            self.inbound.switch(entry)
+            self.installs.advance(entry)
+            return
+        self.installs.finish(entry, None, aborted=True)
+
+    def _vvjoin_done(self, session: Session, packet: Packet) -> None:
+        self.in_sessions.vvjoin_done(session)
+        self._maybe_online()
+
+    def _unjoin_remote(self, session: Session) -> None:
+        """CMD_UNJOIN_REMOTE: tear the connection's session down (3.3.4.4.13)."""
+        if session.cxtion.guid in self.out_sessions.sessions:
+            self.out_sessions.unjoin(session, "the partner unjoined")
+            self.outbound.unjoined(session)
+        else:
+            self._inbound_unjoined(session, "the partner unjoined")
+
+    # -- other events --
+
+    def _unreachable(self, event: PartnerUnreachable) -> None:
+        for session in self.out_sessions.sessions.values():
+            if session.cxtion.partner.guid == event.partner:
+                self.out_sessions.unjoin(session, event.error)
+                self.outbound.unjoined(session)
+        for session in self.in_sessions.sessions.values():
+            if session.cxtion.partner.guid == event.partner:
+                self._inbound_unjoined(session, event.error)
+
+    def _inbound_unjoined(self, session: Session, why: str) -> None:
+        was_waiting = session.deadline > self.ctx.now and not session.joined
+        self.in_sessions.unjoin(session, why, retry=not was_waiting)
+        for entry in self.inbound.unjoined(session):
+            self.installs.advance(entry)
+
+    def _inbound_joined(self, session: Session) -> None:
+        for entry in sorted(self.inbound.entries.values(), key=lambda e: e.arrival):
+            if entry.cxtion == session.cxtion.guid:
+                self.installs.advance(entry)
+        self._maybe_online()
+
+    def _maybe_online(self) -> None:
+        """Initial sync is over once one upstream partner has sent all it has and no other is at it (3.1.5.1)."""
+        ctx = self.ctx
+        if ctx.online:
+            return
+        sessions = self.in_sessions.sessions.values()
+        if any(s.joined and s.last_join_time == NEVER for s in sessions):
+            return
+        if any(s.last_join_time != NEVER for s in sessions):
+            self._go_online()
+
+    def _go_online(self) -> None:
+        ctx = self.ctx
+        ctx.online = True
+        ctx.store.meta_set(_ONLINE, b"1")
+        ctx.out.append(WentOnline())
+        for session in self.out_sessions.sessions.values():
+            self.out_sessions.start_join(session)
+
+    def _local_change(self, event: LocalChange) -> None:
+        self.local.change(event)
+        for claim in (("g", event.file_guid), ("n", event.parent_guid, event.name)):
+            for entry in self.inbound.wake(claim):
+                self.installs.advance(entry)
+
+    def _fetch_stored(self, event: FetchStored) -> None:
+        entry = self.inbound.stored(event)
+        if entry is not None:
+            self.installs.advance(entry)
+
+    def _tick(self, _: Tick) -> None:
+        ctx = self.ctx
+        self.in_sessions.tick()
+        for entry in self.inbound.due():
+            if entry.attempts >= 3:
+                self.installs.pass_on_behind(entry)
+            entry.judged = False
+            self.installs.advance(entry)
+        if ctx.now >= self._trim_at:
+            self._trim_at = ctx.now + HOUR
+            self.outbound.trim()
+
+    def _started(self, event: Started) -> None:
+        ctx = self.ctx
+        ctx.count("Replica Sets Started")
+        if ctx.config.primary and ctx.store.meta_get(_ONLINE) is None:
+            ctx.store.meta_set(_ONLINE, b"1")
+        self._trim_at = ctx.now + HOUR
+        for entry in self.inbound.restore():
+            entry.staged = entry.co.change_order_guid in event.stages
+            if entry.stage >= Stage.FINISHED:
+                self.installs.retire(entry)
+            elif entry.staged:
+                entry.stage = Stage.FETCHED
+        for entry in sorted(self.inbound.entries.values(), key=lambda e: e.arrival):
+            self.installs.advance(entry)
+        for session in self.in_sessions.sessions.values():
+            self.in_sessions.need_join(session)
+        if ctx.online:
+            for session in self.out_sessions.sessions.values():
+                self.out_sessions.start_join(session)
+
+    # -- telling --
+
+    def pending(self) -> dict[str, int]:
+        """What is unfinished: change orders in (`inbound`) and out (`outbound`)."""
+        return {
+            "inbound": sum(1 for e in self.inbound.entries.values() if e.stage < Stage.FINISHED),
+            "outbound": sum(self.outbound.backlog(f) for f in self.outbound.flows.values()),
+        }
+
+    def pending_text(self) -> list[str]:
+        """What is unfinished, for people."""
+        lines = [
+            f"change order {guid_text(e.co.change_order_guid)} for {e.co.file_name!r}: {e.stage.name.lower()}"
+            + (f", waits: {e.waits_for.value}" if e.waits_for and e.key in self.inbound.waiting else "")
+            for e in self.inbound.entries.values()
+            if e.stage < Stage.FINISHED
+        ][:20]
+        for flow in self.outbound.flows.values():
+            backlog = self.outbound.backlog(flow)
+            if backlog:
+                lines.append(f"{flow.session.cxtion.key}: {backlog} change orders not acknowledged")
+        if not self.ctx.online:
+            lines.append("initial sync is not finished")
+        return lines
+
+    def connections(self) -> list[dict[str, Any]]:
+        """The connections' states; times as FILETIMEs, None for none."""
+        found = []
+        for inbound, sessions in ((True, self.in_sessions.sessions), (False, self.out_sessions.sessions)):
+            for session in sessions.values():
+                if inbound:
+                    guid = session.cxtion.guid
+                    live = (e for e in self.inbound.entries.values() if e.cxtion == guid)
+                    backlog = sum(1 for e in live if e.stage < Stage.FINISHED)
+                else:
+                    backlog = self.outbound.backlog(self.outbound.flows[session.cxtion.guid])
+                found.append(
+                    {
+                        "name": session.cxtion.key,
+                        "guid": guid_text(session.cxtion.guid),
+                        "direction": "inbound" if inbound else "outbound",
+                        "partner": session.cxtion.partner.name,
+                        "state": session.state.value,
+                        "backlog": backlog,
+                        "last_join_time": None if session.joined_time == NEVER else session.joined_time,
+                        "last_error": session.last_error,
+                        "deadline": session.deadline if not session.joined and session.deadline else None,
+                        "join_guid": None if session.join_guid == ZERO_GUID else guid_text(session.join_guid),
+                    }
+                )
+        return found

@@ -1,0 +1,286 @@
+"""What the engine takes (events) and what it asks for (actions).
+
+The engine does no I/O and reads no clock: whoever drives it (agent.replica on a host, a simulator in a test)
+hands it events with the time, runs them inside a store transaction, commits, and only then carries out the
+actions. So an acknowledgement, being an action, is sent only after its result is durable.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent.wire.change_order import ChangeOrder
+from agent.wire.packet import Packet
+
+
+class ChangeKind(enum.Enum):
+    """What a local change did."""
+
+    CREATE = "create"
+    UPDATE = "update"
+    RENAME = "rename"
+    DELETE = "delete"
+
+
+class Outcome(enum.Enum):
+    """How an install ended."""
+
+    DONE = "done"
+    ALREADY = "already"  # the target held exactly this already
+    TARGET_CHANGED = "target changed"  # somebody edited it: a local change is on its way
+    NAME_TAKEN = "name taken"  # by something the IDTable does not know
+    SHARING_VIOLATION = "sharing violation"  # open for writing
+    NO_SPACE = "no space"
+    PARENT_MISSING = "parent missing"
+    NOT_EMPTY = "folder not empty"
+    STAGE_MISSING = "staging file missing"
+    STAGE_DAMAGED = "staging file damaged"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the file system says of a file or folder, as the IDTable keeps it (see idtable.records.IDRecord)."""
+
+    dev: int
+    ino: int
+    btime_ns: int
+    mtime_ns: int
+    ctime_ns: int
+    fsize: int
+    mode: int
+    uid: int
+    gid: int
+
+
+# ---- events ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PacketReceived:
+    """A COMM_PACKET from a partner; `minor` is its COMM_PACKET.Minor."""
+
+    packet: Packet
+    minor: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartnerUnreachable:
+    """A packet for the partner could not be delivered; all queued ones behind it are dropped."""
+
+    partner: bytes
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class LocalChange:
+    """A change found in the replica tree, staged (unless it is a delete or a plain rename).
+
+    `stage_guid` names the staging file made for it and becomes the change order's GUID. `md5` is the checksum
+    of 2.2.3.10. `event_time` is the FILETIME of the file system's event.
+    """
+
+    kind: ChangeKind
+    file_guid: bytes
+    parent_guid: bytes
+    name: str
+    is_dir: bool
+    file_kind: str
+    event_time: int
+    reasons: int
+    facts: Facts | None = None
+    md5: bytes = bytes(16)
+    attributes: int = 0
+    size: int = 0
+    stage_guid: bytes = bytes(16)
+    staged: bool = False
+    stage_size: int = 0
+    compressed: bool = False
+    usns: tuple[int, int] = (0, 0)
+    initial_scan: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FetchStored:
+    """A block of a staging file is on disk; `complete` after the last, once its checksum was verified."""
+
+    co_guid: bytes
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FetchFailed:
+    """A fetched block could not be stored, or the complete staging file is not what was announced."""
+
+    co_guid: bytes
+    outcome: Outcome
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """The end of an Install action. `md5`, `attributes` are those of the staging file."""
+
+    co_guid: bytes
+    outcome: Outcome
+    facts: Facts | None = None
+    md5: bytes | None = None
+    attributes: int | None = None
+    file_kind: str | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StageBlock:
+    """A block of a staging file for a downstream partner, the answer to a ReadStage action."""
+
+    request: ReadStage
+    data: bytes
+    file_size: int
+    generated: int = 0  # size of the staging file if it had to be generated for this request, else 0
+
+
+@dataclass(frozen=True, slots=True)
+class StageRefused:
+    """A ReadStage action failed: `retry` when it may work later (3.3.4.4.7)."""
+
+    request: ReadStage
+    retry: bool
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed; the engine's next_deadline() says when one is wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The driver is ready. `stages` are the change orders whose staging files are complete on disk."""
+
+    stages: frozenset[bytes] = frozenset()
+
+
+Event = (
+    PacketReceived
+    | PartnerUnreachable
+    | LocalChange
+    | FetchStored
+    | FetchFailed
+    | Installed
+    | StageBlock
+    | StageRefused
+    | Tick
+    | Started
+)
+
+
+# ---- actions ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Deliver the packet to the partner, after those sent to it before."""
+
+    partner: bytes
+    packet: Packet
+
+
+@dataclass(frozen=True, slots=True)
+class StoreBlock:
+    """Append a fetched block to the staging file; answer with FetchStored or FetchFailed."""
+
+    co_guid: bytes
+    offset: int
+    data: bytes | memoryview
+    last: bool
+    file_size: int
+    checksum: bytes  # expected md5, zero when unknown
+    is_dir: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReadStage:
+    """Read one block of a staging file, generating the file if need be; answer StageBlock or StageRefused.
+
+    `change_order` goes into the stage header. With `regenerate` the file may be made anew from the tree, where
+    the IDTable still holds the content `md5` that the change order announced.
+    """
+
+    cxtion: bytes
+    packet: Packet
+    change_order: ChangeOrder
+    file_guid: bytes
+    md5: bytes
+    offset: int
+    compressions: frozenset[bytes]
+    initial: bool
+    regenerate: bool
+
+
+class InstallStep(enum.Enum):
+    """One step of an install."""
+
+    RENAME = "rename"  # from (old_parent, old_name) to (parent, name)
+    CONTENT = "content"  # put the staging file's content at (parent, name)
+    DELETE = "delete"  # remove (parent, name)
+    VACATE = "vacate"  # move what the IDTable knows at (parent, name) to (parent, old_name)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step with everything resolved; `expected` is what the IDTable says is at the place it works on."""
+
+    step: InstallStep
+    parent_guid: bytes
+    name: str
+    expected: Facts | None = None
+    old_parent_guid: bytes = b""
+    old_name: str = ""
+    file_guid: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Install:
+    """Carry out the steps in order; answer with Installed. Doing it again after a crash must be harmless."""
+
+    co_guid: bytes
+    file_guid: bytes
+    is_dir: bool
+    steps: tuple[Step, ...]
+    md5: bytes
+    keep_displaced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropStage:
+    """The staging file is no longer needed."""
+
+    co_guid: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Examine:
+    """Compare this place with the IDTable again, soon: what is there is not what was expected."""
+
+    parent_guid: bytes
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Something an administrator should know."""
+
+    level: str  # "info", "warning", "error"
+    text: str
+    context: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class WentOnline:
+    """Initial sync is over (or was not needed): start to look for local changes."""
+
+
+Action = Send | StoreBlock | ReadStage | Install | DropStage | Examine | Report | WentOnline

@@ -1,0 +1,492 @@
+"""The downstream role: taking change orders in and fetching staging files ([MS-FRS1] 3.3.4.4.6, 3.3.4.4.8).
+
+Every change order that is neither dampened nor a duplicate becomes an Entry, is written to the inbound log, and is
+moved on by `advance`: judged (is it still news? does it lose a conflict?), its staging file fetched, then, once
+nothing that arrived earlier stands in its way (see claims), installed (see installs) and retired.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from agent.engine import flags as fl
+from agent.engine.claims import Claims
+from agent.engine.claims import Key as ClaimKey
+from agent.engine.context import Context
+from agent.engine.events import FetchFailed, FetchStored, Outcome, StoreBlock
+from agent.engine.joining import Session
+from agent.engine.order import Key, RetireOrder
+from agent.wire import constants as c
+from agent.wire.change_order import ChangeOrder, CoExtension2
+from agent.wire.guid import guid_text
+from agent.wire.packet import Gvsn, Packet
+from idtable.records import InlogRow
+
+MAX_STAGE_SIZE = 1 << 46
+
+
+class Stage(enum.IntEnum):
+    """How far an entry has come. The number is stored in the inbound log."""
+
+    QUEUED = 0
+    FETCHING = 1
+    FETCHED = 2
+    INSTALLING = 3
+    FINISHED = 4  # done here; waits for an earlier change before it is passed on
+    PASSED_ON = 5  # as FINISHED, and already passed on with CO_FLAG_SKIP_VV_UPDATE
+
+
+@dataclass(slots=True)
+class Entry:
+    """A change order of the inbound log. `co` names parents as the IDTable does."""
+
+    key: Key
+    co: ChangeOrder
+    checksum: bytes
+    cxtion: bytes
+    stage: Stage = Stage.QUEUED
+    alternates: list[tuple[bytes, ChangeOrder]] = field(default_factory=list)
+    judged: bool = False
+    is_new: bool = True
+    needs_stage: bool = False
+    staged: bool = False
+    stage_size: int = 0
+    received: int = 0  # bytes of the staging file received in order
+    requested: int = 0  # bytes of the staging file asked for
+    retry_at: int = 0
+    attempts: int = 0
+    waits_for: Outcome | None = None
+    first_try: int = 0
+    arrival: int = 0
+    retry_fetch: bool = False
+
+    @property
+    def is_delete(self) -> bool:
+        """The change order removes its file or folder."""
+        return fl.is_delete(self.co.location_cmd, self.co.flags)
+
+    @property
+    def is_rename(self) -> bool:
+        """The change order is a rename and nothing else."""
+        return fl.is_rename(self.co.location_cmd, self.co.flags, self.co.content_cmd)
+
+    @property
+    def is_dir(self) -> bool:
+        """The change order is about a folder."""
+        return fl.is_folder(self.co.location_cmd, self.co.flags, self.co.file_attributes)
+
+    @property
+    def initial(self) -> bool:
+        """The change order belongs to an initial sync (VVJoin)."""
+        return bool(self.co.flags & c.CO_FLAG_VVJOIN_TO_ORIG)
+
+    @property
+    def compressed(self) -> bool:
+        """The upstream partner said that the staging file is compressed."""
+        return bool(self.co.flags & c.CO_FLAG_COMPRESSED_STAGE)
+
+
+class Inbound:
+    """Owns the entries. The installer (installs.Installs) is told when an entry is ready for it."""
+
+    def __init__(self, ctx: Context, sessions: dict[bytes, Session]) -> None:
+        self.ctx = ctx
+        self.sessions = sessions
+        self.entries: dict[Key, Entry] = {}
+        self.by_co: dict[bytes, Key] = {}
+        self.claims = Claims()
+        self.order = RetireOrder()
+        self.pending_names: dict[bytes, tuple[bytes, str]] = {}
+        self.waiting: set[Key] = set()
+        self._arrival = 0
+
+    # -- arrival --
+
+    def remote_co(self, session: Session, packet: Packet) -> Entry | None:
+        """CMD_REMOTE_CO. Returns the entry to advance, or None when there is nothing more to do."""
+        ctx = self.ctx
+        co = packet.remote_co
+        if co is None:
+            return None
+        ctx.count_both(session.cxtion, "Remote Change Orders Received")
+        ctx.count("Change Orders Received")
+        co = co.replace(
+            new_parent_guid=ctx.local_parent(co.new_parent_guid),
+            old_parent_guid=ctx.local_parent(co.old_parent_guid),
+        )
+        if not usable_name(co.file_name) or co.file_guid in (bytes(16), ctx.config.root_guid):
+            ctx.report(
+                "warning",
+                f"{session.cxtion.key}: refused change order {guid_text(co.change_order_guid)}: "
+                f"{co.file_name!r} is no name for a file here",
+            )
+            self.answer_done(session, co, dampened=False, lost=True)
+            return None
+        key: Key = (co.file_guid, co.originator_guid, co.frs_vsn)
+        ordered = not co.flags & (c.CO_FLAG_OUT_OF_ORDER | c.CO_FLAG_SKIP_VV_UPDATE)
+        known = ctx.vv.get(co.originator_guid, 0) >= co.frs_vsn
+        if known and not co.flags & c.CO_FLAG_OUT_OF_ORDER:
+            self.dampen(session, co)
+            return None
+        entry = self.entries.get(key)
+        if entry is not None:
+            return self._again(session, entry, co, ordered)
+        record = ctx.store.get(co.file_guid)
+        if record is not None and (record.originator_guid, record.originator_vsn) == key[1:]:
+            self.dampen(session, co)
+            if ordered:
+                self.order.arrive(session.cxtion.guid, key)
+                for passed in self.order.finish(key):
+                    ctx.set_vv(passed.originator, passed.vsn)
+            return None
+        self._arrival += 1
+        entry = Entry(
+            key, co, packet.checksum or bytes(16), session.cxtion.guid, first_try=ctx.now, arrival=self._arrival
+        )
+        self._take_in(entry, ordered)
+        self.save(entry)
+        ctx.count_co("Issued", False)
+        return entry
+
+    def _again(self, session: Session, entry: Entry, co: ChangeOrder, ordered: bool) -> Entry | None:
+        """A change that is in the inbound log already: sent again, or come by another connection."""
+        guid = session.cxtion.guid
+        if ordered:
+            self.order.arrive(guid, entry.key)
+        if entry.cxtion == guid:
+            if co.change_order_guid != entry.co.change_order_guid:
+                self._rename_co(entry, co)
+            entry.co.partner_ack_seq_number = co.partner_ack_seq_number
+            entry.co.sequence_number = co.sequence_number
+            if entry.stage in (Stage.FINISHED, Stage.PASSED_ON):
+                self.dampen(session, co)
+            return entry
+        if entry.stage in (Stage.FINISHED, Stage.PASSED_ON):
+            self.dampen(session, co)
+            return None
+        entry.alternates = [a for a in entry.alternates if a[0] != guid] + [(guid, co)]
+        if not self.sessions[entry.cxtion].joined and entry.stage in (Stage.QUEUED, Stage.FETCHING):
+            self.switch(entry)
+            return entry
+        return None
+
+    def _rename_co(self, entry: Entry, co: ChangeOrder) -> None:
+        """The same change under another change order GUID (a VVJoin of a change already on its way)."""
+        self.by_co.pop(entry.co.change_order_guid, None)
+        self.ctx.store.inlog_delete(entry.co.change_order_guid)
+        entry.co = co
+        if entry.stage is Stage.FETCHING:
+            entry.stage = Stage.QUEUED
+        entry.staged = False
+        entry.received = entry.requested = 0
+        self.by_co[co.change_order_guid] = entry.key
+        self.save(entry)
+
+    def switch(self, entry: Entry) -> None:
+        """Go on with the entry over another connection that offered it."""
+        while entry.alternates:
+            guid, co = entry.alternates.pop(0)
+            if self.sessions[guid].joined:
+                self.by_co.pop(entry.co.change_order_guid, None)
+                self.ctx.store.inlog_delete(entry.co.change_order_guid)
+                entry.cxtion, entry.co = guid, co
+                entry.stage, entry.received, entry.requested, entry.staged = Stage.QUEUED, 0, 0, False
+                self.by_co[co.change_order_guid] = entry.key
+                self.save(entry)
+                return
+
+    def _take_in(self, entry: Entry, ordered: bool) -> None:
+        ctx = self.ctx
+        co = entry.co
+        self.entries[entry.key] = entry
+        self.by_co[co.change_order_guid] = entry.key
+        exclusive: list[ClaimKey] = [("g", co.file_guid)]
+        shared: list[ClaimKey] = [("g", co.new_parent_guid)]
+        record = ctx.store.get(co.file_guid)
+        if record is not None and not record.deleted:
+            exclusive.append(("n", record.parent_guid, record.name))
+            shared.append(("g", record.parent_guid))
+        pending = self.pending_names.get(co.file_guid)
+        if pending is not None:
+            exclusive.append(("n", *pending))
+            shared.append(("g", pending[0]))
+        if not entry.is_delete:
+            exclusive.append(("n", co.new_parent_guid, co.file_name))
+            self.pending_names[co.file_guid] = (co.new_parent_guid, co.file_name)
+        self.claims.add(entry.key, exclusive, shared)
+        if ordered:
+            self.order.arrive(entry.cxtion, entry.key)
+
+    def restore(self) -> list[Entry]:
+        """Load the inbound log at start, in order of arrival."""
+        for row in list(self.ctx.store.inlog_iter()):
+            co = ChangeOrder.decode(row.co)
+            key: Key = (co.file_guid, co.originator_guid, co.frs_vsn)
+            if row.cxtion_guid not in self.sessions or key in self.entries:
+                self.ctx.store.inlog_delete(row.co_guid)
+                continue
+            entry = Entry(
+                key,
+                co,
+                CoExtension2.decode(row.ext).checksum,
+                row.cxtion_guid,
+                stage=Stage(row.state) if row.state >= Stage.FINISHED else Stage.QUEUED,
+                attempts=row.retry_count,
+                first_try=row.first_try_time,
+                arrival=row.arrival,
+            )
+            self._arrival = max(self._arrival, row.arrival)
+            ordered = not co.flags & (c.CO_FLAG_OUT_OF_ORDER | c.CO_FLAG_SKIP_VV_UPDATE)
+            self._take_in(entry, ordered)
+            if entry.stage >= Stage.FINISHED:
+                self.claims.release(key)
+        return sorted(self.entries.values(), key=lambda e: e.arrival)
+
+    def save(self, entry: Entry) -> None:
+        """Write the entry to the inbound log."""
+        ext = CoExtension2(checksum=entry.checksum, retry_count=entry.attempts, first_try_time=entry.first_try)
+        self.ctx.store.inlog_put(
+            InlogRow(
+                co_guid=entry.co.change_order_guid,
+                cxtion_guid=entry.cxtion,
+                co=entry.co.encode(),
+                ext=ext.encode(),
+                state=int(entry.stage),
+                arrival=entry.arrival,
+                retry_count=entry.attempts,
+                first_try_time=entry.first_try,
+            )
+        )
+
+    # -- answers --
+
+    def dampen(self, session: Session, co: ChangeOrder) -> None:
+        """Acknowledge what is known already (3.3.4.4.6, version dampening)."""
+        self.ctx.count_both(session.cxtion, "Inbound Change Orders Dampened")
+        self.answer_done(session, co, dampened=True)
+
+    def answer_done(
+        self, session: Session, co: ChangeOrder, *, dampened: bool = False, lost: bool = False, new: bool = True
+    ) -> None:
+        """CMD_REMOTE_CO_DONE (3.3.4.4.6.2), if the session is still there; else the change order will come
+        again and be dampened."""
+        ctx = self.ctx
+        if not session.joined:
+            return
+        is_dir = fl.is_folder(co.location_cmd, co.flags, co.file_attributes)
+        compressed = bool(co.flags & c.CO_FLAG_COMPRESSED_STAGE)
+        initial = bool(co.flags & c.CO_FLAG_VVJOIN_TO_ORIG)
+        location_cmd = co.location_cmd
+        if dampened or lost:
+            location_cmd = fl.NO_COMMAND_FOLDER if is_dir else fl.NO_COMMAND_FILE
+        if dampened:
+            flags, state = fl.done_dampened(compressed=compressed), fl.STATE_DONE_DAMPENED
+        elif lost:
+            flags, state = fl.done_lost(compressed=compressed), fl.STATE_DONE_LOST
+        else:
+            state = fl.STATE_DONE
+            flags = fl.done(
+                initial=initial,
+                is_dir=is_dir,
+                rename=fl.is_rename(co.location_cmd, co.flags, co.content_cmd),
+                delete=fl.is_delete(co.location_cmd, co.flags),
+                new=new,
+                compressed=compressed,
+            )
+        packet = session.packet(ctx, c.CMD_REMOTE_CO_DONE)
+        packet.block_size = packet.file_size = packet.file_offset = 0
+        packet.gvsn = Gvsn(co.frs_vsn, co.originator_guid)
+        packet.co_guid = co.change_order_guid
+        packet.co_sequence_number = co.partner_ack_seq_number
+        packet.remote_co = co.replace(
+            flags=flags,
+            iflags=c.CO_IFLAG_NONE if dampened else c.CO_IFLAG_VVRETIRE_EXEC,
+            state=state,
+            content_cmd=0 if initial else co.content_cmd,
+            location_cmd=location_cmd,
+            file_offset=0,
+            sequence_number=1,
+        )
+        packet.co_extension_2 = CoExtension2(checksum=bytes(16), retry_count=0, first_try_time=ctx.now)
+        ctx.send(session.cxtion, packet)
+
+    # -- fetching --
+
+    def fetch(self, entry: Entry) -> None:
+        """Ask for the staging file from its beginning (3.3.4.4.6.1); without a session, later."""
+        session = self.sessions[entry.cxtion]
+        if not session.joined:
+            self.switch(entry)
+            session = self.sessions[entry.cxtion]
+            if not session.joined:
+                return
+        entry.stage = Stage.FETCHING
+        entry.received = entry.requested = entry.stage_size = 0
+        self._request(session, entry)
+
+    def _request(self, session: Session, entry: Entry) -> None:
+        ctx = self.ctx
+        co = entry.co
+        flags = fl.request(
+            initial=entry.initial,
+            is_dir=entry.is_dir,
+            rename=entry.is_rename,
+            new=entry.is_new,
+            compressed=entry.compressed,
+        )
+        if entry.retry_fetch:
+            flags |= c.CO_FLAG_RETRY
+        packet = session.packet(ctx, c.CMD_SEND_STAGE)
+        packet.block_size = 0
+        packet.file_size = entry.stage_size
+        packet.file_offset = entry.requested
+        packet.co_guid = co.change_order_guid
+        packet.co_sequence_number = 0
+        packet.remote_co = co.replace(
+            sequence_number=1,
+            flags=flags,
+            iflags=0,
+            state=fl.STATE_REQUEST_INITIAL if entry.initial else fl.STATE_REQUEST_NORMAL,
+            file_offset=0,
+        )
+        known = bytes(16) if entry.is_new else entry.checksum
+        packet.co_extension_2 = CoExtension2(checksum=known, retry_count=entry.attempts, first_try_time=ctx.now)
+        ctx.count_both(session.cxtion, "Fetch Requests Sent")
+        ctx.send(session.cxtion, packet)
+        entry.requested += c.MAX_BLOCK
+
+    def receiving_stage(self, session: Session, packet: Packet) -> None:
+        """CMD_RECEIVING_STAGE: take the block in its order and ask for the next (3.3.4.4.8)."""
+        ctx = self.ctx
+        entry = self.entry_of(packet.co_guid)
+        if entry is None or entry.stage is not Stage.FETCHING or entry.cxtion != session.cxtion.guid:
+            return
+        data = packet.block or b""
+        size, offset = packet.file_size or 0, packet.file_offset or 0
+        ctx.count_both(session.cxtion, "Fetch Blocks Received")
+        ctx.count_both(session.cxtion, "Fetch Blocks Received in Bytes", len(data))
+        if offset != entry.received:
+            return  # a block of an earlier request
+        wanted = min(c.MAX_BLOCK, size - offset)
+        changed = entry.stage_size not in (0, size)
+        if len(data) != wanted or changed or size > MAX_STAGE_SIZE or size < 0x400:
+            self.retry(entry, Outcome.STAGE_DAMAGED, f"a block of {len(data)} bytes at {offset} of {size}")
+            return
+        entry.stage_size = size
+        entry.received += len(data)
+        last = entry.received >= size
+        ctx.out.append(StoreBlock(entry.co.change_order_guid, offset, data, last, size, entry.checksum, entry.is_dir))
+        if last:
+            return
+        ahead = ctx.limits.fetch_window if session.cxtion.partner.guid in ctx.ours else 1
+        while entry.requested < size and entry.requested - entry.received < ahead * c.MAX_BLOCK:
+            self._request(session, entry)
+
+    def stored(self, event: FetchStored) -> Entry | None:
+        """A block is on disk. Returns the entry when its staging file is complete and verified."""
+        entry = self.entry_of(event.co_guid)
+        if entry is None or not event.complete or entry.stage is not Stage.FETCHING:
+            return None
+        entry.stage = Stage.FETCHED
+        entry.staged = True
+        self.ctx.count("Staging Files Fetched")
+        self.ctx.count("Bytes of Staging Fetched", entry.stage_size)
+        return entry
+
+    def fetch_failed(self, event: FetchFailed) -> None:
+        """The staging file could not be stored, or was not what was announced: fetch it again later."""
+        entry = self.entry_of(event.co_guid)
+        if entry is not None and entry.stage is Stage.FETCHING:
+            self.retry(entry, event.outcome, event.error)
+
+    def retry_fetch(self, packet: Packet) -> None:
+        """CMD_RETRY_FETCH: ask again after five seconds (3.3.4.4.11)."""
+        entry = self.entry_of(packet.co_guid)
+        if entry is None or entry.stage is not Stage.FETCHING:
+            return
+        entry.retry_fetch = True
+        entry.stage = Stage.QUEUED
+        entry.retry_at = self.ctx.now + self.ctx.limits.retry_fetch_delay
+        self.waiting.add(entry.key)
+        self.ctx.count_co("Retried at Fetch", False)
+
+    def entry_of(self, co_guid: bytes | None) -> Entry | None:
+        """The entry of this change order GUID."""
+        key = self.by_co.get(co_guid or b"")
+        return None if key is None else self.entries.get(key)
+
+    # -- retrying --
+
+    def retry(self, entry: Entry, why: Outcome, detail: str) -> None:
+        """Put the entry aside for a while that doubles with every attempt (3.1.1.10.2)."""
+        ctx = self.ctx
+        entry.attempts += 1
+        entry.waits_for = why
+        delay = min(ctx.limits.first_retry << min(entry.attempts - 1, 10), ctx.limits.max_retry)
+        entry.retry_at = ctx.now + delay
+        if entry.stage in (Stage.INSTALLING, Stage.FETCHING):
+            fetching = entry.stage is Stage.FETCHING
+            entry.stage = Stage.FETCHED if entry.staged and not fetching else Stage.QUEUED
+            ctx.count_co("Retried at Fetch" if fetching else "Retried at Install", False)
+        ctx.count_co("Retried", False)
+        self.waiting.add(entry.key)
+        text = f"{entry.co.file_name!r}: {why.value}{': ' + detail if detail else ''}"
+        if why in (Outcome.NO_SPACE, Outcome.FAILED):
+            ctx.report("error", f"{text}; tried again in {delay // 10_000_000} s")
+        elif entry.attempts in (3, 10, 100, 1000):
+            ctx.report("warning", f"{text}; attempt {entry.attempts}")
+
+    def exhausted(self, entry: Entry) -> bool:
+        """True when the limits of notes 35 and 36 are passed."""
+        limits = self.ctx.limits
+        return (
+            entry.attempts > limits.max_retries or self.ctx.now - entry.first_try > limits.max_retry_time
+        ) and entry.waits_for is not Outcome.NO_SPACE
+
+    def due(self) -> list[Entry]:
+        """The waiting entries whose time has come, oldest first."""
+        found = []
+        for key in list(self.waiting):
+            entry = self.entries.get(key)
+            if entry is None or entry.stage >= Stage.FINISHED:
+                self.waiting.discard(key)
+            elif entry.retry_at <= self.ctx.now:
+                self.waiting.discard(key)
+                found.append(entry)
+        return sorted(found, key=lambda e: e.arrival)
+
+    def wake(self, claim: ClaimKey) -> list[Entry]:
+        """The waiting entries that claim this key: what they wait for may have come."""
+        woken = []
+        for token in self.claims.waiting_on(claim):
+            entry = self.entries.get(token)  # type: ignore[call-overload]
+            if entry is not None and entry.key in self.waiting and entry.waits_for is not Outcome.NO_SPACE:
+                entry.retry_at = self.ctx.now
+                self.waiting.discard(entry.key)
+                woken.append(entry)
+        return woken
+
+    def unjoined(self, session: Session) -> list[Entry]:
+        """The session is over. What was being fetched starts again with the next one, or goes on over another
+        connection that offered it; those are returned."""
+        moved = []
+        for entry in self.entries.values():
+            entry.alternates = [a for a in entry.alternates if a[0] != session.cxtion.guid]
+            if entry.cxtion == session.cxtion.guid and entry.stage in (Stage.FETCHING, Stage.QUEUED):
+                entry.stage = Stage.QUEUED
+                if entry.alternates:
+                    self.switch(entry)
+                    moved.append(entry)
+        return moved
+
+
+def usable_name(name: str) -> bool:
+    """True for a name that can stand in a folder of this file system, and reads back from there the same."""
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        return False
+    try:
+        raw = name.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return len(raw) <= 255 and raw.decode("utf-8", "surrogateescape") == name

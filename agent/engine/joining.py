@@ -1,0 +1,228 @@
+"""Connection sessions: NEED_JOIN, START_JOIN, JOINING, JOINED, UNJOIN ([MS-FRS1] 3.3.4.4.2-3.3.4.4.5, 3.3.4.6).
+
+A session is established by the downstream partner's CMD_JOINING, which carries a new session GUID; every later
+packet of the session carries that GUID, and packets of an earlier session are ignored.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from agent.engine.context import Context, Cxtion
+from agent.wire import constants as c
+from agent.wire.guid import ZERO_GUID
+from agent.wire.packet import Gvsn, Packet
+from idtable.records import CxtionRow
+
+#: COMM_LAST_JOIN_TIME of a connection that was never joined, or whose VVJoin is not finished.
+NEVER = c.INVALID_JOIN_TIME
+
+
+class JoinState(enum.Enum):
+    """Where a connection is in 3.3.4.6, as `frs status` shows it."""
+
+    UNJOINED = "unjoined"
+    NEED_JOIN = "need_join"
+    START_JOIN = "start_join"
+    JOINING = "joining"
+    VVJOIN = "vvjoin"
+    JOINED = "joined"
+
+
+@dataclass(slots=True)
+class Session:
+    """What both ends keep of one connection. Times are FILETIMEs; `deadline` 0 means none.
+
+    `joined_time` is the Join time of the present session. `last_join_time` outlives it: it stays NEVER until a
+    VVJoin has ended, so that one cut short is done again (3.3.4.4.4.1).
+    """
+
+    cxtion: Cxtion
+    state: JoinState = JoinState.UNJOINED
+    join_guid: bytes = ZERO_GUID
+    joined_time: int = NEVER
+    last_join_time: int = NEVER
+    deadline: int = 0
+    interval: int = 0
+    last_error: str | None = None
+    minor: int = c.NTFRS_COMM_MINOR_9
+    partner_vv: dict[bytes, int] = field(default_factory=dict)
+    compressions: frozenset[bytes] = frozenset((c.COMPRESSION_NONE,))
+
+    @property
+    def joined(self) -> bool:
+        """True when change orders may pass."""
+        return self.state in (JoinState.JOINED, JoinState.VVJOIN)
+
+    def packet(self, ctx: Context, command: int) -> Packet:
+        """A packet of this session."""
+        return ctx.packet(self.cxtion, command, self.join_guid, self.joined_time)
+
+
+class InboundSessions:
+    """The downstream end of every inbound connection."""
+
+    def __init__(self, ctx: Context, on_joined: Callable[[Session], None]) -> None:
+        self.ctx = ctx
+        self.on_joined = on_joined
+        self.sessions: dict[bytes, Session] = {}
+        for cxtion in ctx.config.cxtions:
+            if cxtion.inbound:
+                row = ctx.store.cxtion_get(cxtion.guid)
+                session = Session(cxtion, interval=ctx.limits.first_join_interval)
+                if row is not None and row.vvjoin_done:
+                    session.last_join_time = row.last_join_time
+                self.sessions[cxtion.guid] = session
+
+    def need_join(self, session: Session) -> None:
+        """Ask the upstream partner for a Join, and again after a doubling interval (note 87)."""
+        ctx = self.ctx
+        session.state = JoinState.NEED_JOIN
+        session.deadline = ctx.now + session.interval
+        session.interval = min(session.interval * 2, ctx.limits.max_join_interval)
+        ctx.count_both(session.cxtion, "Join Notifications Sent")
+        ctx.send(session.cxtion, ctx.packet(session.cxtion, c.CMD_NEED_JOIN, ZERO_GUID, NEVER))
+
+    def start_join(self, session: Session, packet: Packet) -> None:
+        """CMD_START_JOIN: the upstream partner is alive; answer with CMD_JOINING (3.3.4.4.3)."""
+        ctx = self.ctx
+        ctx.count_both(session.cxtion, "Join Notifications Received")
+        if session.state is JoinState.JOINING and session.deadline > ctx.now:
+            return  # our CMD_JOINING crossed this packet: both partners started to join at once
+        if session.joined:
+            self.unjoin(session, "the partner starts a new session", retry=False)
+        session.state = JoinState.JOINING
+        session.join_guid = ctx.new_guid()
+        session.interval = ctx.limits.first_join_interval
+        session.deadline = ctx.now + session.interval
+        answer = ctx.packet(session.cxtion, c.CMD_JOINING, session.join_guid, session.last_join_time)
+        answer.vvector = [Gvsn(vsn, guid) for guid, vsn in sorted(ctx.vv.items())]
+        if not answer.vvector:
+            answer.vvector = [Gvsn(0, ctx.config.originator_guid)]
+        answer.join_time = ctx.now
+        answer.replica_version_guid = ctx.config.originator_guid
+        answer.compression_guids = list(ctx.config.compressions)
+        ctx.send(session.cxtion, answer)
+
+    def joined(self, session: Session, packet: Packet) -> None:
+        """CMD_JOINED: the session is established (3.3.4.4.5)."""
+        ctx = self.ctx
+        if session.state is not JoinState.JOINING or packet.join_guid != session.join_guid:
+            return
+        first = session.last_join_time == NEVER
+        session.state = JoinState.VVJOIN if first else JoinState.JOINED
+        session.deadline = 0
+        session.interval = ctx.limits.first_join_interval
+        session.last_error = None
+        ctx.count_both(session.cxtion, "Joins")
+        session.joined_time = packet.last_join_time
+        if not first:
+            session.last_join_time = packet.last_join_time
+            self._save(session)
+        self.on_joined(session)
+
+    def vvjoin_done(self, session: Session) -> None:
+        """CMD_VVJOIN_DONE: all that the upstream partner had was sent and processed (3.3.4.4.12)."""
+        if not session.joined:
+            return
+        session.state = JoinState.JOINED
+        session.last_join_time = session.joined_time
+        self._save(session)
+
+    def _save(self, session: Session) -> None:
+        self.ctx.store.cxtion_put(
+            CxtionRow(
+                session.cxtion.guid,
+                last_join_time=session.last_join_time,
+                join_guid=session.join_guid,
+                vvjoin_done=session.last_join_time != NEVER,
+            )
+        )
+
+    def unjoin(self, session: Session, why: str, *, retry: bool = True) -> None:
+        """End the session. It is asked for again after the interval, unless the caller does that itself."""
+        ctx = self.ctx
+        if session.joined:
+            ctx.count_both(session.cxtion, "Unjoins")
+        session.state = JoinState.UNJOINED
+        session.last_error = why
+        if retry:
+            session.deadline = ctx.now + session.interval
+            session.interval = min(session.interval * 2, ctx.limits.max_join_interval)
+
+    def tick(self) -> None:
+        """Ask again where a time limit has passed."""
+        for session in self.sessions.values():
+            if session.deadline and session.deadline <= self.ctx.now:
+                self.need_join(session)
+
+
+class OutboundSessions:
+    """The upstream end of every outbound connection."""
+
+    def __init__(self, ctx: Context, on_joined: Callable[[Session, bool], None]) -> None:
+        self.ctx = ctx
+        self.on_joined = on_joined
+        self.sessions: dict[bytes, Session] = {}
+        for cxtion in ctx.config.cxtions:
+            if not cxtion.inbound:
+                row = ctx.store.cxtion_get(cxtion.guid)
+                session = Session(cxtion)
+                if row is not None and row.vvjoin_done:
+                    session.last_join_time = row.last_join_time
+                self.sessions[cxtion.guid] = session
+
+    def start_join(self, session: Session) -> None:
+        """Tell the downstream partner that a Join may start: in answer, or of our own accord (3.3.4.6)."""
+        ctx = self.ctx
+        session.state = JoinState.START_JOIN
+        ctx.count_both(session.cxtion, "Join Notifications Sent")
+        ctx.send(session.cxtion, ctx.packet(session.cxtion, c.CMD_START_JOIN, ZERO_GUID, NEVER))
+
+    def need_join(self, session: Session) -> None:
+        """CMD_NEED_JOIN: answer with CMD_START_JOIN (3.3.4.4.2)."""
+        self.ctx.count_both(session.cxtion, "Join Notifications Received")
+        if session.joined:
+            self.unjoin(session, "the partner asks for a new session")
+        self.start_join(session)
+
+    def joining(self, session: Session, packet: Packet, minor: int) -> None:
+        """CMD_JOINING: establish the session and say so with CMD_JOINED (3.3.4.4.4)."""
+        ctx = self.ctx
+        if packet.join_guid == ZERO_GUID or packet.replica_version_guid is None:
+            return
+        if not ctx.online:
+            session.last_error = "this member is still in initial sync"
+            return
+        skew = abs((packet.join_time or 0) - ctx.now)
+        if skew > ctx.limits.max_clock_skew:
+            session.last_error = (
+                f"the clock of {session.cxtion.partner.name} differs from ours by {skew // 10_000_000} s, more than "
+                f"the {ctx.limits.max_clock_skew // 10_000_000} s allowed: set the clocks right"
+            )
+            ctx.report("error", f"{session.cxtion.key}: Join refused: {session.last_error}")
+            return
+        if session.joined:
+            self.unjoin(session, "the partner joined anew")
+        vvjoin = NEVER in (packet.last_join_time, session.last_join_time)
+        session.join_guid = packet.join_guid
+        session.partner_vv = {g.guid: g.vsn for g in packet.vvector}
+        session.compressions = frozenset(packet.compression_guids) | {c.COMPRESSION_NONE}
+        session.minor = minor
+        session.last_error = None
+        if c.COMPRESSION_ZSTD in session.compressions:
+            ctx.ours.add(session.cxtion.partner.guid)
+        session.state = JoinState.JOINED
+        ctx.count_both(session.cxtion, "Joins")
+        session.joined_time = ctx.now
+        ctx.send(session.cxtion, session.packet(ctx, c.CMD_JOINED))
+        self.on_joined(session, vvjoin)
+
+    def unjoin(self, session: Session, why: str) -> None:
+        """End the session; the downstream partner asks for the next one."""
+        if session.joined:
+            self.ctx.count_both(session.cxtion, "Unjoins")
+        session.state = JoinState.UNJOINED
+        session.last_error = why

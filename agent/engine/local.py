@@ -1,0 +1,223 @@
+"""Local change orders ([MS-FRS1] 3.1.1.10.1, 3.3.4.1): what changed in the replica tree here."""
+
+from __future__ import annotations
+
+from agent.engine import flags as fl
+from agent.engine.context import Context, facts_of, with_facts
+from agent.engine.events import ChangeKind, DropStage, Examine, LocalChange
+from agent.engine.outbound import Outbound
+from agent.wire import constants as c
+from agent.wire.change_order import ChangeOrder
+from idtable.records import IDRecord
+
+_CONTENT_REASONS = ~(c.REASON_RENAME_OLD_NAME | c.REASON_RENAME_NEW_NAME | c.REASON_FILE_DELETE)
+
+
+class LocalChanges:
+    """Turns local changes into change orders: next VSN, IDTable, version vector and outbound log, all in the
+    transaction that is open."""
+
+    def __init__(self, ctx: Context, outbound: Outbound) -> None:
+        self.ctx = ctx
+        self.outbound = outbound
+
+    def change(self, event: LocalChange) -> None:
+        """A change was found and, where it has content, staged."""
+        if self._apply(event):
+            return
+        if event.staged:
+            self.ctx.out.append(DropStage(event.stage_guid))
+
+    def _apply(self, event: LocalChange) -> bool:
+        """True when a change order was issued."""
+        ctx = self.ctx
+        if event.staged:
+            ctx.count("Staging Files Generated")
+            ctx.count("Bytes of Staging Generated", event.stage_size)
+        record = ctx.store.get(event.file_guid)
+        live = record is not None and not record.deleted
+        if event.kind is ChangeKind.DELETE:
+            if record is None or not live:
+                return False
+            self.issue_delete(record, event)
+            return True
+        parent = ctx.store.get(event.parent_guid)
+        root = event.parent_guid == ctx.config.root_guid
+        other = ctx.store.by_name(event.parent_guid, event.name)
+        if not root and (parent is None or parent.deleted):
+            ctx.out.append(Examine(event.parent_guid, event.name))
+            return False
+        if other is not None and other.file_guid != event.file_guid:
+            ctx.out.append(Examine(event.parent_guid, event.name))
+            return False
+        if record is None or not live:
+            self._create(event, record)
+            return True
+        if event.kind is ChangeKind.CREATE:
+            ctx.out.append(Examine(event.parent_guid, event.name))
+            return False
+        return self._update(event, record)
+
+    def _create(self, event: LocalChange, tombstone: IDRecord | None) -> None:
+        record = IDRecord(
+            file_guid=event.file_guid,
+            parent_guid=event.parent_guid,
+            name=event.name,
+            is_dir=event.is_dir,
+            version=0 if tombstone is None else tombstone.version + 1,
+            event_time=max(event.event_time, 0 if tombstone is None else tombstone.event_time + 1),
+            md5=event.md5,
+            attributes=event.attributes,
+            size=event.size,
+            kind=event.file_kind,
+        )
+        if event.facts is not None:
+            with_facts(record, event.facts)
+        has_content = record.fsize is not None and record.fsize > 0
+        self._issue(
+            record,
+            event,
+            flags=fl.local_created(is_dir=event.is_dir, has_content=has_content, compressed=event.compressed),
+            content_cmd=(event.reasons & _CONTENT_REASONS) or c.REASON_FILE_CREATE,
+            location_cmd=fl.location(c.CO_LOCATION_CREATE, event.is_dir),
+            old_parent=event.parent_guid,
+        )
+
+    def _update(self, event: LocalChange, record: IDRecord) -> bool:
+        moved = record.parent_guid != event.parent_guid
+        renamed = moved or record.name != event.name
+        facts = event.facts
+        plain_rename = event.kind is ChangeKind.RENAME and not event.staged
+        md5 = record.md5 if plain_rename else event.md5
+        changed = md5 != record.md5 or (not plain_rename and event.attributes != record.attributes)
+        if not changed and facts is not None and not plain_rename:
+            old = facts_of(record)
+            # Times are no part of the checksum: a file that was only touched is a change of its basic information.
+            touched = old is None or old.mtime_ns != facts.mtime_ns
+            changed = touched and (not event.is_dir or bool(event.reasons & c.REASON_BASIC_INFO_CHANGE))
+        if not renamed and not changed:
+            if facts is not None:
+                self.ctx.store.put(with_facts(record, facts))
+            self.ctx.count("Change Orders Evaporated")
+            return False
+        old_parent = record.parent_guid
+        record.parent_guid, record.name = event.parent_guid, event.name
+        record.md5 = md5
+        record.version += 1
+        record.event_time = max(event.event_time, record.event_time + 1)
+        if not plain_rename:
+            record.attributes = event.attributes
+            record.size = event.size
+            record.kind = event.file_kind
+        if facts is not None:
+            with_facts(record, facts)
+        reasons = (event.reasons & _CONTENT_REASONS & ~c.REASON_FILE_CREATE) if changed else 0
+        if changed:
+            reasons = reasons or (c.REASON_BASIC_INFO_CHANGE if event.is_dir else c.REASON_DATA_OVERWRITE)
+        if renamed:
+            reasons |= c.REASON_RENAME_NEW_NAME
+            flags = fl.local_renamed(compressed=event.compressed, moved=moved)
+        else:
+            flags = fl.local_updated(compressed=event.compressed)
+        command = c.CO_LOCATION_MOVEDIR if moved else c.CO_LOCATION_NO_CMD
+        self._issue(
+            record,
+            event,
+            flags=flags,
+            content_cmd=reasons,
+            location_cmd=fl.location(command, event.is_dir),
+            old_parent=old_parent,
+        )
+        return True
+
+    def issue_delete(self, record: IDRecord, event: LocalChange | None = None) -> None:
+        """The file or folder is gone: a tombstone and a change order (3.3.4.1.2, 3.3.4.1.5)."""
+        ctx = self.ctx
+        time = event.event_time if event is not None else ctx.now
+        record.deleted = True
+        record.deleted_time = ctx.now
+        record.version += 1
+        record.event_time = max(time, record.event_time + 1)
+        record.md5 = bytes(16)
+        record.dev = record.ino = record.btime_ns = record.mtime_ns = record.ctime_ns = None
+        record.fsize = record.mode = record.uid = record.gid = None
+        self._issue(
+            record,
+            event,
+            flags=fl.LOCAL_REMOVED,
+            content_cmd=0,
+            location_cmd=fl.location(c.CO_LOCATION_DELETE, record.is_dir),
+            old_parent=record.parent_guid,
+        )
+
+    def issue_rename(self, record: IDRecord, parent_guid: bytes, name: str) -> None:
+        """Announce a rename that this member made itself (a morphed name)."""
+        moved = record.parent_guid != parent_guid
+        old_parent = record.parent_guid
+        record.parent_guid, record.name = parent_guid, name
+        record.version += 1
+        record.event_time = max(self.ctx.now, record.event_time + 1)
+        command = c.CO_LOCATION_MOVEDIR if moved else c.CO_LOCATION_NO_CMD
+        self._issue(
+            record,
+            None,
+            flags=fl.local_renamed(compressed=False, moved=moved),
+            content_cmd=c.REASON_RENAME_NEW_NAME,
+            location_cmd=fl.location(command, record.is_dir),
+            old_parent=old_parent,
+        )
+
+    def reannounce(self, record: IDRecord, *, after: int, above: int) -> None:
+        """Announce a file or folder once more, as newer than what others believe of it."""
+        record.version = max(record.version, above) + 1
+        record.event_time = max(self.ctx.now, record.event_time + 1, after + 1)
+        self._issue(
+            record,
+            None,
+            flags=fl.local_created(is_dir=record.is_dir, has_content=bool(record.fsize), compressed=False),
+            content_cmd=c.REASON_FILE_CREATE,
+            location_cmd=fl.location(c.CO_LOCATION_CREATE, record.is_dir),
+            old_parent=record.parent_guid,
+        )
+
+    def _issue(
+        self,
+        record: IDRecord,
+        event: LocalChange | None,
+        *,
+        flags: int,
+        content_cmd: int,
+        location_cmd: int,
+        old_parent: bytes,
+    ) -> None:
+        ctx = self.ctx
+        vsn = ctx.next_vsn()
+        record.originator_guid, record.originator_vsn = ctx.config.originator_guid, vsn
+        record.flags = 0
+        ctx.store.put(record)
+        ctx.set_vv(ctx.config.originator_guid, vsn)
+        staged = event is not None and event.staged
+        guid = event.stage_guid if event is not None and staged else ctx.new_guid()
+        usn, first_usn = (event.usns[1], event.usns[0]) if event is not None else (0, 0)
+        co = ChangeOrder(
+            flags=flags,
+            content_cmd=content_cmd,
+            location_cmd=location_cmd,
+            file_attributes=record.attributes,
+            file_version_number=record.version,
+            file_size=0 if record.is_dir else record.size,
+            frs_vsn=vsn,
+            file_usn=usn,
+            jrnl_usn=usn,
+            jrnl_first_usn=first_usn,
+            change_order_guid=guid,
+            originator_guid=ctx.config.originator_guid,
+            file_guid=record.file_guid,
+            old_parent_guid=old_parent,
+            new_parent_guid=record.parent_guid,
+            event_time=record.event_time,
+            file_name=record.name,
+        )
+        ctx.count_co("Issued", True)
+        self.outbound.append(co, record.md5, b"", staged=staged)
+        ctx.count_co("Retired", True)

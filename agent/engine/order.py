@@ -1,0 +1,83 @@
+"""When the version vector may move ([MS-FRS1] 3.1.1.11, and this project's promise 3).
+
+Change orders of one originator arrive on one connection in the order of their VSNs, and are carried out many at
+a time. The version vector entry of that originator may move to a VSN only when that change order and all that
+arrived before it on the same connection are finished: else a member that crashed, or whose partner went away,
+would believe it has what it has not.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+Key = tuple[bytes, bytes, int]  # file GUID, originator GUID, VSN: the identity of one change
+
+
+class Passed(NamedTuple):
+    """A change whose turn has come: the version vector entry of the originator may move to the VSN."""
+
+    key: Key
+    originator: bytes
+    vsn: int
+
+
+class RetireOrder:
+    """Queues of changes per (connection, originator), in order of arrival."""
+
+    __slots__ = ("_done", "_queues", "_where")
+
+    def __init__(self) -> None:
+        self._queues: dict[tuple[bytes, bytes], deque[Key]] = {}
+        self._where: dict[Key, list[tuple[bytes, bytes]]] = {}
+        self._done: set[Key] = set()
+
+    def arrive(self, cxtion: bytes, key: Key) -> None:
+        """A change order came in on the connection. Coming again there does not change its place."""
+        place = (cxtion, key[1])
+        places = self._where.setdefault(key, [])
+        if place in places:
+            return
+        places.append(place)
+        self._queues.setdefault(place, deque()).append(key)
+
+    def finish(self, key: Key) -> list[Passed]:
+        """The change is finished (installed, lost or aborted); returns every change whose turn has come."""
+        if key not in self._where:
+            return []
+        self._done.add(key)
+        passed: list[Passed] = []
+        work = list(self._where[key])
+        while work:
+            place = work.pop()
+            queue = self._queues.get(place)
+            while queue and queue[0] in self._done:
+                head = queue[0]
+                passed.append(Passed(head, head[1], head[2]))
+                work.extend(self._forget(head))
+        return passed
+
+    def _forget(self, key: Key) -> list[tuple[bytes, bytes]]:
+        places = self._where.pop(key)
+        self._done.discard(key)
+        for place in places:
+            queue = self._queues[place]
+            queue.remove(key)
+            if not queue:
+                del self._queues[place]
+        return places
+
+    def behind(self, key: Key) -> list[Key]:
+        """The finished changes that wait for this one."""
+        found: dict[Key, None] = {}
+        for place in self._where.get(key, ()):
+            queue = self._queues[place]
+            at = queue.index(key)
+            for other in list(queue)[at + 1 :]:
+                if other in self._done:
+                    found[other] = None
+        return list(found)
+
+    def waits(self, key: Key) -> bool:
+        """True when the change stands in some queue."""
+        return key in self._where

@@ -1,0 +1,376 @@
+"""The upstream role: sending change orders and serving staging files ([MS-FRS1] 3.3.4.1, 3.3.4.4.7, 3.3.4.4.9).
+
+Owns the outbound log and, per outbound connection, the leading index (next change order to send) and the trailing
+index (all up to it acknowledged) of 3.1.1.8. The trailing index is durable; the leading index starts from it at
+every Join.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from agent.engine import flags as fl
+from agent.engine.context import Context
+from agent.engine.events import DropStage, Examine, ReadStage, StageBlock, StageRefused
+from agent.engine.joining import NEVER, JoinState, Session
+from agent.engine.vvjoin import vvjoin_change_orders
+from agent.wire import constants as c
+from agent.wire.change_order import ChangeOrder, CoExtension2, CoExtWin2k
+from agent.wire.packet import Packet
+from idtable.records import CxtionRow, OutlogRow
+
+
+@dataclass(slots=True)
+class Flow:
+    """What one outbound connection has in flight. `unacked` maps a sequence number to the CO's GUID."""
+
+    session: Session
+    leading: int = 0
+    trailing: int = 0
+    saved_trailing: int = 0
+    unacked: dict[int, bytes] = field(default_factory=dict)
+    vvjoin: Iterator[tuple[ChangeOrder, bytes]] | None = None
+    vvjoin_seq: int = 0
+    vvjoin_unacked: dict[int, bytes] = field(default_factory=dict)
+    resume_at: int = 0
+
+
+class Outbound:
+    """All outbound connections of the replica set."""
+
+    def __init__(self, ctx: Context) -> None:
+        self.ctx = ctx
+        self.flows: dict[bytes, Flow] = {}
+        self.staged: dict[int, bytes] = {}  # outbound log number -> change order whose staging file is here
+        self.head = ctx.store.outlog_head()
+        self._seq = 0x40000000  # numbers of directed change orders, which are in no log
+
+    def add(self, session: Session) -> None:
+        """Take over a connection's indexes from the store."""
+        row = self.ctx.store.cxtion_get(session.cxtion.guid)
+        trailing = row.trailing_seq if row else 0
+        self.flows[session.cxtion.guid] = Flow(session, trailing, trailing, trailing)
+
+    # -- the log --
+
+    def append(self, co: ChangeOrder, checksum: bytes, from_members: bytes, *, staged: bool) -> None:
+        """Put a finished change order into the outbound log, unless every downstream partner is known to
+        have it. `co` has this member's root GUID as parent where the parent is the root."""
+        ctx = self.ctx
+        if not any(self._wanted(f, from_members) for f in self.flows.values()):
+            if staged:
+                ctx.out.append(DropStage(co.change_order_guid))
+            return
+        ext = CoExtension2(checksum=checksum, retry_count=0, first_try_time=0)
+        seq = ctx.store.outlog_append(
+            co.encode(),
+            ext.encode(),
+            co.change_order_guid,
+            co.file_guid,
+            co.originator_guid,
+            co.frs_vsn,
+            from_members,
+            co.flags,
+        )
+        self.head = seq
+        ctx.count_co("Propagated", co.originator_guid == ctx.config.originator_guid)
+        if staged:
+            self.staged[seq] = co.change_order_guid
+
+    @staticmethod
+    def _wanted(flow: Flow, from_members: bytes) -> bool:
+        guid = flow.session.cxtion.partner.guid
+        return all(from_members[i : i + 16] != guid for i in range(0, len(from_members), 16))
+
+    # -- sessions --
+
+    def joined(self, session: Session, vvjoin: bool) -> None:
+        """A downstream partner joined: send what it lacks (3.3.4.4.4)."""
+        ctx = self.ctx
+        flow = self.flows[session.cxtion.guid]
+        flow.unacked.clear()
+        flow.vvjoin_unacked.clear()
+        flow.vvjoin = None
+        flow.leading = flow.trailing
+        if vvjoin or self._fell_behind(flow):
+            session.state = JoinState.VVJOIN
+            flow.resume_at = self.head
+            flow.vvjoin = vvjoin_change_orders(ctx, session.partner_vv)
+        self.pump(flow)
+
+    def _fell_behind(self, flow: Flow) -> bool:
+        """True when the log no longer holds all that the partner lacks: it was trimmed, or the partner's
+        database is older than what it once acknowledged."""
+        ctx = self.ctx
+        partner = flow.session.partner_vv
+        if all(partner.get(originator, 0) >= vsn for originator, vsn in ctx.vv.items()):
+            return False
+        logged = {row.file_guid for row in ctx.store.outlog_iter(flow.trailing, 10_000)}
+        for number, guid in enumerate(ctx.store.iter_vvjoin(partner)):
+            if number >= 10_000:
+                return True
+            record = ctx.store.get(guid)
+            if record is not None and guid not in logged and guid != ctx.config.root_guid:
+                return True
+        return False
+
+    def unjoined(self, session: Session) -> None:
+        """The session is over: what is unacknowledged is sent again in the next one."""
+        flow = self.flows[session.cxtion.guid]
+        flow.unacked.clear()
+        flow.vvjoin_unacked.clear()
+        flow.vvjoin = None
+        flow.leading = flow.trailing
+
+    # -- sending --
+
+    def pump_all(self) -> None:
+        """Send on every joined connection as far as its window allows."""
+        for flow in self.flows.values():
+            if flow.session.joined:
+                self.pump(flow)
+
+    def pump(self, flow: Flow) -> None:
+        """Send change orders in order until the window is full."""
+        if flow.session.state is JoinState.VVJOIN:
+            self._pump_vvjoin(flow)
+        if flow.session.state is JoinState.JOINED:
+            self._pump_log(flow)
+
+    def _pump_vvjoin(self, flow: Flow) -> None:
+        ctx = self.ctx
+        assert flow.vvjoin is not None
+        while len(flow.vvjoin_unacked) < ctx.limits.window:
+            item = next(flow.vvjoin, None)
+            if item is None:
+                if not flow.vvjoin_unacked:
+                    self._vvjoin_done(flow)
+                return
+            co, checksum = item
+            self._seq += 1
+            flow.vvjoin_unacked[self._seq] = co.change_order_guid
+            self._send(flow, co, checksum, self._seq, at_join=True)
+
+    def _vvjoin_done(self, flow: Flow) -> None:
+        ctx = self.ctx
+        session = flow.session
+        ctx.send(session.cxtion, session.packet(ctx, c.CMD_VVJOIN_DONE))
+        session.state = JoinState.JOINED
+        flow.vvjoin = None
+        flow.trailing = flow.leading = max(flow.trailing, flow.resume_at)
+        session.last_join_time = session.joined_time
+        self._save(flow)
+
+    def _pump_log(self, flow: Flow) -> None:
+        ctx = self.ctx
+        session = flow.session
+        if session.last_join_time not in (session.joined_time, NEVER):
+            session.last_join_time = session.joined_time
+            self._save(flow)
+        while flow.leading < self.head and len(flow.unacked) < ctx.limits.window:
+            rows = ctx.store.outlog_iter(flow.leading, min(64, ctx.limits.window - len(flow.unacked)))
+            if not rows:
+                break
+            for row in rows:
+                flow.leading = row.seq
+                if self._skip(flow, row):
+                    continue
+                flow.unacked[row.seq] = row.co_guid
+                self._send(flow, ChangeOrder.decode(row.co), CoExtension2.decode(row.ext).checksum, row.seq)
+        self._advance(flow)
+
+    def _skip(self, flow: Flow, row: OutlogRow) -> bool:
+        session = flow.session
+        if not self._wanted(flow, row.from_members):
+            return True
+        ordered = not row.flags & (c.CO_FLAG_OUT_OF_ORDER | c.CO_FLAG_SKIP_VV_UPDATE)
+        if ordered and session.partner_vv.get(row.originator, 0) >= row.vsn:
+            self.ctx.count_both(session.cxtion, "Outbound Change Orders Dampened")
+            return True
+        return False
+
+    def _send(self, flow: Flow, co: ChangeOrder, checksum: bytes, seq: int, *, at_join: bool = False) -> None:
+        """CMD_REMOTE_CO (3.3.4.1). Entries of the root name the receiver as their parent (ruling 9)."""
+        ctx = self.ctx
+        session = flow.session
+        partner = session.cxtion.partner.guid
+        root = ctx.config.root_guid
+        local = co.originator_guid == ctx.config.originator_guid
+        packet = session.packet(ctx, c.CMD_REMOTE_CO)
+        packet.remote_co = co.replace(
+            sequence_number=seq,
+            partner_ack_seq_number=seq,
+            state=fl.STATE_OUTBOUND_REQUEST,
+            cxtion_guid=session.cxtion.guid,
+            old_parent_guid=partner if co.old_parent_guid == root else co.old_parent_guid,
+            new_parent_guid=partner if co.new_parent_guid == root else co.new_parent_guid,
+            flags=co.flags if local or at_join else co.flags & ~c.CO_FLAG_LOCALCO,
+        )
+        if session.minor <= c.NTFRS_COMM_MINOR_3:
+            packet.co_ext_win2k = CoExtWin2k(checksum=checksum)
+        else:
+            packet.co_extension_2 = CoExtension2(checksum=checksum, retry_count=0, first_try_time=ctx.now)
+        which = "Local" if local else "Remote"
+        ctx.count_cxtion(session.cxtion, f"{which} Change Orders Sent")
+        ctx.count_co("Sent", local)
+        if at_join and local:
+            ctx.count_both(session.cxtion, "Local Change Orders Sent at Join")
+        ctx.send(session.cxtion, packet)
+
+    # -- acknowledgements --
+
+    def acknowledged(self, session: Session, packet: Packet) -> None:
+        """CMD_REMOTE_CO_DONE (3.3.4.4.9)."""
+        co = packet.remote_co
+        if co is not None and co.flags & c.CO_FLAG_INSTALL_INCOMPLETE:
+            return
+        seq = packet.co_sequence_number or 0
+        self._acknowledge(self.flows[session.cxtion.guid], seq, packet.co_guid or b"")
+
+    def _acknowledge(self, flow: Flow, seq: int, co_guid: bytes) -> None:
+        for waiting in (flow.vvjoin_unacked, flow.unacked):
+            if waiting.get(seq) != co_guid:  # it may answer a number of an earlier session
+                seq = next((number for number, guid in waiting.items() if guid == co_guid), seq)
+        if flow.vvjoin_unacked.get(seq) == co_guid:
+            del flow.vvjoin_unacked[seq]
+            self.ctx.out.append(DropStage(co_guid))
+        elif flow.unacked.get(seq) == co_guid:
+            del flow.unacked[seq]
+            self._advance(flow)
+        self.pump(flow)
+
+    def _advance(self, flow: Flow) -> None:
+        trailing = min(flow.unacked) - 1 if flow.unacked else flow.leading
+        if trailing <= flow.trailing:
+            return
+        flow.trailing = trailing
+        self._save(flow)
+        lowest = min(f.trailing for f in self.flows.values())
+        for seq in [s for s in self.staged if s <= lowest]:
+            self.ctx.out.append(DropStage(self.staged.pop(seq)))
+
+    def _save(self, flow: Flow) -> None:
+        session = flow.session
+        self.ctx.store.cxtion_put(
+            CxtionRow(
+                session.cxtion.guid,
+                trailing_seq=flow.trailing,
+                last_join_time=session.last_join_time,
+                join_guid=session.join_guid,
+                vvjoin_done=session.last_join_time != NEVER,
+            )
+        )
+        flow.saved_trailing = flow.trailing
+
+    # -- serving staging files --
+
+    def send_stage(self, session: Session, packet: Packet) -> None:
+        """CMD_SEND_STAGE: read the block that is asked for (3.3.4.4.7)."""
+        ctx = self.ctx
+        co_in = packet.remote_co
+        if co_in is None:
+            return
+        ctx.count_both(session.cxtion, "Fetch Requests Received")
+        row = ctx.store.outlog_by_co(co_in.change_order_guid)
+        record = ctx.store.get(co_in.file_guid)
+        current = record is not None and not record.deleted
+        root = ctx.config.root_guid
+        parent = record.parent_guid if record is not None else co_in.new_parent_guid
+        if row is not None:
+            own = ChangeOrder.decode(row.co)
+            parent = own.new_parent_guid
+        local = co_in.originator_guid == ctx.config.originator_guid
+        initial = bool(co_in.flags & c.CO_FLAG_VVJOIN_TO_ORIG)
+        ack = co_in.partner_ack_seq_number
+        header_co = co_in.replace(
+            flags=co_in.flags | (c.CO_FLAG_LOCALCO if local else 0),
+            state=c.CO_STATE_ALLOC_STAGING_REMOTE if initial else c.CO_STATE_ALLOC_STAGING_LOCAL,
+            partner_ack_seq_number=ack,
+            old_parent_guid=root if parent == root else co_in.old_parent_guid,
+            new_parent_guid=root if parent == root else co_in.new_parent_guid,
+        )
+        checksum = CoExtension2.decode(row.ext).checksum if row is not None else b""
+        same = (
+            record is not None
+            and current
+            and (
+                (record.originator_guid, record.originator_vsn) == (co_in.originator_guid, co_in.frs_vsn)
+                or (bool(checksum) and record.md5 == checksum)
+            )
+        )
+        ctx.out.append(
+            ReadStage(
+                cxtion=session.cxtion.guid,
+                packet=packet,
+                change_order=header_co,
+                file_guid=co_in.file_guid,
+                md5=record.md5 if record is not None and same else bytes(16),
+                offset=packet.file_offset or 0,
+                compressions=session.compressions,
+                initial=initial,
+                regenerate=same,
+            )
+        )
+
+    def stage_block(self, event: StageBlock) -> None:
+        """Answer with CMD_RECEIVING_STAGE."""
+        ctx = self.ctx
+        request = event.request
+        session = self.flows[request.cxtion].session
+        if event.generated:
+            what = "Generated" if request.initial else "Regenerated"
+            ctx.count(f"Staging Files {what}")
+            ctx.count(f"Bytes of Staging {what}", event.generated)
+        if not session.joined or session.join_guid != request.packet.join_guid:
+            return
+        packet = session.packet(ctx, c.CMD_RECEIVING_STAGE)
+        packet.block = event.data
+        packet.block_size = len(event.data)
+        packet.file_size = event.file_size
+        packet.file_offset = request.offset
+        packet.co_guid = request.change_order.change_order_guid
+        packet.co_sequence_number = 0
+        ctx.count_both(session.cxtion, "Fetch Blocks Sent")
+        ctx.count_both(session.cxtion, "Fetch Blocks Sent in Bytes", len(event.data))
+        ctx.send(session.cxtion, packet)
+
+    def stage_refused(self, event: StageRefused) -> None:
+        """Answer with CMD_RETRY_FETCH or CMD_ABORT_FETCH; an aborted change order needs no acknowledgement,
+        since the downstream partner discards it (3.3.4.4.10)."""
+        ctx = self.ctx
+        request = event.request
+        flow = self.flows[request.cxtion]
+        session = flow.session
+        if not session.joined or session.join_guid != request.packet.join_guid:
+            return
+        co = request.change_order
+        packet = session.packet(ctx, c.CMD_RETRY_FETCH if event.retry else c.CMD_ABORT_FETCH)
+        packet.block_size = 0
+        if not event.retry:
+            packet.file_size = 0
+        packet.file_offset = request.offset
+        packet.co_guid = co.change_order_guid
+        packet.co_sequence_number = co.partner_ack_seq_number
+        ctx.send(session.cxtion, packet)
+        record = ctx.store.get(co.file_guid)
+        if event.retry and record is not None and not record.deleted:
+            ctx.out.append(Examine(record.parent_guid, record.name))
+        if not event.retry:
+            self._acknowledge(flow, co.partner_ack_seq_number, co.change_order_guid)
+
+    # -- what is left --
+
+    def backlog(self, flow: Flow) -> int:
+        """Change orders that the partner has not acknowledged yet."""
+        count = len(flow.unacked) + len(flow.vvjoin_unacked)
+        rows = self.ctx.store.outlog_iter(flow.leading, 10_000)
+        count += sum(1 for row in rows if self._wanted(flow, row.from_members))
+        return count + (1 if flow.vvjoin is not None else 0)
+
+    def trim(self) -> None:
+        """Forget what every partner acknowledged and is older than the history time (3.1.1.7)."""
+        ctx = self.ctx
+        if self.flows:
+            lowest = min(f.trailing for f in self.flows.values())
+            ctx.store.outlog_trim(lowest, ctx.now - ctx.limits.outlog_history)

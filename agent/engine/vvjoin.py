@@ -1,0 +1,87 @@
+"""VVJoin: change orders for all that a downstream partner does not know ([MS-FRS1] 3.3.4.4.4.1).
+
+They come in the order of their originators' VSNs, so that the partner's version vector may follow; a parent folder
+that the partner lacks goes before its children, out of that order and marked CO_FLAG_SKIP_VV_UPDATE, and once more,
+unmarked, at its own place (where the partner dampens it and lets its version vector move).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+
+from agent.engine import flags as fl
+from agent.engine.context import Context
+from agent.wire import constants as c
+from agent.wire.change_order import ChangeOrder
+from idtable.records import IDRecord
+
+Item = tuple[ChangeOrder, bytes]  # the change order and the checksum for its extension
+
+
+def vvjoin_change_orders(ctx: Context, partner_vv: Mapping[bytes, int]) -> Iterator[Item]:
+    """Yield each change order to send. Records are read when their turn comes, so later changes are included."""
+    early: set[bytes] = set()
+    for guid in ctx.store.iter_vvjoin(partner_vv):
+        record = ctx.store.get(guid)
+        if record is None or guid == ctx.config.root_guid:
+            continue
+        if not record.deleted:
+            for ancestor in _unknown_ancestors(ctx, record, partner_vv, early):
+                early.add(ancestor.file_guid)
+                yield _change_order(ctx, ancestor, c.CO_FLAG_SKIP_VV_UPDATE), ancestor.md5
+        yield _change_order(ctx, record, 0), record.md5
+
+
+def _unknown_ancestors(
+    ctx: Context, record: IDRecord, partner_vv: Mapping[bytes, int], early: set[bytes]
+) -> list[IDRecord]:
+    """The folders above the record that the partner does not know and was not sent yet, topmost first."""
+    found: list[IDRecord] = []
+    seen = {record.file_guid}
+    guid = record.parent_guid
+    while guid != ctx.config.root_guid and guid not in seen:
+        seen.add(guid)
+        parent = ctx.store.get(guid)
+        if parent is None:
+            break
+        unknown = parent.originator_vsn > partner_vv.get(parent.originator_guid, 0)
+        earlier = (parent.originator_guid, parent.originator_vsn) < (
+            record.originator_guid,
+            record.originator_vsn,
+        )
+        if unknown and not earlier and guid not in early:
+            found.append(parent)
+        guid = parent.parent_guid
+    return found[::-1]
+
+
+def vvjoin_guid(record: IDRecord) -> bytes:
+    """The GUID of the change order that stands for a record's present version: always the same for the same
+    version, so that a VVJoin cut short and done again, or done by two partners, repeats its change orders."""
+    seed = record.file_guid + record.originator_guid + record.originator_vsn.to_bytes(8, "little")
+    return hashlib.md5(seed, usedforsecurity=False).digest()
+
+
+def _change_order(ctx: Context, record: IDRecord, extra: int) -> ChangeOrder:
+    flags = fl.VVJOIN | extra
+    if record.deleted:
+        command, content = c.CO_LOCATION_DELETE, 0
+    else:
+        command, content = c.CO_LOCATION_CREATE, c.REASON_FILE_CREATE
+    return ChangeOrder(
+        flags=flags,
+        content_cmd=content,
+        location_cmd=fl.location(command, record.is_dir),
+        file_attributes=record.attributes,
+        file_version_number=record.version,
+        file_size=0 if record.is_dir else record.size,
+        frs_vsn=record.originator_vsn,
+        change_order_guid=vvjoin_guid(record),
+        originator_guid=record.originator_guid,
+        file_guid=record.file_guid,
+        old_parent_guid=record.parent_guid,
+        new_parent_guid=record.parent_guid,
+        event_time=record.event_time,
+        file_name=record.name,
+    )
