@@ -23,8 +23,8 @@ class Database:
     """One open file (or ":memory:") with explicit transactions.
 
     Not for use by two threads at once. Reads may happen at any time, writes only between begin() and
-    commit(). After anything has failed in SQLite the transaction can only be rolled back, so nothing is ever committed
-    by halves. While it is open nobody else can open the file: what is kept in memory stays true.
+    commit(). After anything has failed in SQLite the transaction can only be rolled back, so nothing is ever
+    committed by halves. While it is open nobody else can open the file: what is kept in memory stays true.
 
     The parts of a store that keep copies in memory override `_rolled_back` (calling super) to forget them.
     """
@@ -175,8 +175,8 @@ class Database:
             raise self._failed(exc) from exc
 
     def _failed(self, exc: sqlite3.Error) -> StoreError:
-        """The error to raise for `exc`. An open transaction can only be rolled back from now on: SQLite may have
-        done so by itself, and then the next write would be a transaction of its own."""
+        """The error to raise for `exc`. An open transaction can only be rolled back from now on: SQLite may
+        have done so by itself, and then the next write would be a transaction of its own."""
         if self._state == _OPEN:
             self._state = _FAILED
         return translate(exc, self.path)

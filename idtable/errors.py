@@ -48,9 +48,7 @@ def translate(exc: sqlite3.Error, path: str) -> StoreError:
             f"tree and joins its partners as a new member would, keeping what differs."
         )
     if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return StoreLocked(
-            f"{path}: in use by another process ({exc}). Only one agent may run on a state directory."
-        )
+        return StoreLocked(f"{path}: in use by another process ({exc}). Only one agent may run on a state directory.")
     if primary == sqlite3.SQLITE_FULL:
         return StoreFull(f"{path}: no space left ({exc}). Free some and the agent carries on.")
     return StoreError(f"{path}: {exc}")

@@ -10,6 +10,7 @@ from typing import Final
 from .errors import StateLocked
 
 LOCK_NAME: Final = "agent.lock"
+LOCK_TABLE = "/proc/locks"
 
 
 class StateLock:
@@ -62,7 +63,7 @@ def _holder(fd: int) -> int | None:
     """The process that holds the lock: as the kernel says, else as the file says."""
     inode = str(os.fstat(fd).st_ino)
     try:
-        with open("/proc/locks", encoding="ascii") as table:
+        with open(LOCK_TABLE, encoding="ascii") as table:
             for line in table:
                 words = line.split()
                 if words[1] == "FLOCK" and words[5].rpartition(":")[2] == inode and int(words[4]) > 0:

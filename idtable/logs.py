@@ -12,9 +12,7 @@ from .records import InlogRow, OutlogRow
 from .schema import pack_int, pack_u64, unpack_int
 
 _OUT: Final = "seq, co, ext, co_guid, file_guid, originator, vsn, from_members, flags, time"
-_IN: Final = (
-    "co_guid, cxtion_guid, co, ext, state, stage_size, arrival, retry_count, first_try_time, attempt_after"
-)
+_IN: Final = "co_guid, cxtion_guid, co, ext, state, stage_size, arrival, retry_count, first_try_time, attempt_after"
 _CHUNK: Final = 256
 
 
@@ -69,9 +67,7 @@ class Logs(Database):
 
     def outlog_iter(self, after_seq: int = 0, limit: int = -1) -> list[OutlogRow]:
         """Up to `limit` rows (all when negative) with numbers above `after_seq`, ascending."""
-        rows = self._rows(
-            f"SELECT {_OUT} FROM outlog WHERE seq > ? ORDER BY seq LIMIT ?", (pack_int(after_seq), limit)
-        )
+        rows = self._rows(f"SELECT {_OUT} FROM outlog WHERE seq > ? ORDER BY seq LIMIT ?", (pack_int(after_seq), limit))
         return [_outlog_row(row) for row in rows]
 
     def outlog_by_co(self, co_guid: bytes) -> OutlogRow | None:
@@ -99,7 +95,7 @@ class Logs(Database):
         """
         self._require_transaction()
         rows = self._rows(
-            "SELECT seq, co_guid FROM outlog WHERE time < ? AND seq <= ? ORDER BY seq",
+            "SELECT seq, co_guid FROM outlog WHERE time < ? AND +seq <= ? ORDER BY +seq",
             (pack_int(before_time), pack_int(upto_seq)),
         )
         for seq, _ in rows:
@@ -150,8 +146,7 @@ class Logs(Database):
         last = -1
         while True:
             rows = self._rows(
-                f"SELECT {_IN}, id FROM inlog WHERE (arrival, id) > (?, ?) "
-                f"ORDER BY arrival, id LIMIT {_CHUNK}",
+                f"SELECT {_IN}, id FROM inlog WHERE (arrival, id) > (?, ?) ORDER BY arrival, id LIMIT {_CHUNK}",
                 (arrival, last),
             )
             for row in rows:

@@ -24,26 +24,20 @@ _COLUMNS: Final = ", ".join(_FIELDS) + ", wide"
 _SELECT: Final = f"SELECT {_COLUMNS} FROM idtable "
 _GET: Final = _SELECT + "WHERE file_guid = ?"
 _BY_NAME: Final = (
-    "SELECT file_guid FROM idtable WHERE parent_guid = ? AND name = ? AND deleted = 0 "
-    "ORDER BY file_guid LIMIT 1"
+    "SELECT file_guid FROM idtable WHERE parent_guid = ? AND name = ? AND deleted = 0 ORDER BY file_guid LIMIT 1"
 )
 _PUT: Final = (
     f"INSERT INTO idtable ({_COLUMNS}) VALUES ({','.join('?' * (len(_FIELDS) + 1))}) "
-    f"ON CONFLICT (file_guid) DO UPDATE SET "
-    + ", ".join(f"{c} = excluded.{c}" for c in (*_FIELDS[1:], "wide"))
+    f"ON CONFLICT (file_guid) DO UPDATE SET " + ", ".join(f"{c} = excluded.{c}" for c in (*_FIELDS[1:], "wide"))
 )
 # Most updates leave the columns of these indexes alone: such a statement does not touch the indexes either.
 _SAME: Final = ("parent_guid", "name", "is_dir", "deleted", "deleted_time", "dev", "ino")
 _CHANGED: Final = tuple(f for f in _FIELDS[1:] if f not in _SAME)
-_UPDATE: Final = (
-    f"UPDATE idtable SET {', '.join(f'{c} = ?' for c in _CHANGED)} WHERE file_guid = ? AND wide = 0"
-)
+_UPDATE: Final = f"UPDATE idtable SET {', '.join(f'{c} = ?' for c in _CHANGED)} WHERE file_guid = ? AND wide = 0"
 _fields_of = attrgetter(*_FIELDS)
 _same_of = itemgetter(*(_FIELDS.index(f) for f in _SAME))
 _changed_of = itemgetter(*(_FIELDS.index(f) for f in (*_CHANGED, "file_guid")))
-_BYTES: Final = frozenset(
-    _FIELDS.index(f) for f in ("file_guid", "parent_guid", "name", "originator_guid", "md5")
-)
+_BYTES: Final = frozenset(_FIELDS.index(f) for f in ("file_guid", "parent_guid", "name", "originator_guid", "md5"))
 _CHUNK: Final = 512
 
 Row = tuple[Any, ...]
@@ -98,9 +92,7 @@ class Store(Logs, Sessions):
 
     def children(self, parent_guid: bytes) -> list[IDRecord]:
         """The live records of a folder, by the bytes of their names in UTF-8."""
-        rows = self._rows(
-            _SELECT + "WHERE parent_guid = ? AND deleted = 0 ORDER BY name, file_guid", (parent_guid,)
-        )
+        rows = self._rows(_SELECT + "WHERE parent_guid = ? AND deleted = 0 ORDER BY name, file_guid", (parent_guid,))
         return self._records(rows)
 
     def put(self, record: IDRecord) -> None:
@@ -172,9 +164,7 @@ class Store(Logs, Sessions):
         found: list[bytes] = []
         originator: bytes = b""
         while True:
-            (next_one,) = self._row(
-                "SELECT min(originator_guid) FROM idtable WHERE originator_guid > ?", (originator,)
-            )
+            (next_one,) = self._row("SELECT min(originator_guid) FROM idtable WHERE originator_guid > ?", (originator,))
             if next_one is None:
                 break
             originator = next_one
@@ -214,9 +204,7 @@ class Store(Logs, Sessions):
         Raises TransactionError.
         """
         self._require_transaction()
-        rows = self._rows(
-            "SELECT file_guid FROM idtable WHERE deleted = 1 AND deleted_time < ?", (pack_int(before),)
-        )
+        rows = self._rows("SELECT file_guid FROM idtable WHERE deleted = 1 AND deleted_time < ?", (pack_int(before),))
         for (guid,) in rows:
             self._write("DELETE FROM idtable WHERE file_guid = ?", (guid,))
             self._young.pop(guid, None)
@@ -229,8 +217,7 @@ class Store(Logs, Sessions):
     def name_clashes(self) -> list[tuple[bytes, str]]:
         """(parent_guid, name) of every name that several live records bear: [] unless a rule is broken."""
         rows = self._rows(
-            "SELECT parent_guid, name FROM idtable WHERE deleted = 0 "
-            "GROUP BY parent_guid, name HAVING count(*) > 1"
+            "SELECT parent_guid, name FROM idtable WHERE deleted = 0 GROUP BY parent_guid, name HAVING count(*) > 1"
         )
         return [(bytes(parent), name.decode("utf-8", "surrogatepass")) for parent, name in rows]
 
@@ -302,8 +289,6 @@ class Store(Logs, Sessions):
 def _normal(row: Row) -> Row:
     """A stored row as the fields of an IDRecord."""
     if row[-1]:
-        row = tuple(
-            unpack_int(v) if isinstance(v, bytes) and i not in _BYTES else v for i, v in enumerate(row)
-        )
+        row = tuple(unpack_int(v) if isinstance(v, bytes) and i not in _BYTES else v for i, v in enumerate(row))
     name = row[2].decode("utf-8", "surrogatepass")
     return (row[0], row[1], name, row[3] == 1, *row[4:11], row[11] == 1, *row[12:-1])
