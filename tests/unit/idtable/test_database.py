@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 
+import idtable
 from idtable import schema
 from idtable.errors import StoreDamaged, StoreError, StoreFull, StoreLocked, StoreNewer, TransactionError
 from idtable.records import CxtionRow, IDRecord, InlogRow
 from idtable.store import Store
+
+ROOT = Path(idtable.__file__).parents[1]
 
 
 def guid(n: int) -> bytes:
@@ -155,7 +158,7 @@ def test_only_one_may_open_it(tmp_path: Path) -> None:
         "try: Store(sys.argv[1], lock_timeout_s=0)\n"
         "except StoreLocked as exc: print(exc)\n"
     )
-    run = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
+    run = subprocess.run([sys.executable, "-c", code, path], cwd=ROOT, capture_output=True, text=True, check=True)
     assert "in use by another process" in run.stdout
     with pytest.raises(StoreLocked):
         Store(path, lock_timeout_s=0)

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+import idtable
 from idtable import lock as lock_module
 from idtable.errors import StateLocked
 from idtable.lock import LOCK_NAME, StateLock
 
+ROOT = Path(idtable.__file__).parents[1]
 HOLD = (
     "import sys; from idtable.lock import StateLock\n"
     "lock = StateLock(sys.argv[1]); print('held', flush=True); sys.stdin.read()\n"
@@ -23,7 +25,7 @@ HOLD = (
 
 def holder(path: Path) -> subprocess.Popen[str]:
     child = subprocess.Popen(
-        [sys.executable, "-c", HOLD, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLD, path], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert child.stdout is not None
     assert child.stdout.readline() == "held\n"
