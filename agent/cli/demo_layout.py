@@ -14,7 +14,6 @@ import contextlib
 import dataclasses
 import json
 import secrets
-import socket
 import string
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,8 +24,7 @@ from typing import Any
 
 import click
 
-from agent.cli import CommandFailed
-from agent.cli.exit_codes import ExitCode
+from agent.cli.demo_ports import DEFAULT_PORT_BASE, HOST, check_free, dashboard_ports, dashboards_beside, rpc_ports
 from config.errors import ConfigError
 from config.load import load_agent_config, load_secret, load_topology
 from config.model import ReplicaSet, Secret
@@ -34,12 +32,9 @@ from config.topology import TOPOLOGY_KINDS, TopologyKind, new_replica_set
 from config.write import SECRET_MODE, agent_text, secret_text, topology_text, write_file
 
 SET_NAME = "demo"
-HOST = "127.0.0.1"
 MAX_MEMBERS = len(string.ascii_lowercase)
 DEFAULT_MEMBERS = 2
 DEFAULT_TOPOLOGY: TopologyKind = "full-mesh"
-DEFAULT_PORT_BASE = 28700
-DASHBOARD_OFFSET = 1000
 DEFAULT_AGING_S = 3.0
 _COMMENT = "Written by `frs demo`."
 
@@ -152,8 +147,8 @@ def _make(options: DemoOptions) -> Demo:
     kind = options.topology if options.topology is not None else DEFAULT_TOPOLOGY
     names = string.ascii_lowercase[:count]
     base = options.port_base if options.port_base is not None else DEFAULT_PORT_BASE
-    ports = _rpc_ports(names, base)
-    dashboards = _dashboard_ports(names, options.dashboard_port, _above(ports), ports)
+    ports = rpc_ports(names, base)
+    dashboards = dashboard_ports(names, options.dashboard_port, dashboards_beside(ports), ports)
     replica_set = new_replica_set(SET_NAME, [(name, HOST, port) for name, port in zip(names, ports)], kind)
     demo = _demo(options, replica_set, dashboards, Secret("FRS", "frs", secrets.token_urlsafe(24)))
     for member in demo.members:
@@ -172,16 +167,16 @@ def _reopen(options: DemoOptions) -> Demo:
     before = {name: load_agent_config(options.directory / name / "agent.toml") for name in names}
     old_ports = [member.port for member in replica_set.members.values()]
     if options.port_base is not None and options.port_base != old_ports[0]:
-        ports = _rpc_ports(names, options.port_base)
+        ports = rpc_ports(names, options.port_base)
     else:
         ports = old_ports
-        _check_free(names, ports, "RPC", "--port-base")
+        check_free(names, ports, "RPC", "--port-base")
     members = {
         name: dataclasses.replace(member, port=port) for (name, member), port in zip(replica_set.members.items(), ports)
     }
     replica_set = dataclasses.replace(replica_set, members=MappingProxyType(members))
     preferred = [before[name].dashboard_port or 0 for name in names]
-    dashboards = _dashboard_ports(names, options.dashboard_port, preferred, ports)
+    dashboards = dashboard_ports(names, options.dashboard_port, preferred, ports)
     demo = _demo(options, replica_set, dashboards, secret)
     for member, old_dashboard in zip(demo.members, preferred):
         _make_folders(member)
@@ -260,68 +255,6 @@ def _write_agent_file(member: DemoMember, aging_s: float) -> None:
 
 def _write_topology(demo: Demo) -> None:
     write_file(demo.topology_file, topology_text([demo.set], f"{_COMMENT} Shared by all members."))
-
-
-def _above(ports: list[int]) -> list[int]:
-    """Where the dashboards go when the command line leaves it open: at a distance from the RPC ports."""
-    return [port + DASHBOARD_OFFSET if port + DASHBOARD_OFFSET < 65536 else 0 for port in ports]
-
-
-def _rpc_ports(names: Iterable[str], base: int) -> list[int]:
-    return _consecutive(list(names), base, "RPC", "--port-base")
-
-
-def _dashboard_ports(names: Iterable[str], base: int | None, preferred: list[int], taken: list[int]) -> list[int]:
-    """The ports asked for; else those preferred, each replaced by a free one where it is in use."""
-    names = list(names)
-    if base is not None:
-        ports = _consecutive(names, base, "dashboard", "--dashboard-port")
-        if overlap := sorted(set(ports) & set(taken)):
-            raise click.UsageError(
-                f"port {overlap[0]} would be an RPC port and a dashboard's; choose another --dashboard-port"
-            )
-        return ports
-    with contextlib.ExitStack() as held:
-        result = []
-        for port in preferred:
-            found = None if port in taken else _bind(held, port)
-            while found is None or found in taken:
-                found = _bind(held, 0)
-            result.append(found)
-        return result
-
-
-def _consecutive(names: list[str], base: int, what: str, option: str) -> list[int]:
-    if base == 0:
-        with contextlib.ExitStack() as held:
-            return [port for _ in names if (port := _bind(held, 0)) is not None]
-    ports = list(range(base, base + len(names)))
-    if ports[-1] > 65535:
-        raise click.UsageError(f"{option} {base} leaves no room for {len(names)} ports up to 65535")
-    _check_free(names, ports, what, option)
-    return ports
-
-
-def _check_free(names: Iterable[str], ports: Iterable[int], what: str, option: str) -> None:
-    with contextlib.ExitStack() as held:
-        for name, port in zip(names, ports):
-            if _bind(held, port) is None:
-                raise CommandFailed(
-                    f"port {port} on {HOST} ({what} of member {name}) is in use; choose others with {option}",
-                    ExitCode.FAILURE,
-                )
-
-
-def _bind(held: contextlib.ExitStack, port: int) -> int | None:
-    """Takes `port` (0: any free one) for as long as `held` lasts; None where it is in use."""
-    listener = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((HOST, port))
-        listener.listen(1)
-    except OSError:
-        return None
-    return int(listener.getsockname()[1])
 
 
 def tail(path: Path, lines: int) -> Iterator[str]:
