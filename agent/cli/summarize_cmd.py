@@ -27,12 +27,13 @@ def summarize(samples: tuple[Path, ...], output: Path, master: str) -> None:
     Exits with 2 when there is no sample, and with 3 when PySpark or Java is missing.
     """
     from agent.counters import summary as job
+    from agent.counters.samples import sample_files
 
     def say(text: str) -> None:
         click.echo(f"frs summarize: {text}", err=True)
 
     try:
-        job.sample_files(samples)  # before the seconds that Spark takes to start
+        sample_files(samples)  # before the seconds that Spark takes to start
         say(f"starting Spark ({master})")
         with job.spark_session(master) as spark:
             job.summarize(spark, samples, output, say)

@@ -121,9 +121,7 @@ async def test_an_instance_added_later_begins_with_its_zero(bench: Bench) -> Non
     assert [(row["seq"], row["counters"]) for row in rows] == [(1, {}), (2, {"Joins": 1})]
 
 
-async def test_gauges_stand_beside_the_counters_and_may_fail(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_gauges_stand_beside_the_counters_and_may_fail(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     answers: list[Mapping[str, Mapping[str, int]] | Exception] = [
         {"docs": {"Backlog": 4}, "gone": {"Backlog": 9}},
         OSError("no"),
