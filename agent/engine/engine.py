@@ -64,10 +64,10 @@ class Engine:
         ctx.vv = store.vv_get()
         ctx.online = config.primary or store.meta_get(_ONLINE) is not None
         self.outbound = Outbound(ctx)
-        self.out_sessions = OutboundSessions(ctx, self.outbound.joined)
+        self.out_sessions = OutboundSessions(ctx, self.outbound.joined, self.outbound.unjoined)
         for session in self.out_sessions.sessions.values():
             self.outbound.add(session)
-        self.in_sessions = InboundSessions(ctx, self._inbound_joined)
+        self.in_sessions = InboundSessions(ctx, self._inbound_joined, self._inbound_unjoined)
         self.inbound = Inbound(ctx, self.in_sessions.sessions)
         self.local = LocalChanges(ctx, self.outbound)
         self.installs = Installs(ctx, self.inbound, self.outbound, self.local)
@@ -122,6 +122,8 @@ class Engine:
     def next_deadline(self) -> int | None:
         """When the next Tick is wanted, as a FILETIME; None for never."""
         times = [s.deadline for s in self.in_sessions.sessions.values() if s.deadline]
+        if self.ctx.online:
+            times += [s.deadline for s in self.out_sessions.sessions.values() if s.deadline]
         times += [self.inbound.entries[k].retry_at for k in self.inbound.waiting if k in self.inbound.entries]
         times.append(self._trim_at or self.ctx.now + SECOND)
         return min(times)
@@ -180,9 +182,8 @@ class Engine:
         """CMD_UNJOIN_REMOTE: tear the connection's session down (3.3.4.4.13)."""
         if session.cxtion.guid in self.out_sessions.sessions:
             self.out_sessions.unjoin(session, "the partner unjoined")
-            self.outbound.unjoined(session)
         else:
-            self._inbound_unjoined(session, "the partner unjoined")
+            self.in_sessions.unjoin(session, "the partner unjoined")
 
     # -- other events --
 
@@ -190,14 +191,12 @@ class Engine:
         for session in self.out_sessions.sessions.values():
             if session.cxtion.partner.guid == event.partner:
                 self.out_sessions.unjoin(session, event.error)
-                self.outbound.unjoined(session)
         for session in self.in_sessions.sessions.values():
             if session.cxtion.partner.guid == event.partner:
-                self._inbound_unjoined(session, event.error)
+                waiting = session.deadline > self.ctx.now and not session.joined
+                self.in_sessions.unjoin(session, event.error, retry=not waiting)
 
-    def _inbound_unjoined(self, session: Session, why: str) -> None:
-        was_waiting = session.deadline > self.ctx.now and not session.joined
-        self.in_sessions.unjoin(session, why, retry=not was_waiting)
+    def _inbound_unjoined(self, session: Session) -> None:
         for entry in self.inbound.unjoined(session):
             self.installs.advance(entry)
 
@@ -240,6 +239,7 @@ class Engine:
     def _tick(self, _: Tick) -> None:
         ctx = self.ctx
         self.in_sessions.tick()
+        self.out_sessions.tick()
         for entry in self.inbound.due():
             if entry.attempts >= 3:
                 self.installs.pass_on_behind(entry)

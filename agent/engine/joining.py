@@ -64,9 +64,12 @@ class Session:
 class InboundSessions:
     """The downstream end of every inbound connection."""
 
-    def __init__(self, ctx: Context, on_joined: Callable[[Session], None]) -> None:
+    def __init__(
+        self, ctx: Context, on_joined: Callable[[Session], None], on_unjoined: Callable[[Session], None]
+    ) -> None:
         self.ctx = ctx
         self.on_joined = on_joined
+        self.on_unjoined = on_unjoined
         self.sessions: dict[bytes, Session] = {}
         for cxtion in ctx.config.cxtions:
             if cxtion.inbound:
@@ -95,7 +98,6 @@ class InboundSessions:
             self.unjoin(session, "the partner starts a new session", retry=False)
         session.state = JoinState.JOINING
         session.join_guid = ctx.new_guid()
-        session.interval = ctx.limits.first_join_interval
         session.deadline = ctx.now + session.interval
         answer = ctx.packet(session.cxtion, c.CMD_JOINING, session.join_guid, session.last_join_time)
         answer.vvector = [Gvsn(vsn, guid) for guid, vsn in sorted(ctx.vv.items())]
@@ -144,13 +146,15 @@ class InboundSessions:
     def unjoin(self, session: Session, why: str, *, retry: bool = True) -> None:
         """End the session. It is asked for again after the interval, unless the caller does that itself."""
         ctx = self.ctx
-        if session.joined:
-            ctx.count_both(session.cxtion, "Unjoins")
+        was_joined = session.joined
         session.state = JoinState.UNJOINED
         session.last_error = why
         if retry:
             session.deadline = ctx.now + session.interval
             session.interval = min(session.interval * 2, ctx.limits.max_join_interval)
+        if was_joined:
+            ctx.count_both(session.cxtion, "Unjoins")
+            self.on_unjoined(session)
 
     def tick(self) -> None:
         """Ask again where a time limit has passed."""
@@ -162,14 +166,20 @@ class InboundSessions:
 class OutboundSessions:
     """The upstream end of every outbound connection."""
 
-    def __init__(self, ctx: Context, on_joined: Callable[[Session, bool], None]) -> None:
+    def __init__(
+        self,
+        ctx: Context,
+        on_joined: Callable[[Session, bool], None],
+        on_unjoined: Callable[[Session], None],
+    ) -> None:
         self.ctx = ctx
         self.on_joined = on_joined
+        self.on_unjoined = on_unjoined
         self.sessions: dict[bytes, Session] = {}
         for cxtion in ctx.config.cxtions:
             if not cxtion.inbound:
                 row = ctx.store.cxtion_get(cxtion.guid)
-                session = Session(cxtion)
+                session = Session(cxtion, interval=ctx.limits.first_join_interval)
                 if row is not None and row.vvjoin_done:
                     session.last_join_time = row.last_join_time
                 self.sessions[cxtion.guid] = session
@@ -178,6 +188,7 @@ class OutboundSessions:
         """Tell the downstream partner that a Join may start: in answer, or of our own accord (3.3.4.6)."""
         ctx = self.ctx
         session.state = JoinState.START_JOIN
+        session.deadline = 0
         ctx.count_both(session.cxtion, "Join Notifications Sent")
         ctx.send(session.cxtion, ctx.packet(session.cxtion, c.CMD_START_JOIN, ZERO_GUID, NEVER))
 
@@ -215,14 +226,30 @@ class OutboundSessions:
         if c.COMPRESSION_ZSTD in session.compressions:
             ctx.ours.add(session.cxtion.partner.guid)
         session.state = JoinState.JOINED
+        session.deadline = 0
+        session.interval = ctx.limits.first_join_interval
         ctx.count_both(session.cxtion, "Joins")
         session.joined_time = ctx.now
         ctx.send(session.cxtion, session.packet(ctx, c.CMD_JOINED))
         self.on_joined(session, vvjoin)
 
     def unjoin(self, session: Session, why: str) -> None:
-        """End the session; the downstream partner asks for the next one."""
-        if session.joined:
-            self.ctx.count_both(session.cxtion, "Unjoins")
+        """End the session. The downstream partner asks for the next one; if it does not know that this one
+        is over, CMD_START_JOIN tells it, after a doubling interval."""
+        ctx = self.ctx
+        was_joined = session.joined
         session.state = JoinState.UNJOINED
         session.last_error = why
+        if was_joined:
+            ctx.count_both(session.cxtion, "Unjoins")
+            self.on_unjoined(session)
+        if session.deadline <= ctx.now:
+            session.deadline = ctx.now + session.interval
+            session.interval = min(session.interval * 2, ctx.limits.max_join_interval)
+
+    def tick(self) -> None:
+        """Offer a Join again where a time limit has passed."""
+        if self.ctx.online:
+            for session in self.sessions.values():
+                if session.deadline and session.deadline <= self.ctx.now:
+                    self.start_join(session)

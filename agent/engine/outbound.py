@@ -229,13 +229,16 @@ class Outbound:
         self._acknowledge(self.flows[session.cxtion.guid], seq, packet.co_guid or b"")
 
     def _acknowledge(self, flow: Flow, seq: int, co_guid: bytes) -> None:
-        for waiting in (flow.vvjoin_unacked, flow.unacked):
-            if waiting.get(seq) != co_guid:  # it may answer a number of an earlier session
-                seq = next((number for number, guid in waiting.items() if guid == co_guid), seq)
-        if flow.vvjoin_unacked.get(seq) == co_guid:
-            del flow.vvjoin_unacked[seq]
+        # A folder goes out twice in a VVJoin (see vvjoin), and one answer may stand for both; an answer may
+        # also name the number of an earlier session. The change order's GUID is what counts.
+        found = [number for number, guid in flow.vvjoin_unacked.items() if guid == co_guid]
+        for number in found:
+            del flow.vvjoin_unacked[number]
+        if found:
             self.ctx.out.append(DropStage(co_guid))
-        elif flow.unacked.get(seq) == co_guid:
+        if flow.unacked.get(seq) != co_guid:
+            seq = next((number for number, guid in flow.unacked.items() if guid == co_guid), 0)
+        if seq:
             del flow.unacked[seq]
             self._advance(flow)
         self.pump(flow)

@@ -64,6 +64,10 @@ def vvjoin_guid(record: IDRecord) -> bytes:
 
 
 def _change_order(ctx: Context, record: IDRecord, extra: int) -> ChangeOrder:
+    if record.originator_vsn > ctx.vv.get(record.originator_guid, 0):
+        # Carried out here while an earlier change of that originator is not: the partner must not believe
+        # that it has everything up to this one either (3.1.1.10.5).
+        extra = c.CO_FLAG_SKIP_VV_UPDATE
     flags = fl.VVJOIN | extra
     if record.deleted:
         command, content = c.CO_LOCATION_DELETE, 0
