@@ -113,8 +113,7 @@ def tables(results: Sequence[Result], peers: Sequence[Peer], sizes: Sizes, repea
     ]
     how = f"median of {repeats} runs (least-most)" if repeats > 1 else "one run"
     lines = [
-        f"Wall seconds, {how}; peak resident memory of both ends together. "
-        "Every figure is of trees equal by SHA-256.",
+        f"Wall seconds, {how}; peak resident memory of both ends together. Every figure is of trees equal by SHA-256.",
         "",
         row(["", *labels]),
         row(["---"] * (len(labels) + 1)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -14,13 +15,14 @@ from bench.peers.base import Peer, first_version, until
 from bench.processes import Daemon, Failed, free_ports
 
 
-def program() -> str:
-    """The ``frs`` command: beside the running Python, else on the path."""
+def program() -> list[str]:
+    """How ``frs`` is called: installed beside the running Python, else the sources that this file belongs to."""
     beside = Path(sys.executable).with_name("frs")
-    found = str(beside) if beside.exists() else shutil.which("frs")
-    if not found:
+    if beside.exists():
+        return [os.fspath(beside)]
+    if importlib.util.find_spec("agent.cli") is None:
         raise Failed("frs is not installed: pip install .")
-    return found
+    return [sys.executable, "-m", "agent.cli"]
 
 
 class Frs(Peer):
@@ -31,12 +33,12 @@ class Frs(Peer):
     """
 
     key = "frs"
-    fsyncs = True
     seals = True
 
-    def __init__(self, aging: float = 3) -> None:
+    def __init__(self, aging: float = 3, *, fsync: bool = True) -> None:
         super().__init__()
         self.aging = aging
+        self.fsyncs = fsync
         self.daemons: dict[str, Daemon] = {}
         self.demo: Daemon | None = None
         self.folder = Path()
@@ -44,7 +46,7 @@ class Frs(Peer):
 
     @property
     def label(self) -> str:
-        return f"frs, aging {self.aging:g} s"
+        return f"frs, aging {self.aging:g} s" + ("" if self.fsyncs else ", no fsync")
 
     def missing(self) -> str | None:
         try:
@@ -54,7 +56,7 @@ class Frs(Peer):
         return None
 
     def version(self) -> str:
-        return first_version([program(), "--version"])
+        return first_version([*program(), "--version"])
 
     def config(self, member: str) -> Path:
         """The configuration file of ``member``."""
@@ -67,6 +69,10 @@ class Frs(Peer):
         self.port = free_ports(4)
         self.start_both()
         self.stop()
+        if not self.fsyncs:
+            for member in "ab":
+                text = self.config(member).read_text()
+                self.config(member).write_text(text.replace("[replication]", "[replication]\nfsync = false"))
 
     def start_both(self) -> None:
         """Start the demo and return when it says ``ready``."""
@@ -74,7 +80,7 @@ class Frs(Peer):
         log.unlink(missing_ok=True)
         self.demo = demo = Daemon(
             [
-                program(),
+                *program(),
                 "demo",
                 *("--dir", str(self.folder)),
                 *("--members", "2"),
@@ -94,10 +100,8 @@ class Frs(Peer):
 
     def forget_far(self) -> None:
         """Make b a member that has never run: no database, no staging area, an empty root (while stopped)."""
-        for folder, keep in ((self.folder / "b" / "state", ("secret",)), (self.far, ())):
+        for folder in (self.folder / "b" / "state", self.far):
             for entry in list(folder.iterdir()):
-                if any(word in entry.name for word in keep):
-                    continue
                 if entry.is_dir() and not entry.is_symlink():
                     shutil.rmtree(entry)
                 else:
@@ -105,7 +109,7 @@ class Frs(Peer):
 
     def _ask(self, member: str, *command: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [program(), *command, "--config", str(self.config(member))],
+            [*program(), *command, "--config", str(self.config(member))],
             capture_output=True,
             text=True,
             check=False,
@@ -127,7 +131,7 @@ class Frs(Peer):
     def start(self, member: str, prefix: tuple[str, ...] = ()) -> Daemon:
         """Start one member with ``frs run``, behind the command ``prefix`` if given."""
         self.daemons[member] = Daemon(
-            [*prefix, program(), "run", "--config", str(self.config(member))], self.base / f"{member}.log"
+            [*prefix, *program(), "run", "--config", str(self.config(member))], self.base / f"{member}.log"
         )
         return self.daemons[member]
 

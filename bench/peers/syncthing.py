@@ -62,9 +62,7 @@ class Syncthing(Peer):
         for side in "AB":
             (base / side / ".stfolder").mkdir(parents=True)
             home = f"--home={base / ('home' + side)}"
-            subprocess.run(
-                ["syncthing", "generate", home, "--no-default-folder"], check=True, capture_output=True
-            )
+            subprocess.run(["syncthing", "generate", home, "--no-default-folder"], check=True, capture_output=True)
             told = subprocess.run(
                 ["syncthing", "serve", home, "--device-id"], check=True, capture_output=True, text=True
             )

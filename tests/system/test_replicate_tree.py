@@ -1,0 +1,267 @@
+"""A real tree put into one member's root appears in the other's, and follows edits on both sides."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.system.corpora import (
+    Plan,
+    differences,
+    every_kind,
+    every_name,
+    set_attribute,
+    snapshot,
+    sparse,
+    standard_library,
+    system_documents,
+)
+from tests.system.demo import Demo, compare_trees
+
+
+def populate(model: Path, root: Path) -> None:
+    """Copy the model into a member's root with everything that belongs to it."""
+    subprocess.run(["cp", "-a", f"{model}/.", os.fspath(root)], check=True)
+
+
+def check_all(demo: Demo, model: Path) -> None:
+    """Wait, then compare every member with the model and with member a, times included."""
+    demo.wait_converged()
+    want = snapshot(model)
+    first = demo.members["a"].root
+    for name, member in demo.members.items():
+        assert differences(want, snapshot(member.root)) == [], f"member {name} against the model"
+        assert differences(snapshot(first, times=True), snapshot(member.root, times=True)) == [], (
+            f"member {name} against member a"
+        )
+        assert compare_trees(first, member.root) == [], f"member {name} against member a"
+
+
+def own_part(root: Path, part: str) -> dict[str, object]:
+    """What the writer of ``part`` has there, to the nanosecond."""
+    return dict(snapshot(root / part, times=True, granularity=1))
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """The unreplicated folder that says what every root must hold."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.slow
+def test_a_real_tree_and_edits_on_both_sides(tmp_path: Path, model: Path) -> None:
+    """The library at a, documents at b; then five rounds of changes on both sides at once."""
+    standard_library(model / "west")
+    system_documents(model / "east")
+    with Demo(tmp_path / "demo", members=2, aging=0.3) as demo:
+        a, b = demo.members["a"].root, demo.members["b"].root
+        shutil.copytree(model / "west", a / "west", symlinks=True)
+        shutil.copytree(model / "east", b / "east", symlinks=True)
+        check_all(demo, model)
+
+        for seed in range(5):
+            at_a, at_b = Plan(model), Plan(model)
+            at_a.at_random(random.Random(f"a {seed}"), "west", 60)
+            at_b.at_random(random.Random(f"b {seed}"), "east", 60)
+            at_a.apply(a)
+            at_b.apply(b)
+            mine, yours = own_part(a, "west"), own_part(b, "east")
+            check_all(demo, model)
+            assert own_part(a, "west") == mine, f"round {seed}: replication touched what a alone wrote"
+            assert own_part(b, "east") == yours, f"round {seed}: replication touched what b alone wrote"
+
+
+@pytest.mark.slow
+def test_folders_are_renamed_moved_removed_and_refilled(tmp_path: Path, model: Path) -> None:
+    """Whole trees change places, in one round each so that many changes age together."""
+    standard_library(model / "lib")
+    with Demo(tmp_path / "demo", members=2, aging=0.3) as demo:
+        a, b = demo.members["a"].root, demo.members["b"].root
+        populate(model, a)
+        check_all(demo, model)
+
+        def round_of(root: Path, plan: Plan) -> None:
+            plan.apply(root)
+            check_all(demo, model)
+
+        plan = Plan(model)
+        plan.rename("lib/email", "lib/post")
+        plan.rename("lib/xml/dom", "lib/dom")
+        plan.rename("lib/json", "lib/post/json")
+        plan.write("lib/post/json/new.py", b"made after two moves\n")
+        round_of(a, plan)
+
+        plan = Plan(model)
+        plan.swap("lib/http", "lib/html")
+        plan.swap("lib/urllib/parse.py", "lib/urllib/error.py")
+        plan.rename("lib/post", "lib/email")
+        round_of(b, plan)
+
+        plan = Plan(model)
+        plan.rename("lib/unittest", "lib/logging/unittest")
+        plan.rename("lib/logging", "lib/wsgiref/logging")
+        plan.rename("lib/wsgiref/logging/unittest", "lib/unittest")
+        plan.remove("lib/encodings")
+        plan.make_folder("lib/encodings")
+        plan.write("lib/encodings/utf_8.py", b"another one\n")
+        round_of(a, plan)
+
+        plan = Plan(model)
+        plan.remove("lib/asyncio")
+        plan.write("lib/asyncio", b"now a file\n")
+        plan.remove("lib/zoneinfo")
+        plan.link("lib/zoneinfo", "email")
+        plan.remove("lib/decode.py")
+        plan.make_folder("lib/decode.py")
+        plan.write("lib/decode.py/inside", b"x")
+        plan.link("lib/urllib/error.py", "parse.py")
+        round_of(b, plan)
+
+        plan = Plan(model)
+        plan.copy("lib/email", "lib/email copied")
+        plan.copy("lib/email/header.py", "lib/header copied.py")
+        plan.append("lib/header copied.py", b"# only in the copy\n")
+        plan.copy("lib/email", "lib/to be moved")
+        plan.rename("lib/to be moved", "lib/xml/moved")
+        round_of(a, plan)
+
+        plan = Plan(model)
+        plan.remove("lib")
+        round_of(b, plan)
+        assert list(a.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_names_and_kinds_of_every_sort(tmp_path: Path, model: Path) -> None:
+    """Every odd name, mode, time, attribute, hole, link; made at a, changed at b."""
+    every_name(model / "names")
+    every_kind(model / "kinds")
+    with Demo(tmp_path / "demo", members=2, aging=0.3) as demo:
+        a, b = demo.members["a"].root, demo.members["b"].root
+        populate(model, a)
+        check_all(demo, model)
+        assert (b / "kinds/sparse").stat().st_blocks * 512 < 1 << 20, "the hole was filled"
+        assert (b / "kinds/all hole").stat().st_blocks * 512 < 1 << 20, "the hole was filled"
+
+        plan = Plan(model)
+        for name in sorted(os.listdir(model / "names/files"), key=os.fsencode)[::2]:
+            plan.append(f"names/files/{name}", b"and more\n")
+        for name in sorted(os.listdir(model / "names/folders"), key=os.fsencode)[1::2]:
+            plan.remove(f"names/folders/{name}")
+        plan.rename("names/files/README", "names/files/rEADME")
+        plan.swap("names/files/readme", "names/files/ReadMe")
+        plan.rename("names/files/" + "x" * 255, "names/files/" + "y" * 255)
+        plan.chmod("kinds/modes/600", 0o640)
+        plan.chmod("kinds/modes/444", 0o755)
+        plan.chmod("kinds/modes/folder 755", 0o750)
+        plan.touch("kinds/times/epoch", 1_600_000_000 * 10**9)
+        plan.touch("kinds/times/future", 10**9)
+        plan.attribute("kinds/attributes/file", "user.comment", b"changed")
+        plan.attribute("kinds/attributes/file", "user.binary", None)
+        plan.attribute("kinds/attributes/file", "user.long", None)
+        plan.attribute("kinds/attributes", "user.new", b"on a folder")
+        plan.overwrite("kinds/sparse", 1 << 20, b"an island")
+        plan.truncate("kinds/65537 bytes", 10)
+        plan.truncate("kinds/1 bytes", 100_000)
+        plan.truncate("kinds/zeros", 0)
+        plan.write("kinds/empty file", b"no longer")
+        plan.append("kinds/linked one", b"seen through all three names")
+        plan.remove("kinds/empty folder/in an empty folder")
+        plan.make_folder("kinds/another empty folder")
+        plan.apply(b)
+        check_all(demo, model)
+
+
+@pytest.mark.slow
+def test_a_tree_that_is_there_before_the_first_start(tmp_path: Path, model: Path) -> None:
+    """What a has before it ever ran reaches b by the initial sync; what changed while both were down, too."""
+    standard_library(model / "lib")
+    root = tmp_path / "demo" / "a" / "root"
+    root.mkdir(parents=True)
+    populate(model, root)
+    with Demo(tmp_path / "demo", members=2, aging=0.3) as demo:
+        check_all(demo, model)
+    plan = Plan(model)
+    plan.at_random(random.Random("while down"), "lib", 80)
+    plan.rename("lib/email", "lib/renamed while down")
+    plan.remove("lib/xml")
+    plan.apply(root)
+    with Demo(tmp_path / "demo", members=2, aging=0.3) as demo:
+        check_all(demo, model)
+
+
+@pytest.mark.slow
+def test_a_file_under_steady_writing_never_arrives_torn(tmp_path: Path, model: Path) -> None:
+    """b only ever shows states that the file really had at a.
+
+    The file is written over from its start again and again, each time with the next letter: at any instant it is
+    a run of one letter and then the rest of the letter before. Two reads of different instants glued together
+    would show another order.
+    """
+    letters = bytes(range(33, 127))
+    blocks, size = 64, 1 << 20
+    with Demo(tmp_path / "demo", members=2, aging=0.1) as demo:
+        a, b = demo.members["a"].root / "steady", demo.members["b"].root / "steady"
+        a.write_bytes(letters[-1:] * size)
+        demo.wait_converged()
+        seen: set[bytes] = set()
+        last = b""
+        for turn in range(400):
+            last = letters[turn % len(letters)].to_bytes()
+            with open(a, "r+b", buffering=0) as stream:
+                for _ in range(blocks):
+                    stream.write(last * (size // blocks))
+                    seen.add(b.read_bytes())
+            if len(seen) > 5:
+                break
+        demo.wait_converged()
+        for state in seen:
+            new = state[:1]
+            old = letters[(letters.index(new) - 1) % len(letters)].to_bytes()
+            rest = state.lstrip(new)
+            assert len(state) == size, "b showed a part of a file"
+            assert rest.strip(old) == b"", "b showed a state that a never had"
+        (model / "steady").write_bytes(last * size)
+        check_all(demo, model)
+
+
+def test_attributes_and_holes_are_noticed_by_the_comparison(tmp_path: Path) -> None:
+    """The comparison that the other tests rely on sees each kind of difference on trees made by hand."""
+    changes = {
+        "content": lambda root: (root / "kinds/text").write_bytes(b"compressiblE " * 50_000),
+        "mode": lambda root: (root / "kinds/modes/644").chmod(0o600),
+        "folder mode": lambda root: (root / "kinds/modes/folder 755").chmod(0o711),
+        "time": lambda root: os.utime(root / "kinds/times/epoch", ns=(100, 100)),
+        "attribute": lambda root: set_attribute(root / "kinds/attributes/file", "user.empty", b"no"),
+        "folder attribute": lambda root: set_attribute(root / "kinds/attributes", "user.more", b""),
+        "missing file": lambda root: (root / "kinds/empty file").unlink(),
+        "missing folder": lambda root: (root / "kinds/empty folder/in an empty folder").rmdir(),
+        "further file": lambda root: (root / "kinds/.temporary").touch(),
+        "link target": lambda root: _relink(root / "names/links/CON", "elsewhere"),
+        "kind": lambda root: _relink(root / "names/files/CON", "elsewhere"),
+        "name": lambda root: os.rename(root / "names/files/readme", root / "names/files/Readme"),
+    }
+    every_name(tmp_path / "one" / "names")
+    every_kind(tmp_path / "one" / "kinds")
+    sparse(tmp_path / "one" / "hole", 1 << 20)
+    for number, (what, change) in enumerate(changes.items()):
+        other = tmp_path / f"other{number}"
+        other.mkdir()
+        populate(tmp_path / "one", other)
+        assert compare_trees(tmp_path / "one", other) == [], "equal trees are told apart"
+        change(other)
+        assert compare_trees(tmp_path / "one", other) != [], f"{what} goes unnoticed by compare_trees"
+        one, two = snapshot(tmp_path / "one", times=True), snapshot(other, times=True)
+        assert differences(one, two) != [], f"{what} goes unnoticed by snapshot"
+
+
+def _relink(path: Path, target: str) -> None:
+    path.unlink()
+    path.symlink_to(target)
