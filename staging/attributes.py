@@ -1,0 +1,225 @@
+"""Extended attributes of the host as streams, and streams as extended attributes.
+
+What travels, and how:
+
+* `user.NAME` where NAME is a legal EA name: in the EA stream, sorted by name;
+* `user.DosStream.NAME:$DATA`, a value that ends with the zero byte Samba's streams_xattr adds: as the
+  alternate stream `:NAME:$DATA` without that byte;
+* any other `user.*` (names that no EA can have, empty values, more than 64 KiB together): as the alternate
+  stream `:<U+F000>user.NAME:$DATA`;
+* POSIX access control lists and owner, group and mode: in the security descriptor (staging.sd);
+* `user.frs.*` never: the agent's own. `security.*`, `trusted.*`, `system.*` never: they are of the host.
+"""
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from staging import posixacl, sd
+from staging.fsops import Fingerprint
+from staging.sd import Posix
+from staging.streams import (
+    BACKUP_ALTERNATE_DATA,
+    BACKUP_EA_DATA,
+    EA_TOTAL_MAX,
+    Ea,
+    ea_size,
+    encode_eas,
+    narrow,
+    stream,
+    widen,
+)
+
+OWN_PREFIX: Final = b"user.frs."
+# Whoever may write to a file may set its user attributes, so a descriptor kept there is believed only where
+# nobody but this agent's own user can write; root keeps it where only root can.
+DESCRIPTOR_XATTR: Final = "user.frs.security_descriptor"
+TRUSTED_DESCRIPTOR_XATTR: Final = "trusted.frs.security_descriptor"
+_USER: Final = b"user."
+_DOS_STREAM: Final = b"user.DosStream."
+_DATA_TYPE: Final = b":$DATA"
+_GENERIC: Final = "\uf000user."
+_NO_ATTRIBUTES: Final = frozenset({errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+
+_EA_LEGAL: Final = frozenset(range(0x21, 0x7F)) - frozenset(b'"*+,/:;<=>?[\\]|')
+_NOT_IN_STREAM_NAME: Final = frozenset(":/\\" + "".join(map(chr, range(32))))
+_STREAM_NAME_MAX: Final = 255
+XATTR_NAME_MAX: Final = 255
+XATTR_VALUE_MAX: Final = 0x10000
+
+
+@dataclass(slots=True)
+class Attributes:
+    """The extended attributes of one file that matter here.
+
+    `kept` is the descriptor kept in the attribute only root can set, `kept_by_user` the other one.
+    """
+
+    user: dict[bytes, bytes]
+    kept: bytes | None = None
+    kept_by_user: bytes | None = None
+    access: bytes | None = None
+    default: bytes | None = None
+
+
+_NONE: Final = Attributes({})
+
+
+def read(fd: int) -> Attributes:
+    """Reads the attributes of an open file or folder. Raises OSError."""
+    try:
+        names = os.listxattr(fd)
+    except OSError as error:
+        if error.errno in _NO_ATTRIBUTES:
+            return _NONE
+        raise
+    if not names:
+        return _NONE
+    found = Attributes({})
+    for name in names:
+        if name.startswith("user.frs."):
+            if name == DESCRIPTOR_XATTR:
+                found.kept_by_user = os.getxattr(fd, name)
+        elif name == TRUSTED_DESCRIPTOR_XATTR:
+            found.kept = os.getxattr(fd, name)
+        elif name.startswith("user."):
+            found.user[os.fsencode(name)] = os.getxattr(fd, name)
+        elif name == posixacl.ACCESS_XATTR:
+            found.access = os.getxattr(fd, name)
+        elif name == posixacl.DEFAULT_XATTR:
+            found.default = os.getxattr(fd, name)
+    return found
+
+
+def encode(user: dict[bytes, bytes]) -> list[bytes]:
+    """The EA stream and the alternate streams of user attributes, in the one order they always have."""
+    if not user:
+        return []
+    eas: list[Ea] = []
+    alternates: list[tuple[bytes, bytes]] = []
+    room, taken = EA_TOTAL_MAX, set()
+    for attribute in sorted(user):
+        value = user[attribute]
+        dos = _dos_stream_name(attribute, value)
+        if dos is not None:
+            alternates.append((dos, value[:-1]))
+            continue
+        name = attribute[len(_USER) :]
+        size = ea_size(name, value)
+        if value and name and size <= room and name.upper() not in taken and _EA_LEGAL.issuperset(name):
+            eas.append(Ea(name, value))
+            room -= size
+            taken.add(name.upper())
+        else:
+            alternates.append((_wide(_GENERIC + widen(name, _NOT_IN_STREAM_NAME)), value))
+    out = [stream(BACKUP_EA_DATA, encode_eas(eas))] if eas else []
+    out += [stream(BACKUP_ALTERNATE_DATA, value, 0, name) for name, value in sorted(alternates)]
+    return out
+
+
+def _wide(name: str) -> bytes:
+    return f":{name}:$DATA".encode("utf-16-le", "surrogatepass")
+
+
+def _dos_stream_name(attribute: bytes, value: bytes) -> bytes | None:
+    """The stream name of an attribute in the format of Samba's streams_xattr."""
+    if not attribute.startswith(_DOS_STREAM) or not attribute.endswith(_DATA_TYPE) or value[-1:] != b"\0":
+        return None
+    raw = attribute[len(_DOS_STREAM) : -len(_DATA_TYPE)]
+    try:
+        name = raw.decode()
+    except UnicodeDecodeError:
+        return None
+    if not name or name.startswith("\uf000") or not _NOT_IN_STREAM_NAME.isdisjoint(name):
+        return None
+    wide = _wide(name)
+    return wide if len(wide) <= 2 * (_STREAM_NAME_MAX + 7) else None
+
+
+def attribute_of_stream(name: bytes, data: bytes) -> tuple[bytes, bytes] | None:
+    """The attribute that holds an alternate stream; None when none can."""
+    try:
+        text = name.decode("utf-16-le", "surrogatepass")
+    except UnicodeDecodeError:
+        return None
+    if not text.startswith(":") or not text.endswith(":$DATA"):
+        return None
+    text = text[1:-6]
+    try:
+        if text.startswith(_GENERIC):
+            attribute, value = _USER + narrow(text[len(_GENERIC) :]), data
+        else:
+            attribute, value = _DOS_STREAM + text.encode() + _DATA_TYPE, data + b"\0"
+    except ValueError:
+        return None
+    return (attribute, value) if allowed(attribute, value) else None
+
+
+def attribute_of_ea(ea: Ea) -> tuple[bytes, bytes] | None:
+    """The attribute that holds an EA; None when none can."""
+    attribute = _USER + ea.name
+    return (attribute, ea.value) if allowed(attribute, ea.value) else None
+
+
+def allowed(attribute: bytes, value: bytes) -> bool:
+    """Whether an attribute from a staging file may be set: never one of the agent's own."""
+    return (
+        len(_USER) < len(attribute) <= XATTR_NAME_MAX
+        and len(value) <= XATTR_VALUE_MAX
+        and b"\0" not in attribute
+        and not attribute.startswith(OWN_PREFIX)
+    )
+
+
+# A descriptor that came from elsewhere, or that could not be applied, and what owner, group, mode and access
+# control lists it is valid for.
+_KEPT: Final = struct.Struct("<BIII8s")
+_KEPT_VERSION: Final = 1
+
+
+def _digest(access: bytes | None, default: bytes | None) -> bytes:
+    if access is None and default is None:
+        return bytes(8)
+    both = (access or b"") + b"|" + (default or b"")
+    return hashlib.blake2b(both, digest_size=8).digest()
+
+
+def keep(descriptor: bytes, mode: int, uid: int, gid: int, access: bytes | None, default: bytes | None) -> bytes:
+    """The value of user.frs.security_descriptor."""
+    return _KEPT.pack(_KEPT_VERSION, mode, uid, gid, _digest(access, default)) + descriptor
+
+
+def only_ours(st: Fingerprint, access: bytes | None) -> bool:
+    """Whether nobody but root and the user of this process can write to the file."""
+    return st.uid == os.geteuid() and not st.mode & 0o022 and access is None
+
+
+def descriptor(st: Fingerprint, found: Attributes) -> bytes:
+    """The security descriptor to send for a file. Raises StagingError when none can be built.
+
+    A kept one is sent on as long as nobody changed owner, group, mode or lists. After a change, owner and
+    group of a kept descriptor of ours still count where they were not what was changed (an agent without the
+    right to give files away must not take them from their owners elsewhere).
+    """
+    if stat.S_ISLNK(st.mode):
+        return sd.build(Posix(sd.SYMLINK_MODE, st.uid, st.gid))
+    uid, gid = st.uid, st.gid
+    kept = found.kept
+    if kept is None and found.kept_by_user is not None and only_ours(st, found.access):
+        kept = found.kept_by_user
+    if kept is not None and len(kept) > _KEPT.size and kept[0] == _KEPT_VERSION:
+        _, mode, kept_uid, kept_gid, digest = _KEPT.unpack_from(kept)
+        data = kept[_KEPT.size :]
+        same_owner, same_group = kept_uid == uid, kept_gid == gid
+        if same_owner and same_group and mode == st.mode and digest == _digest(found.access, found.default):
+            return data
+        ours = sd.parse(data, stat.S_IFMT(st.mode))
+        if ours is not None:
+            uid = ours.uid if same_owner else uid
+            gid = ours.gid if same_group else gid
+    return sd.build(Posix(st.mode, uid, gid, found.access, found.default))

@@ -1,0 +1,167 @@
+"""The compression of staging files: GUIDs of COMM_COMPRESSION_GUID ([MS-FRS1] 2.2.3.6.12) and their codecs.
+
+Blocks of 64 KiB are what a compressor gets; what is decompressed is read in pieces of bounded size, whatever
+the data says. zstd, under a GUID of this project, is one frame over all streams with a window of 2 MiB.
+"""
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import IO, Final, Protocol, cast
+
+import zstandard
+
+from staging import lznt1
+from staging.errors import StagingError
+
+COMPRESSION_NONE: Final = bytes(16)
+COMPRESSION_LZNT1: Final = uuid.UUID("64d2f7d2-2695-436d-8830-8d3c58701e15").bytes_le
+COMPRESSION_ZSTD: Final = uuid.UUID("03944542-3831-44c3-8a5a-8ec2ea63f490").bytes_le
+SUPPORTED: Final = (COMPRESSION_NONE, COMPRESSION_LZNT1, COMPRESSION_ZSTD)
+
+BLOCK: Final = 0x10000
+_ZSTD_LEVEL: Final = 3
+_ZSTD_WINDOW_MAX: Final = 8 << 20
+_READ: Final = 0x40000
+
+Buffer = bytes | bytearray | memoryview
+ReadMore = Callable[[int], bytes]
+
+
+class Compressor(Protocol):
+    """Compresses streams piece by piece; every piece but the last is a multiple of 64 KiB."""
+
+    def block(self, data: Buffer) -> Buffer:
+        """What to write for `data`."""
+
+    def finish(self) -> bytes:
+        """What to write at the end."""
+
+
+class _Stored:
+    def block(self, data: Buffer) -> Buffer:
+        return data
+
+    def finish(self) -> bytes:
+        return b""
+
+
+class _Lznt1(_Stored):
+    def block(self, data: Buffer) -> Buffer:
+        return lznt1.compress(data)
+
+
+class _Zstd:
+    def __init__(self) -> None:
+        self._frame = zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compressobj()
+
+    def block(self, data: Buffer) -> Buffer:
+        return self._frame.compress(data)
+
+    def finish(self) -> bytes:
+        return self._frame.flush()
+
+
+_COMPRESSORS: Final[dict[bytes, Callable[[], Compressor]]] = {
+    COMPRESSION_NONE: _Stored,
+    COMPRESSION_LZNT1: _Lznt1,
+    COMPRESSION_ZSTD: _Zstd,
+}
+
+
+def compressor(compression: bytes) -> Compressor:
+    """A compressor for the streams of one file. Raises StagingError for an unknown GUID."""
+    try:
+        return _COMPRESSORS[compression]()
+    except KeyError:
+        raise _unknown(compression) from None
+
+
+def _unknown(compression: bytes) -> StagingError:
+    return StagingError(f"compression {uuid.UUID(bytes_le=compression)} is unknown")
+
+
+class Decompressor(Protocol):
+    """Reads decompressed data in pieces."""
+
+    def read(self) -> bytes:
+        """The next piece, at most 1 MiB, b"" at the end. Raises StagingError for damaged data."""
+
+
+class _StoredReader:
+    def __init__(self, more: ReadMore) -> None:
+        self._more = more
+
+    def read(self) -> bytes:
+        return self._more(_READ)
+
+
+class _Lznt1Reader:
+    def __init__(self, more: ReadMore) -> None:
+        self._more = more
+        self._data = b""
+        self._used = 0
+        self._ended = False
+
+    def read(self) -> bytes:
+        while True:
+            if self._used < len(self._data):
+                try:
+                    # four times the size is enough for most data; the rest comes with the next calls
+                    room = min(max(4 * (len(self._data) - self._used), lznt1.CHUNK), 4 * _READ)
+                    out, now = lznt1.expand(self._data, self._used, room)
+                except ValueError as error:
+                    raise StagingError(str(error)) from error
+                stuck, self._used = now == self._used, now
+                if out:
+                    return out
+                if stuck and self._ended:
+                    raise StagingError("LZNT1: the last chunk is cut short")
+            elif self._ended:
+                return b""
+            more = self._more(_READ)
+            self._ended = not more
+            self._data = self._data[self._used :] + more if self._used < len(self._data) else more
+            self._used = 0
+
+
+class _ZstdReader:
+    def __init__(self, more: ReadMore) -> None:
+        self._source = _Source(more)
+        self._reader = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX).stream_reader(
+            cast(IO[bytes], self._source), read_size=_READ, read_across_frames=True
+        )
+
+    def read(self) -> bytes:
+        try:
+            return self._reader.read(_READ)
+        except zstandard.ZstdError as error:
+            raise StagingError(str(error)) from error
+
+
+class _Source:
+    """What zstandard reads from."""
+
+    def __init__(self, more: ReadMore) -> None:
+        self._more = more
+
+    def read(self, size: int) -> bytes:
+        return self._more(size)
+
+
+_DECOMPRESSORS: Final[dict[bytes, Callable[[ReadMore], Decompressor]]] = {
+    COMPRESSION_NONE: _StoredReader,
+    COMPRESSION_LZNT1: _Lznt1Reader,
+    COMPRESSION_ZSTD: _ZstdReader,
+}
+
+
+def decompressor(compression: bytes, more: ReadMore) -> Decompressor:
+    """A reader of decompressed data; `more(n)` gives up to n bytes of the staging file, b"" at its end.
+
+    Raises StagingError for an unknown GUID.
+    """
+    try:
+        return _DECOMPRESSORS[compression](more)
+    except KeyError:
+        raise _unknown(compression) from None
