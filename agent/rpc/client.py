@@ -263,6 +263,12 @@ class _Association(PduProtocol):
             call = self._pending.pop(header.call_id, None)
             if call is None:
                 raise RpcProtocolError("a fault for no call")
+            if header.auth_length:  # seldom, but then it takes part in the numbering of the signatures
+                try:
+                    open_call(pdu, p.FAULT.size, header.auth_length, self._protection)
+                except RpcAuthError as error:
+                    self.fail(error)
+                    return
             if not call.future.done():
                 status = p.FAULT.unpack_from(pdu)[-1]
                 done = not header.flags & c.PFC_DID_NOT_EXECUTE
