@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import struct
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from agent.wire.constants import CHANGE_ORDER_SIZE, MAX_FILE_NAME_UNITS
@@ -78,9 +79,12 @@ class ChangeOrder:
         return self.location_cmd >> 1 & 0xF
 
     def replace(self, **changes: Any) -> ChangeOrder:
-        """A copy with some fields changed and all ignored bytes zero."""
-        changes.setdefault("raw_rest", None)
-        return dataclasses.replace(self, **changes)
+        """A copy with some fields changed and all ignored bytes zero; AttributeError for a name that is no
+        field."""
+        copy = ChangeOrder(*_meaning(self))
+        for name, value in changes.items():
+            setattr(copy, name, value)
+        return copy
 
     def encode(self) -> bytes:
         """The 0x318 bytes of 2.2.3.2; WireError if a value does not fit, above all a name of more than
@@ -158,6 +162,8 @@ class ChangeOrder:
         return cls(*values)
 
 
+_meaning = attrgetter(*(f.name for f in dataclasses.fields(ChangeOrder) if f.name != "raw_rest"))
+
 _EXTENSION_2 = struct.Struct("<IHHIIIIII16sIIIIQ")
 _EXTENSION_2_FIXED = (72, 2, 0x18, 0x30, 0)
 _EXT_WIN2K = struct.Struct("<IHHIIII16s")
@@ -198,9 +204,7 @@ class CoExtension2(NamedTuple):
         if md5_size != 24 or md5_type != 1:
             raise WireError("DATA_EXTENSION_CHECKSUM", offset + 24, f"size {md5_size}, type {md5_type}")
         if retry_size != 24 or retry_type != 2:
-            raise WireError(
-                "DATA_EXTENSION_RETRY_TIMEOUT", offset + 48, f"size {retry_size}, type {retry_type}"
-            )
+            raise WireError("DATA_EXTENSION_RETRY_TIMEOUT", offset + 48, f"size {retry_size}, type {retry_type}")
         return cls(checksum, retries, first_try, major)
 
 

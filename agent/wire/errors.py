@@ -19,7 +19,3 @@ class WireError(ValueError):
     def __str__(self) -> str:
         where = f" at byte {self.offset}" if self.offset >= 0 else ""
         return f"{self.element}{where}: {self.message}"
-
-    def shifted(self, base: int) -> WireError:
-        """The same error seen from a buffer in which this one begins at byte ``base``."""
-        return WireError(self.element, self.offset + base if self.offset >= 0 else self.offset, self.message)

@@ -103,6 +103,9 @@ def test_replace_leaves_the_original_alone() -> None:
     co = ChangeOrder(file_name="a", flags=1)
     other = co.replace(flags=2, file_name="b")
     assert (co.flags, co.file_name, other.flags, other.file_name) == (1, "a", 2, "b")
+    for name in ("flag", "is_dir"):
+        with pytest.raises(AttributeError):
+            co.replace(**{name: 1})
 
 
 @relaxed

@@ -151,7 +151,8 @@ def test_elements_of_other_commands(command: int) -> None:
         elif comm_type == c.COMM_CO_EXT_WIN2K and c.COMM_CO_EXTENSION_2 in own:
             assert refused(mixed).element == "COMM_CO_EXTENSION_2"
         else:
-            assert refused(mixed).element == NAME[comm_type]
+            error = refused(mixed)
+            assert (error.element, error.offset) == (NAME[comm_type], len(join(elements[:at])))
 
 
 @by_command
@@ -291,9 +292,7 @@ def test_block_does_not_change_with_the_buffer() -> None:
 
 def test_win2k_extension_in_place_of_the_other() -> None:
     for command in (c.CMD_REMOTE_CO, c.CMD_SEND_STAGE, c.CMD_REMOTE_CO_DONE):
-        packet = dataclasses.replace(
-            sample(command), co_extension_2=None, co_ext_win2k=CoExtWin2k(b"\x0b" * 16)
-        )
+        packet = dataclasses.replace(sample(command), co_extension_2=None, co_ext_win2k=CoExtWin2k(b"\x0b" * 16))
         encoded = encode_packet(packet)
         assert [t for t, _ in elements_of(encoded)][-2:] == [c.COMM_CO_EXT_WIN2K, c.COMM_EOP]
         assert decode_packet(encoded) == packet
@@ -342,6 +341,18 @@ def test_what_cannot_be_sent(command: int, change: dict[str, Any], element: str)
         encode_packet(dataclasses.replace(sample(command), **change))
     assert caught.value.element == element
     assert caught.value.offset == -1
+
+
+@pytest.mark.parametrize("comm_type", [c.COMM_TO, c.COMM_FROM, c.COMM_REPLICA, c.COMM_CXTION, c.COMM_BLOCK])
+def test_elements_too_short_for_their_own_lengths(comm_type: int) -> None:
+    """In the middle of the packet and as its last bytes, where a read would go past the end."""
+    elements = elements_of(encode_packet(sample(c.CMD_RECEIVING_STAGE)))
+    at = next(i for i, e in enumerate(elements) if e[0] == comm_type)
+    before, after = elements[:at], elements[at + 1 :]
+    for size in range(4 if comm_type == c.COMM_BLOCK else 26):
+        data = (struct.pack("<I16sI", 16, bytes(16), max(size - 24, 0)) + bytes(2))[:size]
+        for rest in (after, []):
+            assert refused(join([*before, (comm_type, data), *rest])).element == NAME[comm_type]
 
 
 # (element, offset in its data, bytes, offset of the error in its data)

@@ -32,9 +32,7 @@ class Masked(NamedTuple):
 def unmask(text: str) -> Masked:
     """Hex with ``??`` for unknown bytes."""
     pairs = [text[i : i + 2] for i in range(0, len(text), 2)]
-    return Masked(
-        bytes(0 if p == "??" else int(p, 16) for p in pairs), bytes(0 if p == "??" else 1 for p in pairs)
-    )
+    return Masked(bytes(0 if p == "??" else int(p, 16) for p in pairs), bytes(0 if p == "??" else 1 for p in pairs))
 
 
 def load(name: str) -> Any:
@@ -87,9 +85,7 @@ def names(max_units: int) -> st.SearchStrategy[str]:
 
 def plain_names(max_units: int) -> st.SearchStrategy[str]:
     """Names that every decoder of UTF-16 takes."""
-    return st.text(
-        st.characters(min_codepoint=1, max_codepoint=0xFFFD, exclude_categories=("Cs",)), max_size=max_units
-    )
+    return st.text(st.characters(min_codepoint=1, max_codepoint=0xFFFD, exclude_categories=("Cs",)), max_size=max_units)
 
 
 def change_orders(file_names: st.SearchStrategy[str]) -> st.SearchStrategy[ChangeOrder]:
