@@ -108,7 +108,7 @@ class _Lznt1Reader:
             if self._used < len(self._data):
                 try:
                     # four times the size is enough for most data; the rest comes with the next calls
-                    room = min(max(4 * (len(self._data) - self._used), lznt1.CHUNK), 4 * _READ)
+                    room = min(max(4 * (len(self._data) - self._used), BLOCK), 4 * _READ)
                     out, now = lznt1.expand(self._data, self._used, room)
                 except ValueError as error:
                     raise StagingError(str(error)) from error

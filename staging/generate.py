@@ -246,12 +246,14 @@ def _file_or_folder(fd: int, header: StageHeader, out: tuple[int | None, int | N
     st = before.fingerprint
     if stat.S_ISREG(st.mode):
         kind: Kind = "file"
-        settle(max(st.mtime_ns, st.ctime_ns))
-        if open_for_writing(fd):
+        waited = settle(max(st.mtime_ns, st.ctime_ns))
+        written = open_for_writing(fd)
+        if written:
             # pages a writer has mapped are written out, so that a change from now on changes the time stamps
             os.fdatasync(fd)
-        before = fs_stat(fd)
-        st = before.fingerprint
+        if waited or written:
+            before = fs_stat(fd)
+            st = before.fingerprint
     elif stat.S_ISDIR(st.mode):
         kind = "folder"
     else:
