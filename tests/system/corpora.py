@@ -57,7 +57,10 @@ SOME_PACKAGES = (
     "zoneinfo",
 )
 
+#: A campaign (script/campaign) sets these: whole trees, more rounds, another seed.
 FULL = bool(os.environ.get("FRS_FULL_TREES"))
+ROUNDS = int(os.environ.get("FRS_ROUNDS", "3"))
+CHOSEN_SEED = os.environ.get("FRS_SEED", "0")
 
 
 # ---------------------------------------------------------------- real trees
@@ -366,13 +369,19 @@ class Plan:
     model: Path
     steps: list[tuple[str, Operation]] = field(default_factory=list)
 
-    def apply(self, root: Path) -> None:
-        """Carry out all recorded operations on another tree that looks as the model did."""
+    def apply(self, root: Path, *, contested: bool = False) -> int:
+        """Carry out all recorded operations on another tree that looks as the model did; returns how many.
+
+        ``contested``: others change that tree meanwhile, so an operation that is no longer possible is left out.
+        """
+        done = 0
         for text, operation in self.steps:
             try:
                 operation(root)
+                done += 1
             except OSError as error:
-                raise AssertionError(f"cannot {text!a} in {root}: {error}") from error
+                assert contested, f"cannot {text!a} in {root}: {error}"
+        return done
 
     def _do(self, text: str, operation: Operation) -> None:
         operation(self.model)

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.system.corpora import (
+    CHOSEN_SEED,
+    ROUNDS,
     Plan,
     differences,
     every_kind,
@@ -57,7 +59,7 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_a_real_tree_and_edits_on_both_sides(tmp_path: Path, model: Path) -> None:
-    """The library at a, documents at b; then five rounds of changes on both sides at once."""
+    """The library at a, documents at b; then rounds of changes on both sides at once."""
     standard_library(model / "west")
     system_documents(model / "east")
     with Demo(tmp_path / "demo", members=2, aging=0.3) as demo:
@@ -66,16 +68,49 @@ def test_a_real_tree_and_edits_on_both_sides(tmp_path: Path, model: Path) -> Non
         shutil.copytree(model / "east", b / "east", symlinks=True)
         check_all(demo, model)
 
-        for seed in range(5):
+        for number in range(ROUNDS):
             at_a, at_b = Plan(model), Plan(model)
-            at_a.at_random(random.Random(f"a {seed}"), "west", 60)
-            at_b.at_random(random.Random(f"b {seed}"), "east", 60)
+            at_a.at_random(random.Random(f"a {CHOSEN_SEED} {number}"), "west", 60)
+            at_b.at_random(random.Random(f"b {CHOSEN_SEED} {number}"), "east", 60)
             at_a.apply(a)
             at_b.apply(b)
             mine, yours = own_part(a, "west"), own_part(b, "east")
             check_all(demo, model)
-            assert own_part(a, "west") == mine, f"round {seed}: replication touched what a alone wrote"
-            assert own_part(b, "east") == yours, f"round {seed}: replication touched what b alone wrote"
+            assert own_part(a, "west") == mine, f"round {number}: replication touched what a alone wrote"
+            assert own_part(b, "east") == yours, f"round {number}: replication touched what b alone wrote"
+
+
+@pytest.mark.slow
+def test_both_members_edit_the_same_tree_at_once(tmp_path: Path) -> None:
+    """Whoever wins a conflict, both end alike, and no content appears that nobody wrote."""
+    models = {"a": tmp_path / "model a", "b": tmp_path / "model b"}
+    with Demo(tmp_path / "demo", members=2, aging=0.3) as demo:
+        roots = {name: member.root for name, member in demo.members.items()}
+        standard_library(roots["a"] / "lib", full=False)
+        demo.wait_converged()
+        assert compare_trees(roots["a"], roots["b"]) == []
+        for number in range(ROUNDS):
+            written = {one.content for one in snapshot(roots["a"]).values()}
+            plans = {}
+            for name, model in models.items():
+                shutil.rmtree(model, ignore_errors=True)
+                shutil.copytree(roots["a"], model, symlinks=True)
+                plans[name] = Plan(model)
+                plans[name].at_random(random.Random(f"{name} {CHOSEN_SEED} {number} same"), "lib", 40)
+            for name, plan in plans.items():
+                assert plan.apply(roots[name], contested=True) > 0
+            for name in models:
+                written |= {one.content for one in snapshot(roots[name]).values()}
+                written |= {one.content for one in snapshot(models[name]).values()}
+            demo.wait_converged()
+            assert compare_trees(roots["a"], roots["b"]) == [], f"round {number}"
+            unknown = [p for p, one in snapshot(roots["a"]).items() if one.content not in written]
+            assert [path for path in unknown if not _appended(roots["a"] / path)] == [], f"round {number}"
+
+
+def _appended(path: Path) -> bool:
+    """Whether the file ends with a line that `Plan.at_random` appends: to what, a conflict decides."""
+    return b"\nappended " in b"\n" + path.read_bytes()[-20:]
 
 
 @pytest.mark.slow
