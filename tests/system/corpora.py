@@ -380,7 +380,8 @@ class Plan:
                 operation(root)
                 done += 1
             except OSError as error:
-                assert contested, f"cannot {text!a} in {root}: {error}"
+                if not contested:
+                    raise AssertionError(f"cannot {text!a} in {root}: {error}") from error
         return done
 
     def _do(self, text: str, operation: Operation) -> None:

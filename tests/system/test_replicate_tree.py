@@ -99,9 +99,8 @@ def test_both_members_edit_the_same_tree_at_once(tmp_path: Path) -> None:
                 plans[name].at_random(random.Random(f"{name} {CHOSEN_SEED} {number} same"), "lib", 40)
             for name, plan in plans.items():
                 assert plan.apply(roots[name], contested=True) > 0
-            for name in models:
-                written |= {one.content for one in snapshot(roots[name]).values()}
-                written |= {one.content for one in snapshot(models[name]).values()}
+            for folder in (*roots.values(), *models.values()):
+                written |= {one.content for one in snapshot(folder).values()}
             demo.wait_converged()
             assert compare_trees(roots["a"], roots["b"]) == [], f"round {number}"
             unknown = [p for p, one in snapshot(roots["a"]).items() if one.content not in written]
