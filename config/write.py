@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
 from config.errors import ConfigError
 from config.model import DEFAULT_PRIORITY, ReplicaSet, Secret
+from config.positions import KeyPath, key_lines
 
 SECRET_MODE = 0o600
 
@@ -99,6 +101,22 @@ def agent_text(
     if aging_s is not None:
         lines += ["", "[replication]", f"aging = {aging_s}"]
     return "\n".join(lines) + "\n"
+
+
+def with_number(text: str, path: KeyPath, value: float) -> str | None:
+    """The TOML document `text` with another number at `path`, and nothing else changed.
+
+    None where no number stands there on a line of its own, `key = 1`, which a person may have changed.
+    """
+    line = key_lines(text).get(path)
+    if line is None:
+        return None
+    lines = text.split("\n")
+    match = re.fullmatch(r"(\s*[\w-]+\s*=\s*)[0-9.]+(\s*(?:#.*)?)", lines[line - 1])
+    if match is None:
+        return None
+    lines[line - 1] = f"{match[1]}{value}{match[2]}"
+    return "\n".join(lines)
 
 
 def secret_text(secret: Secret) -> str:

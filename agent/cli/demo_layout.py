@@ -29,7 +29,7 @@ from config.errors import ConfigError
 from config.load import load_agent_config, load_secret, load_topology
 from config.model import ReplicaSet, Secret
 from config.topology import TOPOLOGY_KINDS, TopologyKind, new_replica_set
-from config.write import SECRET_MODE, agent_text, secret_text, topology_text, write_file
+from config.write import SECRET_MODE, agent_text, secret_text, topology_text, with_number, write_file
 
 SET_NAME = "demo"
 MAX_MEMBERS = len(string.ascii_lowercase)
@@ -178,12 +178,12 @@ def _reopen(options: DemoOptions) -> Demo:
     preferred = [before[name].dashboard_port or 0 for name in names]
     dashboards = dashboard_ports(names, options.dashboard_port, preferred, ports)
     demo = _demo(options, replica_set, dashboards, secret)
-    for member, old_dashboard in zip(demo.members, preferred):
+    for member in demo.members:
         _make_folders(member)
-        old_aging = before[member.name].aging_s
-        aging_s = options.aging_s if options.aging_s is not None else old_aging
-        if (aging_s, member.dashboard_port) != (old_aging, old_dashboard):
-            _write_agent_file(member, aging_s)
+        old = before[member.name]
+        aging_s = options.aging_s if options.aging_s is not None else old.aging_s
+        if (aging_s, member.dashboard_port) != (old.aging_s, old.dashboard_port):
+            _change_agent_file(member, aging_s)
     if ports != old_ports:
         _write_topology(demo)
     return demo
@@ -251,6 +251,17 @@ def _write_agent_file(member: DemoMember, aging_s: float) -> None:
         aging_s=aging_s,
     )
     write_file(member.config, text)
+
+
+def _change_agent_file(member: DemoMember, aging_s: float) -> None:
+    """Brings the file up to date; what somebody has edited in it stays, as far as the two keys still stand there."""
+    text: str | None = member.config.read_text(encoding="utf-8")
+    for path, value in ((("dashboard", "port"), member.dashboard_port), (("replication", "aging"), aging_s)):
+        text = with_number(text, path, value) if text is not None else None
+    if text is None:
+        _write_agent_file(member, aging_s)
+    else:
+        write_file(member.config, text)
 
 
 def _write_topology(demo: Demo) -> None:

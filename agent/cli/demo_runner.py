@@ -105,6 +105,7 @@ class _Runner:
         if self._stop.is_set():
             return
         del self._children[member.name]
+        self._write_json()
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         _say(f"member {member.name} (pid {process.pid}) {how}; the others go on")
         if code > 0:
@@ -112,7 +113,6 @@ class _Runner:
                 _say(f"  {line}")
         _say(f"  its log: {member.log}")
         _say(f"  start it again with: frs run --config {member.config}")
-        self._write_json()
 
     def _introduce(self) -> None:
         demo = self._demo
@@ -147,12 +147,12 @@ class _Runner:
             pid = await _running_pid(member)
             if pid != self._pids[member.name]:
                 self._pids[member.name] = pid
+                self._write_json()
                 _say(
                     f"member {member.name} runs again, pid {pid}, started by hand"
                     if pid is not None
                     else f"member {member.name}, started by hand, has ended"
                 )
-                self._write_json()
 
     async def _stop_all(self) -> None:
         self._stop.set()

@@ -147,8 +147,6 @@ def test_two_demos_at_once_and_none_twice(tmp_path: Path) -> None:
 def test_a_member_that_cannot_start_is_reported_with_its_log(directory: Path) -> None:
     with Demo(directory) as demo:
         pass
-    (demo.members["b"].root).rmdir()
-    demo.members["b"].root.write_text("in the way")
     demo.members["b"].config.write_text(demo.members["b"].config.read_text().replace('"root"', '"absent"'))
     broken = Demo(directory, wait_ready=False).start()
     try:
