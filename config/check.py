@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +12,8 @@ from config.document import Document, read_text
 from config.errors import ConfigError, joined
 from config.model import AgentConfig
 from config.positions import KeyPath
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def check_roots(config: AgentConfig) -> None:
@@ -40,7 +44,7 @@ def _root_faults(root: Path) -> Iterator[str]:
         yield f"the root {root} does not exist; make the folder, or correct the path"
     elif not root.is_dir():
         yield f"the root {root} is not a folder; name a folder"
-    elif not os.access(root, os.R_OK | os.W_OK | os.X_OK, effective_ids=True):
+    elif not _is_writable(root):
         yield f"the root {root} is not writable for this user; change its mode or owner"
 
 
@@ -74,8 +78,31 @@ def _state_faults(config: AgentConfig, document: Document) -> Iterator[ConfigErr
     existing = next(p for p in (state, *state.parents) if p.exists())
     if not existing.is_dir():
         yield document.fail(("state",), f"{existing} is not a folder; name another state directory")
-    elif not os.access(existing, os.W_OK | os.X_OK, effective_ids=True):
+    elif not _is_writable(existing):
         yield document.fail(
             ("state",),
             f"{existing} is not writable for this user; change its mode or owner, or run as another user",
         )
+
+
+def _is_writable(folder: Path) -> bool:
+    """Whether a file can be made in `folder`: tried with one that has no name, which nobody can see.
+
+    Only where the file system has no such files (NFS, FUSE) it has a name for a moment. A file system that is full
+    counts as writable: it can be again.
+    """
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=True):
+        return False
+    try:
+        os.close(os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        return True
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT):
+            return error.errno in _FULL
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=".frs-", dir=folder)
+    except OSError as error:
+        return error.errno in _FULL
+    os.close(descriptor)
+    os.unlink(name)
+    return True

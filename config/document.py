@@ -63,7 +63,7 @@ class Document:
         except tomllib.TOMLDecodeError as error:
             message = str(error)
             match = re.search(r"\s*\(at (?:line (\d+), column \d+|end of document)\)", message)
-            line = (int(match[1]) if match[1] else text.count("\n") + 1) if match else None
+            line = (int(match[1]) if match[1] else text.rstrip().count("\n") + 1) if match else None
             message = message[: match.start()] if match else message
             raise ConfigError(path, line, "", f"is not valid TOML: {message}; correct this line") from None
         except RecursionError:

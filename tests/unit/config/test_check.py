@@ -1,0 +1,152 @@
+"""Roots that cannot be replicated are refused before anything starts."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from config.check import check_roots
+from config.errors import ConfigError
+from config.load import load_agent_config
+from tests.unit.config.member_files import AGENT, TOPOLOGY, write
+
+PR_CAPBSET_DROP = 24
+CAP_DAC_OVERRIDE = 1
+
+TWO = TOPOLOGY + TOPOLOGY.replace("11111111", "22222222").replace('"docs"', '"other"')
+
+
+def refusal(path: Path) -> ConfigError:
+    config = load_agent_config(path)
+    with pytest.raises(ConfigError) as caught:
+        check_roots(config)
+    return caught.value
+
+
+def two_roots(folder: Path, first: str, second: str) -> Path:
+    agent = AGENT.replace('"root"', f'"{first}"') + f'\n[[set]]\nname = "other"\nroot = "{second}"\n'
+    return write(folder, topology=TWO, agent=agent)
+
+
+def test_a_good_root_passes(tmp_path: Path) -> None:
+    check_roots(load_agent_config(write(tmp_path)))
+
+
+def test_two_good_roots_pass(tmp_path: Path) -> None:
+    (tmp_path / "root2").mkdir()
+    check_roots(load_agent_config(two_roots(tmp_path, "root", "root2")))
+
+
+def test_an_absent_root(tmp_path: Path) -> None:
+    error = refusal(write(tmp_path, agent=AGENT.replace('"root"', '"nowhere"')))
+    assert (error.file, error.line, error.key) == (tmp_path / "agent.toml", 8, "set[0].root")
+    assert f"{tmp_path / 'nowhere'} does not exist" in error.message
+
+
+def test_a_root_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "is not a folder" in refusal(write(tmp_path, agent=AGENT.replace('"root"', '"file"'))).message
+
+
+def test_a_dangling_link(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("nowhere")
+    assert "does not exist" in refusal(write(tmp_path, agent=AGENT.replace('"root"', '"link"'))).message
+
+
+def test_a_root_that_is_not_writable(tmp_path: Path) -> None:
+    """/proc is writable for nobody, not even for root."""
+    error = refusal(write(tmp_path, agent=AGENT.replace('"root"', '"/proc"')))
+    assert error.key == "set[0].root"
+    assert "is not writable" in error.message
+
+
+def test_a_root_that_this_user_may_not_write(tmp_path: Path) -> None:
+    """As any user: the check runs in a process that has laid down what lets root ignore modes."""
+    path = write(tmp_path)
+    program = (
+        "import sys; from config.check import *; from config.load import *; check_roots(load_agent_config(sys.argv[1]))"
+    )
+
+    def check() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", program, str(path)],
+            cwd=Path(__file__).parents[3],
+            capture_output=True,
+            text=True,
+            check=False,
+            preexec_fn=lambda: ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0),
+        )
+
+    assert check().returncode == 0
+    (tmp_path / "root").chmod(0o555)
+    assert f"the root {tmp_path / 'root'} is not writable" in check().stderr
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        ("root", "root/inner", "is inside the root"),
+        ("root/inner", "root", "contains the root"),
+        ("root", "root", "is also the root"),
+        ("root", "link", "is also the root"),
+        ("root", "link/inner", "is inside the root"),
+        ("link/inner", "root", "contains the root"),
+    ],
+)
+def test_roots_in_one_another(tmp_path: Path, first: str, second: str, message: str) -> None:
+    (tmp_path / "root" / "inner").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("root")
+    error = refusal(two_roots(tmp_path, first, second))
+    assert (error.line, error.key) == (12, "set[1].root")
+    assert message in error.message
+    assert '"docs"' in error.message
+
+
+def test_names_that_only_begin_alike_are_not_in_one_another(tmp_path: Path) -> None:
+    (tmp_path / "root2").mkdir()
+    check_roots(load_agent_config(two_roots(tmp_path, "root2", "root")))
+
+
+@pytest.mark.parametrize(
+    ("state", "root", "message"),
+    [
+        ("root", "root", "is the state directory"),
+        ("root/state", "root", "contains the state directory"),
+        ("root/deep/not/yet", "root", "contains the state directory"),
+        ("state", "state/root", "is inside the state directory"),
+        ("link/state", "root", "contains the state directory"),
+    ],
+)
+def test_the_state_directory_and_a_root(tmp_path: Path, state: str, root: str, message: str) -> None:
+    (tmp_path / "state" / "root").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("root")
+    agent = AGENT.replace('"state"', f'"{state}"').replace('"root"', f'"{root}"')
+    error = refusal(write(tmp_path, agent=agent))
+    assert error.key == "set[0].root"
+    assert message in error.message
+
+
+def test_a_state_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    error = refusal(write(tmp_path, agent=AGENT.replace('"state"', '"/proc/state"')))
+    assert (error.line, error.key) == (3, "state")
+    assert "is not writable" in error.message
+    (tmp_path / "file").touch()
+    error = refusal(write(tmp_path, agent=AGENT.replace('"state"', '"file/state"')))
+    assert "is not a folder" in error.message
+
+
+@pytest.mark.parametrize(("name", "what"), [("secret", "the secret"), ("topology", "the topology")])
+def test_our_own_files_in_a_root(tmp_path: Path, name: str, what: str) -> None:
+    path = write(tmp_path, agent=AGENT.replace(f'"{name}.toml"', f'"root/{name}.toml"'))
+    (tmp_path / f"{name}.toml").rename(tmp_path / "root" / f"{name}.toml")
+    error = refusal(path)
+    assert f"contains {what}" in error.message
+
+
+def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
+    error = refusal(two_roots(tmp_path, "nowhere", "nor-here"))
+    assert [one.line for one in (error, *error.others)] == [8, 12]
