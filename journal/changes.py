@@ -1,0 +1,173 @@
+"""What goes into the examiner and what comes out of it, and the errors it raises."""
+
+from __future__ import annotations
+
+import enum
+import os
+import stat as st
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from idtable.records import IDRecord
+from staging.fsops import Fingerprint
+
+from . import reasons as why
+
+PREINSTALL = ".frs-preinstall"
+"""The agent's own folder in the root of a replica tree; never looked at."""
+
+SWAP_PREFIX = "frs-swap-"
+"""How the passing name of a record begins that leaves a circle of renames; see Change.temporary."""
+
+
+@dataclass(slots=True)
+class Aged:
+    """A path whose changes have aged (3.1.1.4): where to look, and why.
+
+    `path` is relative to the root; `reason` is a bitwise OR of REASON flags; `usn` and `first_usn` are the
+    numbers of the last and the first record merged into this one; `event_time` is the FILETIME of the last
+    event. `moved_to` is where the object went that a rename took away from `path`, as far as the kernel has
+    told. `deep` asks for everything below `path` too: its content came into the tree unseen.
+    """
+
+    path: str
+    reason: int
+    is_dir: bool
+    usn: int
+    first_usn: int
+    event_time: int
+    moved_to: str | None = None
+    deep: bool = False
+
+
+class Kind(enum.IntEnum):
+    """What a change does to the IDTable."""
+
+    CREATE = 1
+    UPDATE = 2
+    RENAME = 3
+    DELETE = 4
+
+
+@dataclass(slots=True)
+class Change:
+    """One difference between the tree and the IDTable.
+
+    `path` is where the object is on disk (for DELETE: where the IDTable has it). `file_guid` is the record
+    concerned; for CREATE it is None, or the Object ID the file carries when it may keep it. The object is
+    `name` in the folder `parent_guid`; `parent_guid` is None when the CREATE of `parent_path` comes earlier.
+    `file_kind` is "file", "folder" or "symlink". `fingerprint` is None for DELETE. `content_changed` says
+    that data or metadata differ or may differ: what a checksum has to confirm. `object_id` is the Object ID
+    found in the file's attribute, whoever it belongs to.
+
+    Changes applied one after the other never give two live records one name in one folder, never put a
+    folder below itself, and never delete a folder with live records in it. Where renames form a circle (two
+    files swap names) one record passes through a name in the root folder: a RENAME with `temporary` True and
+    a `name` beginning with SWAP_PREFIX, followed later by the RENAME to where it really is. `path` is where
+    the file is on disk in both.
+    """
+
+    kind: Kind
+    path: str
+    file_guid: bytes | None
+    parent_guid: bytes | None
+    parent_path: str
+    name: str
+    file_kind: str
+    fingerprint: Fingerprint | None
+    reasons: int = 0
+    content_changed: bool = False
+    object_id: bytes | None = None
+    temporary: bool = False
+
+
+class Lookup(Protocol):
+    """What the examiner asks the IDTable; idtable.Store is one."""
+
+    def get(self, file_guid: bytes) -> IDRecord | None: ...
+    def by_name(self, parent_guid: bytes, name: str) -> IDRecord | None: ...
+    def by_local_key(self, dev: int, ino: int, btime_ns: int) -> list[IDRecord]: ...
+    def children(self, parent_guid: bytes) -> list[IDRecord]: ...
+    def path_of(self, file_guid: bytes) -> str | None: ...
+
+
+class RootGone(Exception):
+    """The root of the replica tree is missing, unreadable, or not the folder it was: nothing is reported."""
+
+
+class RootEmptied(RootGone):
+    """The root is empty although the IDTable knows more than a few files: an unmounted disk, most likely."""
+
+
+@dataclass
+class Skips:
+    """What the examiner left out since it was made: counts by cause, and the last few paths of each."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    paths: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, cause: str, path: str) -> None:
+        self.counts[cause] = self.counts.get(cause, 0) + 1
+        last = self.paths.setdefault(cause, [])
+        if path in last:
+            last.remove(path)
+        last.append(path)
+        del last[:-20]
+
+
+def kind_of(mode: int) -> str | None:
+    """"file", "folder" or "symlink" for an st_mode; None for what is not replicated."""
+    if st.S_ISREG(mode):
+        return "file"
+    if st.S_ISDIR(mode):
+        return "folder"
+    if st.S_ISLNK(mode):
+        return "symlink"
+    return None
+
+
+def sendable(name: str) -> bool:
+    """Whether a name can go on the wire: at most 255 UTF-16 units (FileName of 2.2.3.5 with its end)."""
+    return len(name) <= 127 or len(name.encode("utf-16-le", "surrogatepass")) <= 510
+
+
+def join(parent: str, name: str) -> str:
+    return f"{parent}/{name}" if parent else name
+
+
+def split(path: str) -> tuple[str, str]:
+    parent, _, name = path.rpartition("/")
+    return parent, name
+
+
+def same_key(record: IDRecord, fp: Fingerprint) -> bool:
+    """Whether the record is of this very inode. A record without a local key is taken to be."""
+    if record.ino is None:
+        return True
+    return record.ino == fp.ino and record.dev == fp.dev and record.btime_ns == fp.btime_ns
+
+
+def differs(record: IDRecord, fp: Fingerprint, reasons: int) -> bool:
+    """Whether a file or folder in its place is no longer what the record says.
+
+    Of a folder only mode and owner count, and its times when `reasons` hold more than a change inside it.
+    """
+    if record.mode != fp.mode or record.uid != fp.uid or record.gid != fp.gid:
+        return True
+    if record.is_dir and not reasons & why.METADATA:
+        return False
+    if record.ctime_ns != fp.ctime_ns or record.mtime_ns != fp.mtime_ns:
+        return True
+    return not record.is_dir and record.fsize != fp.size
+
+
+def content_differs(record: IDRecord, fp: Fingerprint) -> bool:
+    """Like differs(), but blind to ctime: a rename changes that."""
+    if record.mode != fp.mode or record.uid != fp.uid or record.gid != fp.gid:
+        return True
+    return not record.is_dir and (record.fsize != fp.size or record.mtime_ns != fp.mtime_ns)
+
+
+def absolute(root: str, path: str) -> str:
+    return os.path.join(root, path) if path else root
+

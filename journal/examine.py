@@ -1,0 +1,166 @@
+"""The examiner: what changed in the tree, told by comparing it with the IDTable.
+
+Events only say where to look, and why; what is reported is what is there ([MS-FRS1] 3.1.1.4, and "how FRS
+determines if a file has changed" of section 1).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from idtable.records import ZERO_GUID
+
+from . import reasons as why
+from .changes import Aged, Change, Lookup, RootEmptied, RootGone, Skips, join
+from .scan import Scanner
+from .settle import Disk, Settler, read_folder
+
+_EMPTY_LIMIT = 10
+
+
+class Examiner:
+    """Compares the tree below `root` with the IDTable.
+
+    `lookup` is only read. `excluded` says of a path relative to the root that it is none of ours: such a path
+    is neither reported as new nor as gone. `root_guid` is the parent_guid of what is in the root folder.
+    `root_key` is the (device, inode) the root must have; as found now when not given.
+    After examine(), and while the batches of scan() are drawn, `retry` holds the paths that could not be looked
+    at: they are to be examined again later. `skips` counts what is not replicated ("special", "mount",
+    "name": too long for the wire, "unreadable").
+    Raises RootGone when the root is no folder.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        lookup: Lookup,
+        excluded: Callable[[str], bool] = lambda path: False,
+        *,
+        root_guid: bytes = ZERO_GUID,
+        root_key: tuple[int, int] | None = None,
+    ) -> None:
+        self._root = os.path.realpath(root)
+        self._lookup = lookup
+        self._excluded = excluded
+        self._root_guid = root_guid
+        self._root_key = root_key
+        self.skips = Skips()
+        self.retry: list[str] = []
+        self.scanned = 0
+        self._root_key = self._check_root()
+
+    @property
+    def root_key(self) -> tuple[int, int]:
+        """(device, inode) of the root, for the next run to be given."""
+        assert self._root_key is not None
+        return self._root_key
+
+    def examine(self, paths: Sequence[Aged]) -> list[Change]:
+        """What the aged paths mean for the IDTable, in order (see Change). Raises RootGone."""
+        disk = self._disk()
+        settler = Settler(disk, self._lookup, self._root_guid)
+        deep: list[str] = []
+        for aged in paths:
+            spot = settler.visit(aged.path, aged.reason)
+            if spot is not None and spot.kind == "folder" and aged.deep:
+                deep.append(aged.path)
+            if aged.moved_to is not None:
+                settler.visit(aged.moved_to, 0, asked=False)
+        self._visit_below(settler, deep)
+        changes = settler.changes()
+        self._check_root()
+        self.retry = sorted(settler.blind - set(self.skips.paths.get("mount", ())))
+        return changes
+
+    def scan(self, subtree: str = "", *, allow_empty: bool = False) -> Iterator[list[Change]]:
+        """Compare everything below `subtree` with the IDTable.
+
+        Batches of changes, each to be applied before the next is drawn. Deletions come last: they can be put
+        off, or checked again, when files are moved about meanwhile. Raises RootGone; RootEmptied when the root
+        is empty and the IDTable is not, unless `allow_empty`.
+        """
+        disk = self._disk()
+        if not allow_empty:
+            self._check_emptied(disk)
+
+        def check() -> None:
+            self._check_root()
+            if not allow_empty:
+                self._check_emptied(disk)
+
+        scanner = Scanner(disk, self._lookup, self._root_guid, subtree, check)
+        self.retry = scanner.retry
+        yield from scanner.run()
+        self.scanned = scanner.entries
+
+    # -- inside
+
+    def _disk(self) -> Disk:
+        dev, _ = self._check_root()
+        return Disk(self._root, dev, self._excluded, self.skips)
+
+    def _check_root(self) -> tuple[int, int]:
+        try:
+            st = os.lstat(self._root)
+        except OSError as error:
+            raise RootGone(f"{self._root}: {error.strerror}") from error
+        if not stat.S_ISDIR(st.st_mode):
+            raise RootGone(f"{self._root} is no folder")
+        if not os.access(self._root, os.R_OK | os.X_OK):
+            raise RootGone(f"{self._root} cannot be read")
+        key = (st.st_dev, st.st_ino)
+        if self._root_key is not None and key != self._root_key:
+            raise RootGone(f"{self._root} is another folder than it was (is its file system mounted?)")
+        return key
+
+    def _check_emptied(self, disk: Disk) -> None:
+        try:
+            entries = read_folder(self._root, "")
+        except OSError as error:
+            raise RootGone(f"{self._root}: {error.strerror}") from error
+        if any(not disk.excluded(entry.name) for entry in entries):
+            return
+        if self._more_live_than(_EMPTY_LIMIT):
+            raise RootEmptied(
+                f"{self._root} is empty, yet more than {_EMPTY_LIMIT} files are known to be in it; nothing is deleted"
+            )
+
+    def _more_live_than(self, limit: int) -> bool:
+        count = 0
+        stack = [self._root_guid]
+        while stack:
+            for record in self._lookup.children(stack.pop()):
+                if not record.name:
+                    continue
+                count += 1
+                if count > limit:
+                    return True
+                if record.kind == "folder":
+                    stack.append(record.file_guid)
+        return False
+
+    def _visit_below(self, settler: Settler, tops: Iterable[str]) -> None:
+        """Look at all that is, and all that should be, below some folders."""
+        folders: list[str] = []
+        stack = list(tops)
+        while stack:
+            path = stack.pop()
+            folders.append(path)
+            try:
+                entries = read_folder(self._root, path)
+            except OSError:
+                settler.blind.add(path)
+                continue
+            for entry in entries:
+                child = join(path, entry.name)
+                spot = settler.visit(child, why.FILE_CREATE)
+                if spot is not None and spot.kind == "folder":
+                    stack.append(child)
+        for path in sorted(folders):
+            place = settler.place(path)
+            if isinstance(place, bytes):
+                for record in self._lookup.children(place):
+                    if record.name:
+                        settler.visit(join(path, record.name), 0)

@@ -1,0 +1,370 @@
+"""Comparing a whole tree with the IDTable, with memory bounded by what differs in a complicated way.
+
+First the folders alone are walked, to learn which folder is which record. Then everything is compared, folder
+by folder: what is in its place is told apart by one lstat; what is simply new is reported at once; renames,
+replaced names and what is missing are kept until the end of the walk, for only then is it known that an inode
+is nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from idtable.records import IDRecord
+
+from . import reasons as why
+from .changes import Change, Kind, Lookup, content_differs, join, same_key, sendable, split
+from .settle import Blind, Disk, Found, Settler, Spot, read_folder
+
+BATCH = 512
+"""How many changes go into one batch."""
+
+
+@dataclass(slots=True)
+class _Folder:
+    """A folder still to be compared: `guid` None while no record is known; `held` when its own CREATE has to
+    wait for the end of the walk."""
+
+    path: str
+    guid: bytes | None
+    held: bool = False
+
+
+class Scanner:
+    """One scan of the tree below `subtree`."""
+
+    def __init__(
+        self, disk: Disk, lookup: Lookup, root_guid: bytes, subtree: str, check: Callable[[], None]
+    ) -> None:
+        self._disk = disk
+        self._lookup = lookup
+        self._root = root_guid
+        self._subtree = subtree
+        self._check = check
+        self._settler = Settler(disk, lookup, root_guid, whole_tree=True)
+        self._odd: dict[str, Found] = {}
+        self._moved: dict[bytes, str] = {}
+        self._suspects: list[bytes] = []
+        self._out: list[Change] = []
+        self.retry: list[str] = []
+        self.entries = 0
+        """How many files and folders were compared."""
+
+    def run(self) -> Iterator[list[Change]]:
+        """The changes in batches, each to be applied before the next is asked for."""
+        top = self._top()
+        if top is not None:
+            self._walk_folders(top)
+            yield from self._compare(top)
+        self._check()
+        yield from self._settle()
+        yield from self._deletions()
+
+    # -- which folder is which
+
+    def _top(self) -> _Folder | None:
+        """The folder to begin with; None when everything is left to the settler."""
+        if not self._subtree:
+            return _Folder("", self._root)
+        spot = self._settler.visit(self._subtree, 0)
+        if spot is None or spot.kind != "folder":
+            return None
+        place = self._settler.place(self._subtree)
+        if isinstance(place, str):
+            self._odd[self._subtree] = Found(None)
+            return _Folder(self._subtree, None, held=True)
+        found = self._settler.found[self._subtree]
+        if found.moved or found.succeeds:
+            self._odd[self._subtree] = found
+        return _Folder(self._subtree, place)
+
+    def _walk_folders(self, top: _Folder) -> None:
+        """Find the folders that are not in their place, and what they are."""
+        unsettled: list[tuple[Spot, IDRecord | None]] = []
+        stack: list[tuple[str, bytes | None]] = [(top.path, top.guid)]
+        while stack:
+            path, guid = stack.pop()
+            try:
+                entries = read_folder(self._disk.root, path)
+            except OSError:
+                continue  # met again, and reported, in the second walk
+            for entry in entries:
+                if not entry.is_dir(follow_symlinks=False):
+                    continue
+                child = join(path, entry.name)
+                if self._disk.excluded(child):
+                    continue
+                there = self._lookup.by_name(guid, entry.name) if guid is not None else None
+                if there is not None and there.kind == "folder" and _quick_key(there, entry):
+                    stack.append((child, there.file_guid))
+                    continue
+                try:
+                    spot = self._disk.look(child)
+                except Blind:
+                    continue
+                if spot is None or spot.kind != "folder":
+                    continue
+                if there is not None and there.kind == "folder" and same_key(there, spot.fp):
+                    stack.append((child, there.file_guid))
+                    continue
+                moved = next(
+                    (
+                        r for r in self._lookup.by_local_key(*spot.key)
+                        if r.kind == "folder" and r.file_guid not in self._moved
+                    ),
+                    None,
+                )  # fmt: skip
+                if moved is not None:
+                    self._moved[moved.file_guid] = child
+                    self._odd[child] = Found(moved, moved=True)
+                    stack.append((child, moved.file_guid))
+                else:
+                    unsettled.append((spot, there))
+                    stack.append((child, None))
+        for spot, there in unsettled:
+            if there is not None and there.kind == "folder" and there.file_guid not in self._moved:
+                self._odd[spot.path] = Found(there, succeeds=True)
+                self._moved[there.file_guid] = spot.path
+            else:
+                self._odd[spot.path] = Found(None)
+
+    # -- comparing
+
+    def _compare(self, top: _Folder) -> Iterator[list[Change]]:
+        stack = [top]
+        while stack:
+            folder = stack.pop()
+            if folder.guid is None and not folder.held and folder.path:
+                folder.guid = self._made(folder.path)
+            self._compare_folder(folder, stack)
+            if len(self._out) >= BATCH:
+                out, self._out = self._out, []
+                yield out
+        if self._out:
+            out, self._out = self._out, []
+            yield out
+
+    def _made(self, path: str) -> bytes | None:
+        """The record of a new folder, if the batch with its CREATE was applied already."""
+        if any(c.path == path for c in self._out):
+            return None
+        place = self._root
+        for name in path.split("/"):
+            record = self._lookup.by_name(place, name)
+            if record is None:
+                return None
+            place = record.file_guid
+        return place
+
+    def _compare_folder(self, folder: _Folder, stack: list[_Folder]) -> None:
+        path = folder.path
+        try:
+            entries = read_folder(self._disk.root, path)
+        except FileNotFoundError:
+            self._blind(path)
+            return
+        except OSError:
+            self._disk.skips.add("unreadable", path)
+            self._blind(path)
+            return
+        known: dict[str, IDRecord] = {}
+        if folder.guid is not None:
+            known = {r.name: r for r in self._lookup.children(folder.guid)}
+            known.pop("", None)
+        for entry in entries:
+            name = entry.name
+            child = f"{path}/{name}" if path else name
+            if self._disk.excluded(child):
+                continue
+            record = known.pop(name, None)
+            try:
+                st = entry.stat(follow_symlinks=False)
+            except OSError:
+                self.retry.append(child)
+                continue
+            self.entries += 1
+            if (
+                record is not None
+                and record.ino == st.st_ino
+                and record.dev == st.st_dev
+                and record.mode == st.st_mode
+                and record.uid == st.st_uid
+                and record.gid == st.st_gid
+                and record.ctime_ns == st.st_ctime_ns
+                and record.mtime_ns == st.st_mtime_ns
+                and (record.fsize == st.st_size or record.is_dir)
+            ):
+                if record.is_dir:
+                    stack.append(_Folder(child, record.file_guid))
+                continue
+            self._differing(folder, child, name, record, st, stack)
+        for record in known.values():
+            if not self._disk.excluded(join(path, record.name)):
+                self._suspects.append(record.file_guid)
+
+    def _blind(self, path: str) -> None:
+        """A folder that cannot be read: of what is in it nothing is known."""
+        self.retry.append(path)
+
+    def _differing(
+        self,
+        folder: _Folder,
+        path: str,
+        name: str,
+        record: IDRecord | None,
+        st: os.stat_result,
+        stack: list[_Folder],
+    ) -> None:
+        try:
+            if stat.S_ISDIR(st.st_mode) or stat.S_ISLNK(st.st_mode) or stat.S_ISREG(st.st_mode):
+                spot = self._disk.look(path)
+            else:
+                self._disk.skips.add("special", path)
+                spot = None
+        except Blind:
+            self.retry.append(path)
+            return
+        if spot is None:
+            if record is not None:
+                self._suspects.append(record.file_guid)
+            if not sendable(name):
+                self._disk.skips.add("name", path)
+            return
+        if spot.kind == "folder":
+            self._folder(folder, spot, record, stack)
+        elif record is not None and record.kind == spot.kind and same_key(record, spot.fp):
+            self._in_place(folder, spot, record)
+        elif folder.held or record is not None or self._lookup.by_local_key(*spot.key):
+            self._later(folder, spot, record)
+        else:
+            object_id = self._disk.object_id(spot)
+            file_guid = self._settler.keeps(object_id, spot)
+            if object_id is not None and file_guid is None:
+                self._later(folder, spot, record)
+            else:
+                self._create(folder, spot, object_id, file_guid)
+
+    def _folder(self, folder: _Folder, spot: Spot, record: IDRecord | None, stack: list[_Folder]) -> None:
+        found = self._odd.get(spot.path)
+        if found is None:
+            if record is not None and record.kind == "folder" and same_key(record, spot.fp):
+                self._in_place(folder, spot, record)
+                stack.append(_Folder(spot.path, record.file_guid))
+                return
+            # Made, or renamed to here, between the two walks: its own events tell of it.
+            self.retry.append(spot.path)
+            return
+        if found.record is None and record is None and not folder.held:
+            object_id = self._disk.object_id(spot)
+            self._create(folder, spot, object_id, self._settler.keeps(object_id, spot))
+            stack.append(_Folder(spot.path, None))
+            return
+        self._later(folder, spot, record)
+        found = self._settler.found.get(spot.path, found)
+        if found.record is not None:
+            stack.append(_Folder(spot.path, found.record.file_guid))
+        else:
+            stack.append(_Folder(spot.path, None, held=True))
+
+    def _in_place(self, folder: _Folder, spot: Spot, record: IDRecord) -> None:
+        fp = spot.fp
+        if record.is_dir and record.mode == fp.mode and record.uid == fp.uid and record.gid == fp.gid:
+            return
+        self._out.append(
+            Change(
+                Kind.UPDATE, spot.path, record.file_guid, record.parent_guid, folder.path, record.name, spot.kind,
+                fp, 0, content_differs(record, fp), self._disk.object_id(spot),
+            )
+        )  # fmt: skip
+
+    def _create(
+        self, folder: _Folder, spot: Spot, object_id: bytes | None, file_guid: bytes | None
+    ) -> None:
+        self._out.append(
+            Change(
+                Kind.CREATE, spot.path, file_guid, folder.guid, folder.path, split(spot.path)[1], spot.kind, spot.fp,
+                why.FILE_CREATE, True, object_id,
+            )
+        )  # fmt: skip
+
+    def _later(self, folder: _Folder, spot: Spot, record: IDRecord | None) -> None:
+        """Leave an object to the end of the walk."""
+        self._know(folder)
+        self._settler.add(spot)
+        found = self._odd.get(spot.path)
+        if found is not None and spot.path not in self._settler.found:
+            self._settler.found[spot.path] = found
+            if found.record is not None:
+                self._settler.claimed[found.record.file_guid] = spot.path
+
+    def _know(self, folder: _Folder) -> None:
+        """Tell the settler which record a folder of the walk is."""
+        if not folder.path or folder.path in self._settler.found:
+            return
+        record = self._lookup.get(folder.guid) if folder.guid is not None else None
+        self._settler.found[folder.path] = Found(record)
+
+    # -- the end
+
+    def _settle(self) -> Iterator[list[Change]]:
+        changes = self._settler.changes()
+        for at in range(0, len(changes), BATCH):
+            yield changes[at : at + BATCH]
+
+    def _deletions(self) -> Iterator[list[Change]]:
+        """What was missing and did not turn up: folders after what was in them."""
+        batch: list[Change] = []
+        claimed = self._settler.claimed
+        for guid in self._suspects:
+            if guid in claimed or guid in self._settler.deleted:
+                continue
+            record = self._lookup.get(guid)
+            if record is None or record.deleted or self._there_again(record):
+                continue
+            stack: list[tuple[IDRecord, bool]] = [(record, False)]
+            while stack:
+                each, below_done = stack.pop()
+                if each.file_guid in claimed or each.file_guid in self._settler.deleted:
+                    continue
+                if each.kind == "folder" and not below_done:
+                    stack.append((each, True))
+                    stack.extend((child, False) for child in self._lookup.children(each.file_guid))
+                    continue
+                batch.append(self._settler.deletion(each))
+                if len(batch) >= BATCH:
+                    self._check()
+                    yield batch
+                    batch = []
+        if batch:
+            self._check()
+            yield batch
+
+    def _there_again(self, record: IDRecord) -> bool:
+        """Whether something is at a record's name after all: then its own events tell of it."""
+        path = self._lookup.path_of(record.file_guid)
+        if path is None:
+            return False
+        try:
+            spot = self._disk.look(path)
+        except Blind:
+            self.retry.append(path)
+            return True
+        if spot is None:
+            return False
+        if spot.kind == record.kind and same_key(record, spot.fp):
+            self.retry.append(path)
+            return True
+        return False
+
+
+def _quick_key(record: IDRecord, entry: os.DirEntry[str]) -> bool:
+    """Whether a folder is surely the record's: equal in all that lstat tells, ctime included."""
+    try:
+        st = entry.stat(follow_symlinks=False)
+    except OSError:
+        return False
+    return record.ino == st.st_ino and record.dev == st.st_dev and record.ctime_ns == st.st_ctime_ns
+

@@ -1,0 +1,426 @@
+"""Who is who: which records the objects seen on disk are, and what that makes of the IDTable.
+
+A Settler is given the places looked at and decides for each object found: it is the record at its name (the
+same inode), a record that was renamed to here (the inode of another record, which is no longer at its
+name), the successor of the record at its name (editors save by renaming a new file over the old one), or
+new. Records at looked-at names that no object turned out to be are deleted.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from idtable.records import IDRecord
+from staging.fsops import Fingerprint, fingerprint, object_id_get
+
+from . import reasons as why
+from .changes import (
+    PREINSTALL,
+    Change,
+    Kind,
+    Lookup,
+    Skips,
+    absolute,
+    content_differs,
+    differs,
+    join,
+    kind_of,
+    same_key,
+    sendable,
+    split,
+)
+from .order import Orderer, Place
+
+Key = tuple[int, int, int]
+
+
+@dataclass(slots=True)
+class Spot:
+    """An object on disk: where it is, what it is, and why it is looked at. `asked` False: only as a parent."""
+
+    path: str
+    kind: str
+    fp: Fingerprint
+    reasons: int = 0
+    asked: bool = True
+
+    @property
+    def key(self) -> Key:
+        return self.fp[:3]
+
+
+class Found(NamedTuple):
+    """What an object turned out to be: `record` is None for a new one; `moved` or `succeeds` say how."""
+
+    record: IDRecord | None
+    moved: bool = False
+    succeeds: bool = False
+    by_object_id: bool = False
+
+
+class Disk:
+    """Looking at the tree: what is not to be seen is not seen, and counted."""
+
+    def __init__(self, root: str, dev: int, excluded: Callable[[str], bool], skips: Skips) -> None:
+        self.root = root
+        self.dev = dev
+        self._excluded = excluded
+        self.skips = skips
+
+    def excluded(self, path: str) -> bool:
+        """Whether the path is none of ours: the agent's own, or excluded by the owner."""
+        return path == PREINSTALL or path.startswith(PREINSTALL + "/") or self._excluded(path)
+
+    def look(self, path: str) -> Spot | None:
+        """The object at a path, without following a link at its end; None when there is none to replicate.
+
+        Raises Blind when that cannot be told: no permission, an I/O error, another file system.
+        """
+        try:
+            fp = fingerprint(absolute(self.root, path))
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
+                return None
+            raise Blind(path, error.strerror or str(error)) from error
+        return self.judge(path, fp)
+
+    def judge(self, path: str, fp: Fingerprint) -> Spot | None:
+        kind = kind_of(fp.mode)
+        if kind is None:
+            self.skips.add("special", path)
+            return None
+        if fp.dev != self.dev:
+            self.skips.add("mount", path)
+            raise Blind(path, "another file system is mounted here")
+        if not sendable(split(path)[1]):
+            self.skips.add("name", path)
+            return None
+        return Spot(path, kind, fp)
+
+    def object_id(self, spot: Spot) -> bytes | None:
+        """The Object ID in the attribute of a file or folder."""
+        if spot.kind == "symlink":
+            return None
+        return object_id_get(absolute(self.root, spot.path))
+
+
+class Blind(Exception):
+    """A place that cannot be looked at: nothing is known about it, least of all that it is gone."""
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(f"{path}: {message}")
+        self.path = path
+
+
+class Settler:
+    """One batch. Use: visit() or add() the places, then changes().
+
+    `whole_tree` says that the caller looks below replaced folders itself.
+    """
+
+    def __init__(self, disk: Disk, lookup: Lookup, root_guid: bytes, *, whole_tree: bool = False) -> None:
+        self._whole_tree = whole_tree
+        self._disk = disk
+        self._lookup = lookup
+        self._root = root_guid
+        self.spots: dict[str, Spot] = {}
+        self.missing: dict[str, int] = {}
+        self.blind: set[str] = set()
+        self.found: dict[str, Found] = {}
+        self.deleted: set[bytes] = set()
+        self.claimed: dict[bytes, str] = {}
+        self._folder_keys: dict[Key, str] = {}
+        self._folders: dict[str, bool] = {"": True}
+        self._object_ids: dict[bytes, str] = {}
+        self._names: dict[tuple[bytes, str], IDRecord | None] = {}
+        self._records: dict[bytes, IDRecord] = {}
+
+    # -- gathering
+
+    def visit(self, path: str, reasons: int, asked: bool = True) -> Spot | None:
+        """Look at a path and the folders above it. None when it is missing, excluded or cannot be seen."""
+        if not path or self._disk.excluded(path):
+            return None
+        spot = self.spots.get(path)
+        if spot is not None:
+            spot.reasons |= reasons
+            spot.asked |= asked
+            return spot
+        if path in self.missing or path in self.blind:
+            return None
+        if not self.folder_there(split(path)[0]):
+            return None
+        try:
+            spot = self._disk.look(path)
+        except Blind:
+            self.blind.add(path)
+            return None
+        if spot is None:
+            self.missing[path] = reasons
+            return None
+        spot.reasons, spot.asked = reasons, asked
+        self.add(spot)
+        return spot
+
+    def add(self, spot: Spot) -> None:
+        """An object that was looked at."""
+        self.spots[spot.path] = spot
+        if spot.kind == "folder":
+            self._folder_keys[spot.key] = spot.path
+
+    def folder_there(self, path: str) -> bool:
+        """Whether a path is a real folder, reached through no link."""
+        known = self._folders.get(path)
+        if known is None:
+            spot = self.visit(path, 0, asked=False)
+            known = self._folders[path] = spot is not None and spot.kind == "folder"
+        return known
+
+    # -- identities
+
+    def place(self, path: str) -> Place:
+        """The folder at a path: the GUID of its record, or its path when it is new."""
+        if not path:
+            return self._root
+        found = self.found.get(path)
+        if found is None:
+            found = self._resolve_folder(self.spots[path])
+        return path if found.record is None else found.record.file_guid
+
+    def record_at(self, path: str) -> IDRecord | None:
+        """The record the IDTable has at a name, in the folder that is there now."""
+        parent, name = split(path)
+        place = self.place(parent)
+        if isinstance(place, str):
+            return None
+        key = (place, name)
+        if key not in self._names:
+            self._names[key] = self._lookup.by_name(place, name)
+        return self._names[key]
+
+    def _resolve_folder(self, spot: Spot) -> Found:
+        there = self.record_at(spot.path)
+        if there is not None and there.kind == "folder" and there.file_guid not in self.claimed:
+            if same_key(there, spot.fp):
+                return self._claim(spot, Found(there))
+        else:
+            there = None
+        found = self._renamed(spot) or self._by_object_id(spot)
+        if found is None:
+            elsewhere = there is not None and _key_of(there) in self._folder_keys
+            found = Found(None) if there is None or elsewhere else Found(there, succeeds=True)
+        return self._claim(spot, found)
+
+    def _claim(self, spot: Spot, found: Found) -> Found:
+        self.found[spot.path] = found
+        if found.record is not None:
+            self.claimed[found.record.file_guid] = spot.path
+        return found
+
+    def _renamed(self, spot: Spot) -> Found | None:
+        """The record of this inode, if it is no longer where the IDTable has it."""
+        for record in self._lookup.by_local_key(*spot.key):
+            if record.file_guid in self.claimed or record.kind != spot.kind:
+                continue
+            if spot.fp.nlink > 1 and spot.kind != "folder" and self._at_home(record):
+                continue
+            return Found(record, moved=True)
+        return None
+
+    def _by_object_id(self, spot: Spot) -> Found | None:
+        """The record whose Object ID the object carries, if the object of that record is gone."""
+        guid = self._disk.object_id(spot)
+        if guid is None or guid in self.claimed:
+            return None
+        record = self._lookup.get(guid)
+        if record is None or record.deleted or record.kind != spot.kind or record.ino is None:
+            return None
+        if self._at_home(record) or _key_of(record) in self._folder_keys:
+            return None
+        there = self.record_at(spot.path)
+        if there is not None and there.file_guid == guid:
+            return None
+        return Found(record, moved=True, by_object_id=True)
+
+    def _at_home(self, record: IDRecord) -> bool:
+        """Whether the inode of a record is still where the IDTable has it."""
+        path = self._home(record)
+        if path is None:
+            return False
+        try:
+            spot = self._disk.look(path)
+        except Blind:
+            return True
+        return spot is not None and spot.kind == record.kind and same_key(record, spot.fp)
+
+    def _home(self, record: IDRecord) -> str | None:
+        """Where a record's name is on disk now: through the folder that is its parent, wherever that went."""
+        parent = self._whereabouts(record.parent_guid)
+        return None if parent is None else join(parent, record.name)
+
+    def _whereabouts(self, guid: bytes) -> str | None:
+        """The path at which the folder of a record is now, as far as is known."""
+        if guid == self._root:
+            return ""
+        path = self.claimed.get(guid)
+        if path is not None:
+            return path
+        record = self._lookup.get(guid)
+        if record is None or record.deleted or record.kind != "folder":
+            return None
+        path = self._folder_keys.get(_key_of(record))
+        if path is not None:
+            return path
+        path = self._home(record)
+        if path is None or not self.folder_there(path):
+            return None
+        return path if same_key(record, self.spots[path].fp) else None
+
+    def resolve(self) -> None:
+        """Decide for all objects. Folders first, from the top down; then the others: in place, renamed, rest."""
+        self._resolve_folders()
+        rest = sorted(p for p, s in self.spots.items() if s.kind != "folder" and p not in self.found)
+        later = []
+        for path in rest:
+            spot = self.spots[path]
+            there = self.record_at(path)
+            if there is not None and there.kind == spot.kind and same_key(there, spot.fp):
+                self._claim(spot, Found(there))
+            else:
+                later.append(spot)
+        rest_spots, later = later, []
+        for spot in rest_spots:
+            found = self._renamed(spot)
+            if found is None:
+                later.append(spot)
+            else:
+                self._claim(spot, found)
+        for spot in later:
+            there = self.record_at(spot.path)
+            if there is not None and (there.kind != spot.kind or there.file_guid in self.claimed):
+                there = None
+            if there is not None:
+                self._claim(spot, Found(there, succeeds=True))
+            else:
+                self._claim(spot, self._by_object_id(spot) or Found(None))
+
+    def _resolve_folders(self) -> None:
+        """Folders, until no more come up: the records below one that was replaced are looked at too."""
+        done: set[str] = set()
+        while True:
+            todo = sorted(p for p, s in self.spots.items() if s.kind == "folder" and p not in done)
+            if not todo:
+                return
+            for path in todo:
+                done.add(path)
+                self.place(path)
+                found = self.found[path]
+                if found.succeeds and found.record is not None and not self._whole_tree:
+                    for child in self._lookup.children(found.record.file_guid):
+                        self.visit(join(path, child.name), why.FILE_DELETE)
+
+    # -- changes
+
+    def changes(self) -> list[Change]:
+        """All that has to be done to the IDTable, in order (see Change)."""
+        self.resolve()
+        out = []
+        gone: dict[bytes, IDRecord] = {}
+        for path, spot in self.spots.items():
+            change = self.change_of(spot)
+            if change is not None:
+                out.append(change)
+            there = self.record_at(path)
+            if there is not None and there.file_guid not in self.claimed:
+                self._gone(there, gone)
+        for path in self.missing:
+            there = self.record_at(path)
+            if there is not None and there.file_guid not in self.claimed:
+                self._gone(there, gone)
+        for record in gone.values():
+            out.append(self.deletion(record))
+        return Orderer(self._lookup, self._root, self._records).order(out)
+
+    def _gone(self, record: IDRecord, gone: dict[bytes, IDRecord]) -> None:
+        """A record and all below it that did not move elsewhere."""
+        stack = [record]
+        while stack:
+            each = stack.pop()
+            if each.file_guid in gone or each.file_guid in self.claimed or not each.name:
+                continue
+            gone[each.file_guid] = each
+            if each.kind == "folder":
+                stack.extend(self._lookup.children(each.file_guid))
+
+    def deletion(self, record: IDRecord) -> Change:
+        """The DELETE of a record."""
+        self._records[record.file_guid] = record
+        self.deleted.add(record.file_guid)
+        path = self._lookup.path_of(record.file_guid) or record.name
+        return Change(
+            Kind.DELETE, path, record.file_guid, record.parent_guid, split(path)[0], record.name, record.kind,
+            None, self.missing.get(path, 0) or why.FILE_DELETE,
+        )  # fmt: skip
+
+    def change_of(self, spot: Spot) -> Change | None:
+        """What one object means for the IDTable; None when the record says it all."""
+        found = self.found[spot.path]
+        record = found.record
+        parent_path, name = split(spot.path)
+        place = self.place(parent_path)
+        parent = None if isinstance(place, str) else place
+        object_id = None
+        file_guid = None
+        if record is None:
+            kind, changed = Kind.CREATE, True
+            object_id = self._disk.object_id(spot)
+            file_guid = self.keeps(object_id, spot)
+        else:
+            file_guid = record.file_guid
+            if found.moved:
+                kind = Kind.RENAME
+                changed = (
+                    found.by_object_id
+                    or content_differs(record, spot.fp)
+                    or bool(spot.reasons & why.CONTENT)
+                )
+                if record.parent_guid == place and record.name == name:
+                    kind = Kind.UPDATE
+                self._records[file_guid] = record
+            elif found.succeeds:
+                kind, changed = Kind.UPDATE, True
+            elif spot.asked and differs(record, spot.fp, spot.reasons):
+                kind = Kind.UPDATE
+                changed = content_differs(record, spot.fp) or bool(spot.reasons & why.CONTENT)
+            else:
+                return None
+            object_id = self._disk.object_id(spot)
+        return Change(
+            kind, spot.path, file_guid, parent, parent_path, name, spot.kind, spot.fp, spot.reasons, changed,
+            object_id,
+        )  # fmt: skip
+
+    def keeps(self, object_id: bytes | None, spot: Spot) -> bytes | None:
+        """The Object ID a new object may keep: one that no live record has, and no other object here claims."""
+        if object_id is None or object_id == bytes(16) or object_id == self._root:
+            return None
+        record = self._lookup.get(object_id)
+        if record is not None and not record.deleted:
+            return None
+        if self._object_ids.setdefault(object_id, spot.path) != spot.path:
+            return None
+        return object_id
+
+
+def _key_of(record: IDRecord) -> Key:
+    return (record.dev or 0, record.ino or 0, record.btime_ns or 0)
+
+
+def read_folder(root: str, path: str) -> Iterable[os.DirEntry[str]]:
+    """The entries of a folder, all at once. Raises OSError."""
+    with os.scandir(absolute(root, path)) as entries:
+        return list(entries)

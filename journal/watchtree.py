@@ -1,0 +1,418 @@
+"""From raw events to "something happened to NAME in this folder": the watched folders and where they are.
+
+A watch stays with its inode. Each watched folder is a Node; its path is found by walking up, so a renamed
+folder carries everything below it, and records that are still aging, along at no cost.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol
+
+from . import inotify as k
+from . import reasons as why
+from .changes import PREINSTALL, absolute, join
+
+logger = logging.getLogger(__name__)
+
+_MOVE_WAIT_S: Final = 0.1
+_REWALK_WAIT_S: Final = 1.0
+
+
+class Node:
+    """A folder of the tree; `wd` is -1 when it is not watched (any more)."""
+
+    __slots__ = ("children", "generation", "name", "parent", "wd")
+
+    def __init__(self, parent: Node | None, name: str, wd: int) -> None:
+        self.parent = parent
+        self.name = name
+        self.wd = wd
+        self.children: dict[str, Node] = {}
+        self.generation = 0
+
+    @property
+    def path(self) -> str:
+        """The path relative to the root; of a folder that is gone, where it was last."""
+        names = []
+        node: Node | None = self
+        while node is not None and node.parent is not None:
+            names.append(node.name)
+            node = node.parent
+        names.reverse()
+        return "/".join(names)
+
+
+class Sink(Protocol):
+    """Who is told."""
+
+    def record(self, node: Node, name: str, reason: int, is_dir: bool, *, deep: bool = False) -> bool: ...
+    def link(self, old: tuple[Node, str], new: tuple[Node, str]) -> None: ...
+    def rescan(self, reason: str, path: str) -> None: ...
+
+
+class WatchTree:
+    """The watches of a replica tree. All methods belong to one thread; raw events come through handle().
+
+    `degraded` is None, or says why some folders cannot be watched: then rescan() is called every
+    `rescan_s` seconds, and the watches are tried again before each.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        source: k.Source,
+        excluded: Callable[[str], bool],
+        sink: Sink,
+        *,
+        rescan_s: float = 60.0,
+    ) -> None:
+        self._root_path = os.path.realpath(root)
+        self._source = source
+        self._excluded = excluded
+        self._sink = sink
+        self._rescan_s = rescan_s
+        self.root = Node(None, "", -1)
+        self._nodes: dict[int, Node] = {}
+        self._moving: dict[int, tuple[Node, float]] = {}
+        self._sources: dict[int, tuple[Node, str, float]] = {}
+        self._rechecks: list[tuple[Node, str]] = []
+        self._generation = 0
+        self._overflow_at = 0.0
+        self._retry_at = 0.0
+        self._root_key: tuple[int, int] | None = None
+        self._incomplete = False
+        self._deaf = False
+        self.root_lost = False
+        self.degraded: str | None = None
+        self.examined = 0
+        self.rejected = 0
+
+    # -- for the owner
+
+    def begin(self) -> None:
+        """Watch the whole tree. Raises OSError when the root is no readable folder."""
+        st = os.stat(self._root_path)
+        if not stat.S_ISDIR(st.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), self._root_path)
+        self._root_key = (st.st_dev, st.st_ino)
+        self._rewalk()
+
+    def handle(self, buffer: bytes) -> None:
+        """Deal with a buffer of raw events."""
+        last: tuple[int, int, bytes] | None = None
+        for wd, mask, cookie, raw in k.parse(buffer):
+            self.examined += 1
+            this = (wd, mask, raw)
+            if this == last and not cookie:
+                continue
+            last = this
+            if mask & k.IN_Q_OVERFLOW:
+                self._overflow_at = self._overflow_at or time.monotonic()
+                continue
+            node = self._nodes.get(wd)
+            if node is None:
+                self.rejected += 1
+            elif not raw:
+                self._own_event(node, mask)
+            else:
+                self._child_event(node, os.fsdecode(raw), mask, cookie)
+
+    def idle(self, drained: bool) -> None:
+        """To be called after events; `drained` tells that none are waiting."""
+        now = time.monotonic()
+        if self._overflow_at and (drained or now - self._overflow_at > _REWALK_WAIT_S):
+            self._overflow_at = 0.0
+            if not self.root_lost:
+                self._rewalk()
+                self._sink.rescan("overflow: the kernel dropped events", "")
+        if drained and self._moving:
+            for cookie, (node, deadline) in list(self._moving.items()):
+                if deadline <= now:
+                    del self._moving[cookie]
+                    if not self._in_place(node):
+                        self._drop(node)
+        if drained and self._sources:
+            for cookie, (_, _, deadline) in list(self._sources.items()):
+                if deadline <= now:
+                    del self._sources[cookie]
+        if (self.degraded or self.root_lost) and now >= self._retry_at:
+            self._retry(now)
+
+    def next_idle(self) -> float | None:
+        """When idle() has something to do, in time.monotonic() seconds."""
+        times = [deadline for _, deadline in self._moving.values()]
+        if self._overflow_at:
+            times.append(self._overflow_at)
+        if self.degraded or self.root_lost:
+            times.append(self._retry_at)
+        return min(times) if times else None
+
+    def node_for(self, path: str) -> Node:
+        """The node of a folder; one that is not watched gets a node that is not part of the tree."""
+        node = self.root
+        for name in path.split("/") if path else ():
+            node = node.children.get(name) or Node(node, name, -1)
+        return node
+
+    def watched(self) -> int:
+        """How many folders are watched."""
+        return len(self._nodes)
+
+    def deaf(self, message: str) -> None:
+        """No events come any more: from now on periodic scans have to do."""
+        self._deaf = True
+        self._degrade(message, "")
+
+    # -- events
+
+    def _own_event(self, node: Node, mask: int) -> None:
+        if node is self.root:
+            if mask & (k.IN_UNMOUNT | k.IN_IGNORED | k.IN_DELETE_SELF | k.IN_MOVE_SELF) and not self.root_lost:
+                self.root_lost = True
+                self._retry_at = time.monotonic() + min(self._rescan_s, 5.0)
+                for child in list(self.root.children.values()):
+                    self._drop(child)
+                self._unwatch(self.root)
+                self._sink.rescan("the root was removed, moved or unmounted", "")
+        elif mask & (k.IN_IGNORED | k.IN_UNMOUNT):
+            self._nodes.pop(node.wd, None)
+            node.wd = -1
+            self._drop(node)
+
+    def _child_event(self, node: Node, name: str, mask: int, cookie: int) -> None:
+        is_dir = bool(mask & k.IN_ISDIR)
+        if mask & k.IN_MOVED_TO:
+            self._moved_to(node, name, is_dir, cookie)
+            return
+        reason = 0
+        if mask & k.IN_CREATE:
+            reason |= why.FILE_CREATE
+        if mask & (k.IN_MODIFY | k.IN_CLOSE_WRITE):
+            reason |= why.DATA
+        if mask & k.IN_ATTRIB:
+            reason |= why.BASIC_INFO_CHANGE
+        if mask & k.IN_DELETE:
+            reason |= why.FILE_DELETE
+        if mask & k.IN_MOVED_FROM:
+            reason |= why.RENAME_OLD_NAME
+        if not self._sink.record(node, name, reason, is_dir):
+            self.rejected += 1
+            return
+        if mask & k.IN_MOVED_FROM:
+            deadline = time.monotonic() + _MOVE_WAIT_S
+            self._sources[cookie] = (node, name, deadline)
+            child = node.children.pop(name, None) if is_dir else None
+            if child is not None:
+                self._moving[cookie] = (child, deadline)
+        elif is_dir:
+            if mask & k.IN_DELETE:
+                child = node.children.get(name)
+                if child is not None:
+                    self._drop(child)
+            elif mask & k.IN_CREATE or (mask & k.IN_ATTRIB and name not in node.children):
+                self._add(node, name, report=True)
+                self._recheck()
+
+    def _moved_to(self, node: Node, name: str, is_dir: bool, cookie: int) -> None:
+        moving = self._moving.pop(cookie, None)
+        source = self._sources.pop(cookie, None)
+        accepted = self._sink.record(node, name, why.RENAME_NEW_NAME, is_dir)
+        if accepted and source is not None:
+            self._sink.link(source[:2], (node, name))
+        if not accepted:
+            self.rejected += 1
+        if not is_dir:
+            return
+        if moving is not None and accepted:
+            child = moving[0]
+            self._attach(child, node, name)
+            try:
+                wd = self._source.add_watch(self._absolute(child.path))
+            except OSError:
+                return  # moved on or gone already; the event that says so is on its way
+            if wd == child.wd:
+                return
+            # Events and tree had parted: what was watched under the old name is not what moved here.
+            node.children.pop(name, None)
+            self._moving[cookie] = (child, time.monotonic() + _MOVE_WAIT_S)
+        elif moving is not None:
+            self._drop(moving[0])
+        if accepted:
+            self._add(node, name, report=False)
+            self._sink.record(node, name, why.RENAME_NEW_NAME, True, deep=True)
+            self._recheck()
+
+    # -- watches
+
+    def _absolute(self, path: str) -> bytes:
+        return os.fsencode(absolute(self._root_path, path))
+
+    def _attach(self, child: Node, parent: Node, name: str) -> None:
+        there = parent.children.get(name)
+        if there is child:
+            return
+        if there is not None:
+            self._drop(there)
+        if child.parent is not None and self._in_place(child):
+            del child.parent.children[child.name]
+        child.parent, child.name = parent, name
+        parent.children[name] = child
+
+    def _drop(self, node: Node) -> None:
+        """Forget a folder and everything below it; the nodes keep their last path."""
+        if node.parent is not None and self._in_place(node):
+            del node.parent.children[node.name]
+        stack = [node]
+        while stack:
+            each = stack.pop()
+            self._unwatch(each)
+            stack.extend(each.children.values())
+
+    def _unwatch(self, node: Node) -> None:
+        if node.wd >= 0 and self._nodes.get(node.wd) is node:
+            del self._nodes[node.wd]
+            self._source.rm_watch(node.wd)
+        node.wd = -1
+
+    def _is_excluded(self, path: str) -> bool:
+        return path == PREINSTALL or self._excluded(path)
+
+    def _watch(self, parent: Node, name: str, path: str, recheck: bool) -> Node | None:
+        """Watch one folder; None when that is impossible or not wanted."""
+        if self._is_excluded(path):
+            return None
+        raw = self._absolute(path)
+        try:
+            if self._root_key is not None and os.lstat(raw).st_dev != self._root_key[0]:
+                return None
+            wd = self._source.add_watch(raw)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except PermissionError:
+            logger.warning("folder cannot be watched: permission denied: %s", path)
+            return None
+        except OSError as error:
+            self._degrade(error.strerror or str(error), path)
+            return None
+        node = self._nodes.get(wd)
+        if node is None:
+            node = Node(parent, name, wd)
+            self._nodes[wd] = node
+        elif self._in_place(node) and node.parent is not None:
+            if node.parent is parent and node.name == name:
+                node.generation = self._generation
+                return node
+            if recheck or self._within(parent, node):
+                return None  # one folder at two paths (a bind mount): the first path stays
+            if node.generation != self._generation:
+                self._rechecks.append((node.parent, node.name))
+        self._attach(node, parent, name)
+        node.generation = self._generation
+        return node
+
+    @staticmethod
+    def _in_place(node: Node) -> bool:
+        return node.parent is not None and node.parent.children.get(node.name) is node
+
+    @staticmethod
+    def _within(node: Node | None, ancestor: Node) -> bool:
+        while node is not None:
+            if node is ancestor:
+                return True
+            node = node.parent
+        return False
+
+    def _add(self, parent: Node, name: str, *, report: bool, recheck: bool = False) -> None:
+        """Watch a folder, then look what is in it already, and so on downwards.
+
+        `report` records what is found as created: it may have been before the watch was there.
+        """
+        stack = [(parent, name, join(parent.path, name))]
+        while stack:
+            above, name, path = stack.pop()
+            node = self._watch(above, name, path, recheck)
+            if node is None:
+                continue
+            for entry_name, is_dir in self._entries(path):
+                if report:
+                    self._sink.record(node, entry_name, why.FILE_CREATE, is_dir)
+                if is_dir:
+                    stack.append((node, entry_name, join(path, entry_name)))
+
+    def _entries(self, path: str) -> Iterator[tuple[str, bool]]:
+        try:
+            with os.scandir(absolute(self._root_path, path)) as entries:
+                for entry in entries:
+                    yield entry.name, entry.is_dir(follow_symlinks=False)
+        except OSError as error:
+            logger.warning("folder cannot be read: %s: %s", path, error.strerror)
+
+    def _recheck(self) -> None:
+        """Look again where a folder was thought to be that turned up elsewhere."""
+        while self._rechecks:
+            parent, name = self._rechecks.pop()
+            if name not in parent.children:
+                self._add(parent, name, report=True, recheck=True)
+
+    def _rewalk(self) -> None:
+        """Watch the tree as it is now, whatever was thought of it."""
+        self._generation += 1
+        self._moving.clear()
+        self._sources.clear()
+        self._incomplete = self._deaf
+        self._watch_root()
+        self.root.generation = self._generation
+        for name, is_dir in list(self._entries("")):
+            if is_dir:
+                self._add(self.root, name, report=False)
+        self._rechecks.clear()
+        for node in list(self._nodes.values()):
+            if node.generation != self._generation:
+                if node.parent is not None and self._in_place(node):
+                    del node.parent.children[node.name]
+                self._unwatch(node)
+        if self.degraded and not self._incomplete:
+            self.degraded = None
+            logger.info("all folders are watched again")
+
+    def _watch_root(self) -> None:
+        try:
+            wd = self._source.add_watch(self._absolute(""), root=True)
+        except k.WatchLimit as error:
+            self._degrade(error.strerror or str(error), "")
+            return
+        if self._nodes.get(wd) is not self.root:
+            other = self._nodes.pop(wd, None)
+            if other is not None:
+                other.wd = -1
+            self._unwatch(self.root)
+            self.root.wd = wd
+            self._nodes[wd] = self.root
+
+    def _degrade(self, message: str, path: str) -> None:
+        first = self.degraded is None
+        self._incomplete = True
+        self.degraded = message
+        if first:
+            self._retry_at = time.monotonic() + self._rescan_s
+            logger.error("%s; scanning every %g s instead: %s", message, self._rescan_s, path or "the root")
+            self._sink.rescan(message, path)
+
+    def _retry(self, now: float) -> None:
+        self._retry_at = now + self._rescan_s
+        try:
+            st = os.stat(self._root_path)
+            if self._root_key != (st.st_dev, st.st_ino):
+                raise FileNotFoundError
+            lost, self.root_lost = self.root_lost, False
+            self._rewalk()
+        except OSError:
+            self.root_lost = True
+            return
+        self._sink.rescan("the root is back" if lost else "periodic, as not all folders are watched", "")
