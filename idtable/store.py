@@ -33,7 +33,7 @@ _PUT: Final = (
 # Most updates leave the columns of these indexes alone: such a statement does not touch the indexes either.
 _SAME: Final = ("parent_guid", "name", "is_dir", "deleted", "deleted_time", "dev", "ino")
 _CHANGED: Final = tuple(f for f in _FIELDS[1:] if f not in _SAME)
-_UPDATE: Final = f"UPDATE idtable SET {', '.join(f'{c} = ?' for c in _CHANGED)} WHERE file_guid = ? AND wide = 0"
+_UPDATE: Final = f"UPDATE idtable SET {', '.join(f'{c} = ?' for c in _CHANGED)} WHERE file_guid = ?"
 _fields_of = attrgetter(*_FIELDS)
 _same_of = itemgetter(*(_FIELDS.index(f) for f in _SAME))
 _changed_of = itemgetter(*(_FIELDS.index(f) for f in (*_CHANGED, "file_guid")))
