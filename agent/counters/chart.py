@@ -6,6 +6,7 @@ library, and the page no script for them. Each chart comes twice, for a light an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,15 +16,17 @@ import matplotlib as mpl
 import matplotlib.dates
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, MaxNLocator
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 CHARTS: Final = {"light": "chart-light.svg", "dark": "chart-dark.svg"}
 
-# (counter, heading, unit)
+# (counter, heading, whether it counts bytes)
 _PANELS: Final = (
-    ("Files Installed", "Files installed per second", ""),
-    ("Packets Received in Bytes", "Data received per second", "B"),
+    ("Files Installed", "Files installed per second", False),
+    ("Packets Received in Bytes", "Data received, {unit} per second", True),
 )
+_UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB")
 # Okabe and Ito's colours, told apart with every kind of colour vision; those too pale or too dark for a
 # background are changed for it.
 _THEMES: Final[dict[str, dict[str, Any]]] = {
@@ -51,7 +54,7 @@ def draw(summary: Mapping[str, Any], folder: Path) -> dict[str, str]:
     """
     series = summary["series"]
     start = datetime.fromisoformat(series["start"])
-    panels = [_courses(series, counter) for counter, _heading, _unit in _PANELS]
+    panels = [_courses(series, counter) for counter, _heading, _bytes in _PANELS]
     labels = sorted({label for panel in panels for label in panel}, key=lambda label: (label == _OTHERS, label))
     for theme, name in CHARTS.items():
         _figure(theme, panels, labels, start, series["bucket_s"], folder / name)
@@ -91,15 +94,17 @@ def _figure(theme: str, panels: list[Courses], labels: list[str], start: datetim
         "text.parse_math": False,
     }
     with mpl.rc_context(options):
-        figure = Figure(figsize=(10.4, 5.6), layout="constrained")
+        figure = Figure(figsize=(10.4, 5.6), layout=ConstrainedLayoutEngine(hspace=0.08))
         figure.patch.set_alpha(0)
         axes = figure.subplots(len(_PANELS), 1, sharex=True)
         lines: dict[str, Any] = {}
-        for axis, (_counter, heading, unit), courses in zip(axes, _PANELS, panels, strict=True):
-            _style(axis, heading, unit, colours)
+        for axis, (_counter, heading, in_bytes), courses in zip(axes, _PANELS, panels, strict=True):
+            highest = max((value for values in courses.values() for value in values), default=0.0)
+            power = min(int(math.log(highest, 1024)), len(_UNITS) - 1) if in_bytes and highest > 1 else 0
+            _style(axis, heading.format(unit=_UNITS[power]), colours)
             for number, label in enumerate(labels):
                 if label in courses:
-                    values = courses[label]
+                    values = [value / 1024**power for value in courses[label]]
                     times = [start + timedelta(seconds=bucket_s * i) for i in range(len(values) + 1)]
                     (lines[label],) = axis.plot(
                         times,
@@ -137,14 +142,14 @@ def _figure(theme: str, panels: list[Courses], labels: list[str], start: datetim
         temporary.replace(path)
 
 
-def _style(axis: Axes, heading: str, unit: str, colours: Mapping[str, Any]) -> None:
+def _style(axis: Axes, heading: str, colours: Mapping[str, Any]) -> None:
     axis.set_title(heading, loc="left", color=colours["text"], fontsize=11, fontweight="bold")
     axis.patch.set_alpha(0)
     axis.grid(axis="y", color=colours["grid"], linewidth=0.8)
     axis.set_axisbelow(True)
     axis.tick_params(colors=colours["muted"], length=0)
-    axis.yaxis.set_major_locator(MaxNLocator(4, min_n_ticks=2))
-    axis.yaxis.set_major_formatter(EngFormatter(unit=unit, sep="\N{NO-BREAK SPACE}" if unit else ""))
+    axis.yaxis.set_major_locator(MaxNLocator(4, min_n_ticks=2, steps=[1, 2, 2.5, 5, 10]))
+    axis.yaxis.set_major_formatter(StrMethodFormatter("{x:,.4g}"))
     for side, spine in axis.spines.items():
         spine.set_visible(side == "bottom")
         spine.set_color(colours["grid"])

@@ -1,0 +1,256 @@
+"""The dashboard's web server: read-only, one page, a little JSON, and metrics.
+
+    /              the page
+    /api/status    the status of this member, as `frs status --json` gives it, and the peers' dashboards
+    /api/counters  the counters of this member
+    /api/summary   the last summary of `frs summarize`, 404 before there is one
+    /metrics       the counters for Prometheus
+    /healthz       200 while the agent answers
+
+There is no route that changes anything and nothing comes from elsewhere. A request whose Host names neither an
+address nor this host is refused, so that a page of another site cannot read along by DNS rebinding.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import ipaddress
+import json
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from agent.counters.registry import Snapshot
+from agent.dashboard import metrics
+
+log = logging.getLogger(__name__)
+
+MAX_SUMMARY: Final = 64 << 20
+SUMMARY_FILE: Final = "summary.json"
+CHART_FILES: Final = ("chart-light.svg", "chart-dark.svg")
+
+_STATIC: Final = {
+    "/": ("index.html", "text/html"),
+    "/dashboard.js": ("dashboard.js", "text/javascript"),
+    "/dashboard.css": ("dashboard.css", "text/css"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+_HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cache-Control": "no-store",
+}
+# A chart is a document of its own when opened alone; it may style itself and do nothing else.
+_CHART_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'"
+
+T = TypeVar("T")
+
+
+class Provider(Protocol):
+    """What the dashboard shows. Each method may also be a coroutine function."""
+
+    def status(self) -> Mapping[str, Any] | Awaitable[Mapping[str, Any]]:
+        """The status of this member."""
+
+    def counters(self) -> Snapshot | Awaitable[Snapshot]:
+        """A snapshot of the counters."""
+
+    def peers(self) -> Sequence[tuple[str, str]] | Awaitable[Sequence[tuple[str, str]]]:
+        """Name and address (http or https) of the other members' dashboards."""
+
+
+class DashboardServer:
+    """Serves the dashboard of one member.
+
+    ``summary_dir`` is the folder that ``frs summarize --output`` writes to, or one that holds such folders: the
+    newest summary counts. ``allowed_hosts`` are further names that the page may be asked for by.
+    """
+
+    def __init__(
+        self,
+        provider: Provider,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        summary_dir: str | os.PathLike[str] | None = None,
+        *,
+        allowed_hosts: Iterable[str] = (),
+    ) -> None:
+        self._provider = provider
+        self._host = host
+        self._port = port
+        self._summary_dir = Path(summary_dir) if summary_dir is not None else None
+        names = {"localhost", host, socket.gethostname(), *allowed_hosts}
+        self._allowed_hosts = {name.lower() for name in names if name}
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> int:
+        """Listen; returns the port. Raises ``OSError`` where the address cannot be had."""
+        runner = web.AppRunner(self.app(), access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, self._host, self._port).start()
+        except BaseException:
+            await runner.cleanup()
+            raise
+        self._runner = runner
+        self._port = int(runner.addresses[0][1])
+        return self._port
+
+    async def close(self) -> None:
+        """Stop listening. Does nothing where it is not."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    @property
+    def url(self) -> str:
+        """The address of the page."""
+        return f"http://{f'[{self._host}]' if ':' in self._host else self._host}:{self._port}/"
+
+    def app(self) -> web.Application:
+        """The web application, without a listener."""
+        app = web.Application(middlewares=[self._guard])
+        for path, (name, content_type) in _STATIC.items():
+            app.router.add_get(path, _static(name, content_type))
+        app.router.add_get("/api/status", self._status)
+        app.router.add_get("/api/counters", self._counters)
+        app.router.add_get("/api/summary", self._summary)
+        for name in CHART_FILES:
+            app.router.add_get(f"/summary/{name}", self._chart)
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/healthz", self._health)
+        return app
+
+    @web.middleware
+    async def _guard(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        response: web.StreamResponse
+        if not self._is_ours(request.headers.get("Host", "")):
+            response = _json({"error": "this dashboard does not go by that host name"}, status=421)
+        else:
+            try:
+                response = await handler(request)
+            except web.HTTPException as error:
+                response = _json({"error": error.reason}, status=error.status)
+                if "Allow" in error.headers:
+                    response.headers["Allow"] = error.headers["Allow"]
+            except Exception:
+                log.exception("the dashboard could not answer %s", request.path)
+                response = _json({"error": "the agent could not answer; its log says why"}, status=503)
+        for name, value in _HEADERS.items():
+            response.headers.setdefault(name, value)
+        return response
+
+    def _is_ours(self, host_header: str) -> bool:
+        try:
+            name = urlsplit(f"//{host_header}").hostname or ""
+        except ValueError:
+            return False
+        if name in self._allowed_hosts:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True  # an address cannot be rebound
+
+    async def _status(self, _request: web.Request) -> web.Response:
+        status = await _maybe(self._provider.status())
+        peers = [
+            {"name": name, "url": url}
+            for name, url in await _maybe(self._provider.peers())
+            if urlsplit(url).scheme in ("http", "https")
+        ]
+        return _json({**status, "peers": peers})
+
+    async def _counters(self, _request: web.Request) -> web.Response:
+        return _json(await _maybe(self._provider.counters()))
+
+    async def _metrics(self, _request: web.Request) -> web.Response:
+        status = await _maybe(self._provider.status())
+        body = metrics.render(status, await _maybe(self._provider.counters()))
+        return web.Response(body=body, headers={"Content-Type": metrics.CONTENT_TYPE})
+
+    async def _health(self, _request: web.Request) -> web.Response:
+        status = await _maybe(self._provider.status())
+        return _json({"ok": True, "member": status.get("member")})
+
+    async def _summary(self, _request: web.Request) -> web.Response:
+        body = await asyncio.to_thread(self._read_summary)
+        if body is None:
+            return _json({"error": "there is no summary yet: run `frs summarize`"}, status=404)
+        return web.Response(body=body, content_type="application/json")
+
+    async def _chart(self, request: web.Request) -> web.Response:
+        body = await asyncio.to_thread(self._read_chart, request.path.rpartition("/")[2])
+        if body is None:
+            return _json({"error": "there is no chart yet"}, status=404)
+        return web.Response(body=body, content_type="image/svg+xml", headers={"Content-Security-Policy": _CHART_POLICY})
+
+    def _newest(self) -> Path | None:
+        """The folder of the newest summary."""
+        if self._summary_dir is None:
+            return None
+        found: list[tuple[int, Path]] = []
+        for path in (self._summary_dir / SUMMARY_FILE, *self._summary_dir.glob(f"*/{SUMMARY_FILE}")):
+            try:
+                found.append((path.stat().st_mtime_ns, path.parent))
+            except OSError:
+                continue
+        return max(found)[1] if found else None
+
+    def _read_summary(self) -> bytes | None:
+        folder = self._newest()
+        body = _read(folder / SUMMARY_FILE) if folder else None
+        if body is not None:
+            json.loads(body)  # never hand on what is no JSON
+        return body
+
+    def _read_chart(self, name: str) -> bytes | None:
+        folder = self._newest()
+        return _read(folder / name) if folder else None
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        with path.open("rb") as file:
+            body = file.read(MAX_SUMMARY + 1)
+    except OSError:
+        return None
+    return body if len(body) <= MAX_SUMMARY else None
+
+
+async def _maybe(value: T | Awaitable[T]) -> T:
+    if inspect.isawaitable(value):
+        return await value
+    return value
+
+
+def _json(data: Any, status: int = 200) -> web.Response:
+    return web.Response(text=json.dumps(data), status=status, content_type="application/json")
+
+
+def _static(name: str, content_type: str) -> Callable[[web.Request], Awaitable[web.Response]]:
+    body = resources.files(__package__).joinpath("static", name).read_bytes()
+
+    async def handler(_request: web.Request) -> web.Response:
+        return web.Response(body=body, content_type=content_type, charset="utf-8")
+
+    return handler

@@ -1,0 +1,252 @@
+"""What the dashboard's server answers, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import AsyncIterator, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+from aiohttp.test_utils import TestClient, TestServer
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent.counters.registry import Counters, Snapshot, counter_types
+from agent.dashboard import DashboardServer
+from agent.dashboard.metrics import metric_name, render
+
+NAME = 'odd "set"\\ of\nfiles'
+
+
+class FakeAgent:
+    """A provider that can fail; its status is awaited, its counters are not."""
+
+    def __init__(self) -> None:
+        self.fails = False
+        self.registry = Counters()
+        self.registry.add_set(NAME)
+        self.registry.add_cxtion(NAME, "a->b")
+        self.registry.inc_both(NAME, "a->b", "Packets Sent in Bytes", 2**40)
+        self.registry.set_value(NAME, "KB of Staging Space Free", 660)
+
+    async def status(self) -> Mapping[str, Any]:
+        if self.fails:
+            raise RuntimeError("a secret that belongs into the log")
+        connection = {"name": "a->b", "direction": "outbound", "state": "vvjoin", "backlog": 7}
+        return {
+            "member": "a",
+            "version": "0.1.0",
+            "sets": [
+                {
+                    "name": NAME,
+                    "idtable": {"files": 5, "folders": 2, "tombstones": 1},
+                    "pending": {"aging": 0, "local": 1, "inbound": 2, "outbound": 3},
+                    "connections": [connection],
+                }
+            ],
+        }
+
+    def counters(self) -> Snapshot:
+        return self.registry.snapshot()
+
+    def peers(self) -> list[tuple[str, str]]:
+        return [("b", "http://127.0.0.1:1/"), ("bad", "javascript:alert(1)")]
+
+
+@pytest.fixture
+def agent() -> FakeAgent:
+    return FakeAgent()
+
+
+@pytest.fixture
+async def client(agent: FakeAgent, tmp_path: Path) -> AsyncIterator[TestClient]:
+    server = DashboardServer(agent, "127.0.0.1", 0, tmp_path, allowed_hosts=["Files.example"])
+    async with TestClient(TestServer(server.app())) as client:
+        yield client
+
+
+async def test_the_page_and_all_it_names_come_from_here(client: TestClient) -> None:
+    response = await client.get("/")
+    assert response.status == 200
+    page = await response.text()
+    named = set(re.findall(r'(?:src|href)="([^"#]*)"', page))
+    assert "/dashboard.js" in named
+    for path in named - {"/api/summary"}:
+        assert path.startswith("/"), "nothing from elsewhere"
+        answer = await client.get(path)
+        assert answer.status == 200, path
+        assert await answer.read()
+    for name in ("dashboard.js", "dashboard.css"):
+        text = resources.files("agent.dashboard").joinpath("static", name).read_text()
+        assert not re.search(r"\b(innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval)\b", text)
+        assert "url(" not in text
+        assert "//cdn" not in text
+    assert not re.search(r"\sstyle=|<style|<script(?![^>]*\ssrc=)|\son\w+=", page), "the policy forbids inline"
+
+
+@pytest.mark.parametrize("path", ["/", "/api/status", "/nowhere", "/healthz", "/dashboard.js"])
+async def test_every_answer_has_the_security_headers(client: TestClient, path: str) -> None:
+    headers = (await client.get(path)).headers
+    policy = headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self'; ")
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Cache-Control"] == "no-store"
+    assert headers["Referrer-Policy"] == "no-referrer"
+    assert "Access-Control-Allow-Origin" not in headers
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["localhost", "LOCALHOST:8080", "127.0.0.1:9", "[::1]:80", "192.0.2.7", "files.example", "FILES.example:5000"],
+)
+async def test_hosts_that_are_ours_or_addresses(client: TestClient, host: str) -> None:
+    assert (await client.get("/api/status", headers={"Host": host})).status == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80", "", "[::1", "a@evil.example"]
+)
+async def test_a_rebound_name_is_refused(client: TestClient, host: str) -> None:
+    for path in ("/", "/api/status", "/api/counters", "/api/summary", "/metrics", "/healthz"):
+        response = await client.get(path, headers={"Host": host})
+        assert response.status in (400, 421)
+        assert "vvjoin" not in await response.text()
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+async def test_there_is_nothing_to_change(client: TestClient, method: str) -> None:
+    for path in ("/", "/api/status", "/api/counters", "/metrics"):
+        response = await client.request(method, path)
+        assert response.status == 405
+        assert response.headers["Allow"] == "GET,HEAD"
+
+
+async def test_status_and_counters(client: TestClient, agent: FakeAgent) -> None:
+    status = await (await client.get("/api/status")).json()
+    assert status["sets"][0]["connections"][0]["state"] == "vvjoin"
+    assert status["peers"] == [{"name": "b", "url": "http://127.0.0.1:1/"}], "links to web pages only"
+    assert await (await client.get("/api/counters")).json() == agent.registry.snapshot()
+    assert await (await client.get("/healthz")).json() == {"ok": True, "member": "a"}
+
+
+async def test_a_failing_agent_is_a_503_that_tells_no_secret(
+    client: TestClient, agent: FakeAgent, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent.fails = True
+    for path in ("/api/status", "/healthz", "/metrics"):
+        response = await client.get(path)
+        assert response.status == 503
+        assert "secret" not in await response.text()
+    assert "secret" in caplog.text
+    assert (await client.get("/api/counters")).status == 200
+
+
+async def test_metrics_are_understood_by_a_foreign_parser(client: TestClient) -> None:
+    response = await client.get("/metrics")
+    assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    families = {f.name: f for f in text_string_to_metric_families(await response.text())}
+    samples = {(s.name, *sorted(s.labels.items())): s.value for f in families.values() for s in f.samples}
+    the_set, the_conn = ("set", NAME), ("connection", "a->b")
+    assert samples["frs_set_packets_sent_in_bytes_total", the_set] == 2**40
+    assert samples["frs_connection_packets_sent_in_bytes_total", the_conn, the_set] == 2**40
+    assert samples["frs_set_kb_of_staging_space_free", the_set] == 660
+    assert samples["frs_set_entries", ("kind", "folders"), the_set] == 2
+    assert samples["frs_set_pending", ("kind", "outbound"), the_set] == 3
+    direction = ("direction", "outbound")
+    assert samples["frs_connection_backlog", the_conn, direction, the_set] == 7
+    states = {dict(key[1:])["state"]: value for key, value in samples.items() if key[0] == "frs_connection_state"}
+    assert [state for state, value in states.items() if value] == ["vvjoin"]
+    assert samples["frs_info", ("member", "a"), ("version", "0.1.0")] == 1
+    # a family and its samples for every counter of 2.4, the right type for each
+    for object_name, counters in counter_types().items():
+        for counter, counter_type in counters.items():
+            family = families[metric_name(object_name, counter).removesuffix("_total")]
+            raw = counter_type == "PERF_COUNTER_LARGE_RAWCOUNT"
+            assert family.type == ("gauge" if raw else "counter")
+            assert counter in family.documentation
+
+
+def test_no_two_counters_share_a_metric() -> None:
+    names = [metric_name(obj, counter) for obj, counters in counter_types().items() for counter in counters]
+    assert len(names) == len(set(names)) == 115
+
+
+def test_metrics_of_a_name_that_is_no_utf8() -> None:
+    counters = Counters()
+    counters.add_set("\udcff")
+    assert rb'frs_set_joins_total{set="\udcff"} 0' in render({}, counters.snapshot())
+
+
+async def test_no_summary_then_the_newest_one_and_its_charts(client: TestClient, tmp_path: Path) -> None:
+    assert (await client.get("/api/summary")).status == 404
+    assert (await client.get("/summary/chart-light.svg")).status == 404
+    for name, age in (("old", 100), ("new", 50)):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "summary.json").write_text(json.dumps({"generated": name}))
+        (folder / "chart-light.svg").write_text(f"<svg>{name}</svg>")
+        (folder / "chart-dark.svg").write_text(f"<svg>{name}</svg>")
+        (folder / "secret.txt").write_text("secret")
+        os.utime(folder / "summary.json", (1_700_000_000 - age, 1_700_000_000 - age))
+    assert await (await client.get("/api/summary")).json() == {"generated": "new"}
+    chart = await client.get("/summary/chart-dark.svg?2026")
+    assert await chart.text() == "<svg>new</svg>"
+    assert chart.content_type == "image/svg+xml"
+    assert "sandbox" in chart.headers["Content-Security-Policy"]
+    for path in ("/summary/secret.txt", "/summary/..%2fnew%2fsecret.txt", "/summary/../old/secret.txt"):
+        assert (await client.get(path)).status == 404
+    (tmp_path / "summary.json").write_text('{"generated": "newest"}')
+    assert await (await client.get("/api/summary")).json() == {"generated": "newest"}
+    (tmp_path / "summary.json").write_text('{"generated": "torn')
+    assert (await client.get("/api/summary")).status == 503
+
+
+async def test_it_listens_and_stops(agent: FakeAgent) -> None:
+    server = DashboardServer(agent)
+    port = await server.start()
+    assert server.url == f"http://127.0.0.1:{port}/"
+    async with ClientSession() as session:
+        async with session.get(f"{server.url}healthz") as response:
+            assert response.status == 200
+        await server.close()
+        await server.close()
+        with pytest.raises(OSError):
+            await session.get(f"{server.url}healthz")
+
+
+async def test_a_taken_port_is_an_error(agent: FakeAgent) -> None:
+    server = DashboardServer(agent)
+    port = await server.start()
+    try:
+        with pytest.raises(OSError):
+            await DashboardServer(agent, "127.0.0.1", port).start()
+    finally:
+        await server.close()
+
+
+def test_texts_have_the_contrast_of_wcag_aa() -> None:
+    css = resources.files("agent.dashboard").joinpath("static", "dashboard.css").read_text()
+    themes = [
+        dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", block)) for block in re.findall(r":root \{(.*?)\}", css, re.S)
+    ]
+    assert len(themes) == 2
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    for theme in themes:
+        pairs = [(kind, f"{kind}-back") for kind in ("good", "busy", "bad", "idle")]
+        pairs += [(text, back) for text in ("text", "muted", "link") for back in ("page", "card")]
+        for text, back in pairs:
+            dark, light = sorted((luminance(theme[text]), luminance(theme[back])))
+            assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, back)
+        dark, light = sorted((luminance(theme["bar"]), luminance(theme["bar-back"])))
+        assert (light + 0.05) / (dark + 0.05) >= 3, "graphics"
