@@ -1,0 +1,436 @@
+"""From the journal to local changes: look where something happened, stage what changed, tell the engine.
+
+The examiner runs in a thread of its own and reads the store under the replica's lock; staging runs in the worker
+threads; change orders are made in the order in which the changes were found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fnmatch
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from agent.engine import events as ev
+from agent.fileops import FileOps, facts_of
+from agent.wire import constants as c
+from idtable.records import IDRecord
+from idtable.store import Store
+from journal.changes import PREINSTALL, Aged, Change, Kind, RootGone
+from journal.examine import Examiner
+from journal.journal import Journal
+from staging import fsops
+from staging.errors import AccessDenied, NoSpace, StagingError, Torn, Unsupported, Vanished
+from staging.generate import Staged, generate
+from staging.header import FILE_ATTRIBUTE_DIRECTORY
+
+log = logging.getLogger(__name__)
+
+BATCH: Final = 512
+RETRY_S: Final = 1.0
+
+_KINDS: Final = {
+    Kind.CREATE: ev.ChangeKind.CREATE,
+    Kind.UPDATE: ev.ChangeKind.UPDATE,
+    Kind.RENAME: ev.ChangeKind.RENAME,
+    Kind.DELETE: ev.ChangeKind.DELETE,
+}
+
+
+class Excluded:
+    """What is not replicated: the agent's own folder, and the filters of the replica set (2.3.1.2)."""
+
+    def __init__(self, file_filter: Iterable[str], directory_filter: Iterable[str]) -> None:
+        self._files = [p for p in file_filter if p]
+        self._folders = [p for p in directory_filter if p]
+
+    def __call__(self, path: str) -> bool:
+        """True for a path relative to the root that is none of ours. Whether it is a file or a folder is not
+        known here: its last name is held against both filters."""
+        if path.partition("/")[0] == PREINSTALL:
+            return True
+        if not self._files and not self._folders:
+            return False
+        *folders, last = path.split("/")
+        return any(_matches(name, self._folders) for name in folders) or _matches(last, [*self._files, *self._folders])
+
+
+def _matches(name: str, patterns: list[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name.casefold(), pattern.casefold()) for pattern in patterns)
+
+
+class Host(Protocol):
+    """What this module needs of the replica."""
+
+    store: Store
+    lock: threading.RLock
+    files: FileOps
+    workers: Executor
+    root_guid: bytes
+
+    def post(self, event: ev.Event) -> None: ...
+    def installing(self) -> tuple[set[bytes], set[tuple[bytes, str]]]: ...
+    def count(self, counter: str, n: int = 1) -> None: ...
+    def local_error(self, text: str) -> None: ...
+    def stop_for(self, text: str) -> None: ...
+    def outbound_compressions(self) -> frozenset[bytes]: ...
+    def new_guid(self) -> bytes: ...
+    async def settled(self) -> None: ...
+
+
+class _LockedLookup:
+    """The store as the examiner's thread may read it, between transactions."""
+
+    def __init__(self, store: Store, lock: threading.RLock) -> None:
+        self._store, self._lock = store, lock
+
+    def get(self, file_guid: bytes) -> IDRecord | None:
+        with self._lock:
+            return self._store.get(file_guid)
+
+    def by_name(self, parent_guid: bytes, name: str) -> IDRecord | None:
+        with self._lock:
+            return self._store.by_name(parent_guid, name)
+
+    def by_local_key(self, dev: int, ino: int, btime_ns: int) -> list[IDRecord]:
+        with self._lock:
+            return self._store.by_local_key(dev, ino, btime_ns)
+
+    def children(self, parent_guid: bytes) -> list[IDRecord]:
+        with self._lock:
+            return self._store.children(parent_guid)
+
+    def path_of(self, file_guid: bytes) -> str | None:
+        with self._lock:
+            return self._store.path_of(file_guid)
+
+
+@dataclass(slots=True)
+class _Work:
+    """A change with everything known about where it goes."""
+
+    change: Change
+    guid: bytes
+    parent: bytes
+    stage_guid: bytes
+    event_time: int
+    usns: tuple[int, int]
+
+
+class LocalWatch:
+    """Finds local changes of one replica tree."""
+
+    def __init__(
+        self,
+        host: Host,
+        root: str,
+        state_dir: str,
+        *,
+        aging_s: float,
+        excluded: Callable[[str], bool],
+        root_key: tuple[int, int],
+    ) -> None:
+        self._host = host
+        self._root = root
+        self._examiner = Examiner(
+            root, _LockedLookup(host.store, host.lock), excluded, root_guid=host.root_guid, root_key=root_key
+        )
+        self.journal = Journal(
+            root,
+            os.path.join(state_dir, "journal.db"),
+            aging_s=aging_s,
+            excluded=excluded,
+            count=host.count,
+        )
+        self._thread = ThreadPoolExecutor(1, "frs-examine")
+        self._aged: deque[Aged] = deque()
+        self._rescans: dict[str, str] = {}
+        self._busy = 0
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._later: set[asyncio.TimerHandle] = set()
+        self.scanning = False
+        self._first = False
+
+    async def start(self, *, first: bool) -> None:
+        """Begin to watch, then compare the whole tree once. `first` is the initial scan of a primary member."""
+        self.scanning = True
+        self._first = first
+        self.journal.start(asyncio.get_running_loop(), self._on_aged, self._on_rescan)
+        self._task = asyncio.create_task(self._run(), name="local changes")
+
+    async def stop(self) -> None:
+        """Stop; what was not dealt with stays in the journal."""
+        for handle in self._later:
+            handle.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        await asyncio.to_thread(self.journal.stop)
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def touch(self, path: str, *, after: float = 0.0) -> None:
+        """Look at this path again, once it has aged."""
+        if after <= 0:
+            self.journal.touch(path, c.REASON_DATA_OVERWRITE)
+            return
+        loop = asyncio.get_running_loop()
+
+        def fire() -> None:
+            self._later.discard(handle)
+            self.journal.touch(path, c.REASON_DATA_OVERWRITE)
+
+        handle = loop.call_later(after, fire)
+        self._later.add(handle)
+
+    def rescan(self, reason: str) -> None:
+        """Compare the whole tree with the IDTable again."""
+        self._on_rescan(reason, "")
+
+    def pending(self) -> int:
+        """Paths that age or are being dealt with."""
+        return self.journal.pending() + len(self._aged) + self._busy + len(self._later) + len(self._rescans)
+
+    # -- the loop --
+
+    def _on_aged(self, aged: list[Aged]) -> None:
+        self._aged.extend(aged)
+        self._wake.set()
+
+    def _on_rescan(self, reason: str, path: str) -> None:
+        self._rescans[path] = reason
+        self._wake.set()
+
+    async def _run(self) -> None:
+        try:
+            await self.journal.barrier()
+            self._busy += 1
+            try:
+                await self._scan("")
+            finally:
+                self._busy -= 1
+                self.scanning = self._first = False
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._aged or self._rescans:
+                    await self._one_round()
+        except RootGone as error:
+            self._host.stop_for(str(error))
+
+    async def _one_round(self) -> None:
+        if self._rescans:
+            path, reason = next(iter(self._rescans.items()))
+            del self._rescans[path]
+            log.info("comparing %r with the IDTable again: %s", path or ".", reason)
+            self._busy += 1
+            try:
+                await self._scan(path)
+            finally:
+                self._busy -= 1
+            return
+        batch = [self._aged.popleft() for _ in range(min(BATCH, len(self._aged)))]
+        self._busy += len(batch)
+        try:
+            loop = asyncio.get_running_loop()
+            changes = await loop.run_in_executor(self._thread, self._examiner.examine, batch)
+            for path in self._examiner.retry:
+                self.touch(path, after=RETRY_S)
+            told = {a.path: a for a in batch}
+            await self._deal_with(changes, told)
+            await self._host.settled()
+            self.journal.retire(a.usn for a in batch)
+        finally:
+            self._busy -= len(batch)
+
+    async def _scan(self, subtree: str) -> None:
+        loop = asyncio.get_running_loop()
+        batches: Iterator[list[Change]] = self._examiner.scan(subtree)
+        while (batch := await loop.run_in_executor(self._thread, next, batches, None)) is not None:
+            for start in range(0, len(batch), BATCH):
+                await self._deal_with(batch[start : start + BATCH], {})
+            await self._host.settled()
+        for path in self._examiner.retry:
+            self.touch(path, after=RETRY_S)
+
+    # -- changes --
+
+    async def _deal_with(self, changes: list[Change], told: dict[str, Aged]) -> None:
+        works = self._sort_out(changes, told)
+        if not works:
+            return
+        loop = asyncio.get_running_loop()
+        compression = self._host.files.choose(self._host.outbound_compressions())
+        mark = [w for w in works if w.change.kind is Kind.CREATE and w.change.file_kind != "symlink"]
+        if mark:
+            await loop.run_in_executor(self._host.workers, self._mark, mark)
+        jobs = []
+        for part in _parts(works, 16):
+            jobs.append(loop.run_in_executor(self._host.workers, self._stage_all, part, compression))
+        for job in jobs:
+            for event in await job:
+                if isinstance(event, ev.LocalChange):
+                    self._host.post(event)
+                else:
+                    self._trouble(*event)
+
+    def _sort_out(self, changes: list[Change], told: dict[str, Aged]) -> list[_Work]:
+        """Give GUIDs to what is new, and leave out what is an install of ours under way."""
+        host = self._host
+        guids, places = host.installing()
+        made: dict[str, bytes] = {}
+        works: list[_Work] = []
+        now = _filetime(time.time_ns())
+        for change in changes:
+            aged = told.get(change.path)
+            with host.lock:
+                parent = change.parent_guid if change.parent_guid is not None else made.get(change.parent_path)
+                if parent is None:
+                    self.touch(change.path, after=RETRY_S)
+                    continue
+                ours = (
+                    change.file_guid in guids
+                    or (change.object_id is not None and change.object_id in guids)
+                    or (parent, change.name) in places
+                )
+                if ours or (change.kind is Kind.CREATE and self._is_known(change, parent)):
+                    self.touch(change.path, after=RETRY_S)
+                    continue
+            guid = change.file_guid or host.new_guid()
+            if change.kind is Kind.CREATE:
+                made[change.path] = guid
+            when = aged.event_time if aged is not None else self._event_time(change, now)
+            usns = (aged.first_usn, aged.usn) if aged is not None else (0, 0)
+            works.append(_Work(change, guid, parent, host.new_guid(), min(when, now), usns))
+        return works
+
+    def _is_known(self, change: Change, parent: bytes) -> bool:
+        """The store has moved on since the examiner looked."""
+        store = self._host.store
+        if store.by_name(parent, change.name) is not None:
+            return True
+        for guid in (change.file_guid, change.object_id):
+            record = store.get(guid) if guid is not None else None
+            if record is not None and not record.deleted and change.fingerprint is not None:
+                return record.ino == change.fingerprint.ino
+        return False
+
+    @staticmethod
+    def _event_time(change: Change, now: int) -> int:
+        if change.fingerprint is None:
+            return now
+        return _filetime(change.fingerprint.ctime_ns)
+
+    # -- in worker threads --
+
+    def _mark(self, works: list[_Work]) -> None:
+        """Give new files their object IDs, before any is staged: that moves their ctimes."""
+        for work in works:
+            if work.change.object_id == work.guid:
+                continue
+            folder, _, name = work.change.path.rpartition("/")
+            with contextlib.suppress(OSError, StagingError):
+                fd = self._host.files.root.open_dir(folder)
+                try:
+                    found = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                    if found.st_nlink == 1 or work.change.file_kind == "folder":
+                        fsops.object_id_set(f"/proc/self/fd/{fd}/{name}", work.guid)
+                    # else hard links share attributes: the IDTable alone holds their object IDs
+                finally:
+                    os.close(fd)
+
+    def _stage_all(self, works: list[_Work], compression: bytes) -> list[ev.LocalChange | tuple[_Work, StagingError]]:
+        return [self._stage(work, compression) for work in works]
+
+    def _stage(self, work: _Work, compression: bytes) -> ev.LocalChange | tuple[_Work, StagingError]:
+        change = work.change
+        if change.kind is Kind.DELETE or (change.kind is Kind.RENAME and not change.content_changed):
+            return self._event(work, None, staged=False, compressed=False)
+        files = self._host.files
+        folder, _, name = change.path.rpartition("/")
+        try:
+            fd = files.root.open_dir(folder)
+            try:
+                staged, on_disk = self._generate(work, name, fd, compression)
+            finally:
+                os.close(fd)
+        except StagingError as error:
+            return work, error
+        return self._event(work, staged, staged=on_disk, compressed=on_disk and compression != c.COMPRESSION_NONE)
+
+    def _generate(self, work: _Work, name: str, fd: int, compression: bytes) -> tuple[Staged, bool]:
+        """Stage the file; when there is no room, or nobody will ask soon, only its checksum is computed and the
+        staging file made when it is asked for."""
+        if not self._first:
+            try:
+                return (
+                    self._host.files.area.stage(
+                        work.stage_guid, name, object_id=work.guid, compression=compression, dir_fd=fd
+                    ),
+                    True,
+                )
+            except NoSpace as error:
+                self._host.local_error(f"{work.change.path!r} is not staged yet: {error}")
+        return generate(name, None, object_id=work.guid, dir_fd=fd), False
+
+    def _event(self, work: _Work, content: Staged | None, *, staged: bool, compressed: bool) -> ev.LocalChange:
+        change = work.change
+        found = content.fingerprint if content is not None else change.fingerprint
+        is_dir = change.file_kind == "folder"
+        return ev.LocalChange(
+            kind=_KINDS[change.kind],
+            file_guid=work.guid,
+            parent_guid=work.parent,
+            name=change.name,
+            is_dir=is_dir,
+            file_kind=content.kind if content is not None else change.file_kind,
+            event_time=work.event_time,
+            reasons=change.reasons,
+            facts=facts_of(found) if found is not None else None,
+            md5=content.md5 if content is not None else bytes(16),
+            attributes=content.info.file_attributes
+            if content is not None
+            else (FILE_ATTRIBUTE_DIRECTORY if is_dir else c.FILE_ATTRIBUTE_ARCHIVE),
+            size=content.info.allocation_size if content is not None else 0,
+            stage_guid=work.stage_guid,
+            stage_size=content.stage_size if content is not None else 0,
+            staged=staged,
+            compressed=compressed,
+            usns=work.usns,
+            initial_scan=self._first,
+        )
+
+    def _trouble(self, work: _Work, error: StagingError) -> None:
+        """A file could not be staged."""
+        path = work.change.path
+        if isinstance(error, Vanished):
+            self.touch(path)
+            return
+        if isinstance(error, Unsupported):
+            return
+        if isinstance(error, Torn):
+            self._host.count("Change Orders Retried at Generate")
+            self._host.count("Local Change Orders Retried at Generate")
+        else:
+            self._host.count("Staging Files Generated with Error")
+            self._host.local_error(f"{path!r} cannot be staged: {error}")
+        if not isinstance(error, AccessDenied):
+            self.touch(path, after=RETRY_S)
+
+
+def _filetime(ns: int) -> int:
+    return ns // 100 + 116_444_736_000_000_000
+
+
+def _parts(works: list[_Work], size: int) -> Iterator[list[_Work]]:
+    for start in range(0, len(works), size):
+        yield works[start : start + size]

@@ -1,0 +1,304 @@
+"""The agent: wires replica sets, partners, the RPC server, the control socket, samples and the dashboard together,
+and starts and stops all of it in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.metadata
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+from agent.cli.exit_codes import ExitCode
+from agent.control import ControlServer
+from agent.counters.registry import Counters, Snapshot
+from agent.counters.samples import SampleWriter
+from agent.engine import events as ev
+from agent.partners import PartnerLink
+from agent.replica import Replica, ReplicaError, filetime_now, iso_time
+from agent.rpc.frsrpc import frsrpc_interface
+from agent.rpc.interface import CallContext
+from agent.rpc.security import Credential, CredentialStore
+from agent.rpc.server import Hooks, RpcServer
+from agent.wire.comm_packet import CommPacket
+from agent.wire.errors import WireError
+from agent.wire.packet import Packet, decode_packet, describe
+from config.model import AgentConfig, Member
+from idtable.errors import StoreError
+from staging.errors import StagingError
+
+log = logging.getLogger("frs")
+packets = logging.getLogger("frs.packets")
+
+CHECK_S: Final = 1.0
+WAIT_POLL_S: Final = 0.05
+ERROR_INVALID_PARAMETER: Final = 0x57
+
+
+async def run_agent(config: AgentConfig) -> int:
+    """Run one member until cancelled; returns an exit code when it cannot go on. Cancelling is its clean stop."""
+    service = Service(config)
+    try:
+        try:
+            await service.start()
+        except (ReplicaError, StoreError, StagingError, OSError) as error:
+            log.error("cannot start: %s", error)
+            return ExitCode.FAILURE
+        log.info("member %s is running, RPC on %s:%d", config.member_name, config.listen_host, service.port)
+        await asyncio.Event().wait()
+        return ExitCode.OK
+    finally:
+        await service.close()
+
+
+class Service:
+    """Everything that runs in one `frs run` process."""
+
+    def __init__(self, config: AgentConfig) -> None:
+        self.config = config
+        self.port = config.port
+        self.counters = Counters()
+        self.started = filetime_now()
+        self.replicas: dict[bytes, Replica] = {}  # by our member GUID in the set
+        self._links: dict[bytes, PartnerLink] = {}  # by the partner's member GUID
+        self._workers = ThreadPoolExecutor(config.workers, "frs-worker")
+        self._closers: list[Callable[[], Awaitable[None]]] = []
+        self._check: asyncio.Task[None] | None = None
+        self._samples: SampleWriter | None = None
+
+    async def start(self) -> None:
+        """Start in this order: sets (their stores and trees), server, control socket, dashboard, replication."""
+        config = self.config
+        for local in config.sets:
+            replica = Replica(config, local, self.counters, self._workers, self._send)
+            self.replicas[local.member.guid] = replica
+            self._closers.append(replica.close)
+            for connection in local.set.connections:
+                for name in (connection.upstream, connection.downstream):
+                    member = local.set.members[name]
+                    mine = local.member.name in (connection.upstream, connection.downstream)
+                    if mine and name != local.member.name and member.guid not in self._links:
+                        self._links[member.guid] = self._link(replica, member)
+        server = RpcServer(
+            [frsrpc_interface(self._received)],
+            CredentialStore([_credential(config)]),
+            Hooks(on_bind=self._on_bind, on_authentication=self._on_authentication),
+        )
+        self._closers.append(server.close)
+        self.port = await server.start(config.listen_host, config.port)
+        control = ControlServer(
+            config.state_dir,
+            {
+                "status": self._control_status,
+                "counters": self._control_counters,
+                "pending": self._control_pending,
+                "wait": self._control_wait,
+            },
+        )
+        await control.start()
+        self._closers.append(control.close)
+        await self._start_dashboard()
+        self._samples = SampleWriter(self.counters, config.state_dir, config.member_name, config.sample_interval_s)
+        for replica in self.replicas.values():
+            await replica.start()
+        await self._samples.start()
+        self._closers.append(self._samples.stop)
+        self._check = asyncio.create_task(self._check_links(), name="check links")
+
+    async def _start_dashboard(self) -> None:
+        config = self.config
+        if config.dashboard_port is None:
+            return
+        from agent.dashboard.server import DashboardServer
+
+        dashboard = DashboardServer(
+            _Shown(self), config.dashboard_host, config.dashboard_port, summary_dir=self._summary_dir()
+        )
+        try:
+            port = await dashboard.start()
+        except OSError as error:
+            log.error("no dashboard on %s:%d: %s", config.dashboard_host, config.dashboard_port, error)
+            return
+        self._closers.append(dashboard.close)
+        log.info("dashboard on http://%s:%d/", config.dashboard_host, port)
+
+    def _summary_dir(self) -> Path:
+        """Where to look for what `frs summarize` wrote: beside the shared topology if our state is there too (a
+        demo), else in the state directory."""
+        shared = self.config.topology_path.parent
+        return shared if self.config.state_dir.is_relative_to(shared) else self.config.state_dir
+
+    async def close(self) -> None:
+        """Stop everything, the last started first."""
+        if self._check is not None:
+            self._check.cancel()
+        for close in reversed(self._closers):
+            try:
+                await asyncio.wait_for(close(), 30.0)
+            except Exception:
+                log.exception("stopping")
+        self._closers.clear()
+        await asyncio.gather(*(link.close() for link in self._links.values()), return_exceptions=True)
+        self._workers.shutdown(wait=True, cancel_futures=True)
+
+    # -- partners --
+
+    def _link(self, replica: Replica, member: Member) -> PartnerLink:
+        guid, name = member.guid, member.name
+        counters, set_name = self.counters, replica.name
+        cxtions = [cxtion.key for cxtion in replica.cxtions_of(guid)]
+
+        def each(counter: str) -> None:
+            counters.inc_set(set_name, counter)
+            for key in cxtions:
+                counters.inc_cxtion(set_name, key, counter)
+
+        def timed_out() -> None:
+            counters.inc_set(set_name, "Communication Time Outs")
+            for key in cxtions:
+                counters.inc_cxtion(set_name, key, "Communication Timeouts")
+
+        def sent(cxtion: str, size: int, ok: bool) -> None:
+            if ok:
+                counters.inc_both(set_name, cxtion, "Packets Sent")
+                counters.inc_both(set_name, cxtion, "Packets Sent in Bytes", size)
+            else:
+                counters.inc_both(set_name, cxtion, "Packets Sent in Error")
+
+        def unreachable(why: str) -> None:
+            if guid in replica.joined_partners():
+                replica.log.warning("%s: %s", name, why)
+            else:
+                replica.log.info("%s: %s", name, why)
+            replica.post(ev.PartnerUnreachable(guid, why))
+
+        return PartnerLink(
+            name,
+            member.host,
+            member.port,
+            _credential(self.config),
+            on_unreachable=unreachable,
+            on_sent=sent,
+            on_bind=lambda ok: each("Bindings" if ok else "Bindings in Error"),
+            on_authentication=lambda ok: each("Authentications" if ok else "Authentications in Error"),
+            on_timeout=timed_out,
+        )
+
+    def _send(self, partner: bytes, packet: bytes, cxtion: str) -> None:
+        self._links[partner].send(packet, cxtion)
+
+    async def _check_links(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_S)
+            for link in self._links.values():
+                link.check()
+
+    # -- the server --
+
+    def _received(self, context: CallContext, comm: CommPacket) -> int:
+        """FrsRpcSendCommPkt (3.3.4.4): a packet that does not parse costs its sender the call, nothing more."""
+        try:
+            packet = decode_packet(comm.pkt)
+        except WireError as error:
+            log.warning("a packet from %s:%d (user %s) is refused: %s", context.peer, context.port, context.user, error)
+            for replica in self.replicas.values():
+                replica.count("Packets Received in Error")
+            return ERROR_INVALID_PARAMETER
+        return self._take(context, packet, comm)
+
+    def _take(self, context: CallContext, packet: Packet, comm: CommPacket) -> int:
+        replica = self.replicas.get(packet.to.guid)
+        if replica is None:
+            log.warning("a packet from %s is for a member that is not here: %s", context.peer, describe(packet))
+            return ERROR_INVALID_PARAMETER
+        if packets.isEnabledFor(logging.DEBUG):
+            packets.debug("received from %s:%d: %s", context.peer, context.port, describe(packet))
+        status = replica.receive(packet, comm.minor)
+        if status == 0:
+            replica.count("Packets Received")
+            replica.count("Packets Received in Bytes", len(comm.pkt))
+        else:
+            replica.count("Packets Received in Error")
+        return status
+
+    def _on_bind(self, ok: bool) -> None:
+        for replica in self.replicas.values():
+            replica.count("Bindings" if ok else "Bindings in Error")
+
+    def _on_authentication(self, ok: bool, user: str) -> None:
+        if not ok:
+            log.warning("a client could not authenticate (user %r)", user)
+        for replica in self.replicas.values():
+            replica.count("Authentications" if ok else "Authentications in Error")
+
+    # -- telling: the dashboard and the control socket --
+
+    def status(self) -> dict[str, Any]:
+        """The status of this member (`frs status --json`)."""
+        return {
+            "member": self.config.member_name,
+            "pid": os.getpid(),
+            "version": _version(),
+            "started": iso_time(self.started),
+            "sets": [replica.status() for replica in self.replicas.values()],
+        }
+
+    def snapshot(self) -> Snapshot:
+        """All counters (`frs counters --json`)."""
+        return self.counters.snapshot()
+
+    def peers(self) -> list[tuple[str, str]]:
+        """The other members' dashboards, as far as this host knows them."""
+        return []
+
+    async def _control_status(self, _: dict[str, Any]) -> dict[str, Any]:
+        return self.status()
+
+    async def _control_counters(self, _: dict[str, Any]) -> dict[str, Any]:
+        if self._samples is not None:
+            await self._samples.flush()
+        return dict(self.snapshot())
+
+    async def _control_pending(self, _: dict[str, Any]) -> dict[str, Any]:
+        return {"pending": await self._pending()}
+
+    async def _control_wait(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        timeout = arguments.get("timeout")
+        end = None if timeout is None else time.monotonic() + float(timeout)
+        while (pending := await self._pending()) and (end is None or time.monotonic() < end):
+            await asyncio.sleep(WAIT_POLL_S)
+        return {"pending": pending}
+
+    async def _pending(self) -> list[str]:
+        found: list[str] = []
+        for replica in self.replicas.values():
+            with contextlib.suppress(RuntimeError):  # the journal is not running: pending() says why
+                await replica.barrier()
+            found += replica.pending()
+        return found
+
+
+class _Shown:
+    """The service as the dashboard sees it."""
+
+    def __init__(self, service: Service) -> None:
+        self.status = service.status
+        self.counters = service.snapshot
+        self.peers = service.peers
+
+
+def _credential(config: AgentConfig) -> Credential:
+    return Credential(config.credential.domain, config.credential.user, config.credential.password)
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("frs-agent")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
