@@ -143,9 +143,7 @@ class ControlServer:
             return {"error": f"{type(error).__name__}: {error}"}
 
 
-async def request(
-    state_dir: Path, cmd: str, *, reply_timeout: float | None = 30.0, **arguments: Any
-) -> dict[str, Any]:
+async def request(state_dir: Path, cmd: str, *, reply_timeout: float | None = 30.0, **arguments: Any) -> dict[str, Any]:
     """Asks the agent of `state_dir` and returns its answer, waiting at most `reply_timeout` seconds for it.
 
     Raises ControlUnreachable where no agent answers, ControlError where it answers that it cannot.
@@ -208,9 +206,7 @@ async def _read_line(reader: asyncio.StreamReader) -> bytes:
         return b""
 
 
-async def _unless_gone(
-    work: asyncio.Task[dict[str, Any]], following: asyncio.Task[bytes]
-) -> dict[str, Any] | None:
+async def _unless_gone(work: asyncio.Task[dict[str, Any]], following: asyncio.Task[bytes]) -> dict[str, Any] | None:
     """The result of `work`; None, and `work` cancelled, where the client goes away first."""
     try:
         await asyncio.wait({work, following}, return_when=asyncio.FIRST_COMPLETED)

@@ -19,7 +19,7 @@ from config.model import AgentConfig, Connection, LocalSet, Member, ReplicaSet, 
 from config.positions import KeyPath
 from config.schema import AgentFile, LocalSetTable, SecretFile, SetTable, TopologyFile
 
-__all__ = ["ConfigError", "load_agent_config", "load_secret", "load_topology", "resolve"]
+__all__ = ["ConfigError", "load_agent_config", "load_secret", "load_topology", "parse_topology", "resolve"]
 
 _SECRET_MODE = 0o600
 
@@ -67,7 +67,12 @@ def load_agent_config(path: str | os.PathLike[str]) -> AgentConfig:
 
 def load_topology(path: Path) -> tuple[ReplicaSet, ...]:
     """The replica sets of a topology.toml, in its order; raises ConfigError."""
-    document = Document(path, read_text(path, "the topology", "copy it from another member"))
+    return parse_topology(path, read_text(path, "the topology", "copy it from another member"))
+
+
+def parse_topology(path: Path, text: str) -> tuple[ReplicaSet, ...]:
+    """The replica sets of a topology.toml whose text is `text`; raises ConfigError, which names `path`."""
+    document = Document(path, text)
     table = document.validate(TopologyFile)
     faults = [*_duplicates(document, table), *_unknown_members(document, table)]
     if faults:

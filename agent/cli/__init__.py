@@ -86,10 +86,14 @@ def cli() -> None:
 def run_cli(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code; what goes wrong is said on stderr."""
     try:
-        result = cli.main(
-            args=list(arguments) if arguments is not None else None, prog_name="frs", standalone_mode=False
-        )
+        # Not cli.main(), which has its own idea of what a closed pipe means.
+        given = list(arguments) if arguments is not None else sys.argv[1:]
+        with cli.make_context("frs", given) as context:
+            result = cli.invoke(context)
+            sys.stdout.flush()
         return int(result) if isinstance(result, int) else ExitCode.OK
+    except click.exceptions.Exit as finished:
+        return finished.exit_code
     except CommandFailed as error:
         error.show()
         return error.code

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from config.errors import ConfigError
 from config.model import ReplicaSet, Secret
 
 DEFAULT_PORT = 28700
@@ -101,7 +102,7 @@ def init(
     On the first host name the other members with --peer; every two members become partners. Copy topology.toml
     and secret.toml to the other hosts, and run the same there with --topology and --secret-file.
     """
-    from config.load import load_secret, load_topology
+    from config.load import load_secret, load_topology, parse_topology
     from config.write import SECRET_MODE, secret_text, topology_text, write_file
 
     folder = Path(os.path.abspath(config_file)).parent
@@ -127,10 +128,14 @@ def init(
     )
     ours = replica_set.members[member]
     content = _agent_file(folder, member, root, state, replica_set.name, listen or (_EVERY_ADDRESS, ours.port))
+    shared = topology_text(sets, "The replica sets, the same on all members. Written by `frs init`.")
+    try:
+        parse_topology(files["topology"], shared)
+    except ConfigError as error:
+        raise click.UsageError(f"{error.key}: {error.message}") from None
     folder.mkdir(parents=True, exist_ok=True)
     if new["topology"]:
-        comment = "The replica sets, the same on all members. Written by `frs init`."
-        write_file(files["topology"], topology_text(sets, comment))
+        write_file(files["topology"], shared)
     if new["secret"]:
         write_file(files["secret"], secret_text(secret), SECRET_MODE)
     write_file(Path(os.path.abspath(config_file)), content)
@@ -208,7 +213,6 @@ def _own_name() -> str:
 def _check_result(config_file: Path) -> None:
     """Reads back what was written: names that cannot stand, roots that will be refused are said now."""
     from config.check import check_roots
-    from config.errors import ConfigError
     from config.load import load_agent_config
 
     config = load_agent_config(config_file)
