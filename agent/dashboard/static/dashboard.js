@@ -97,13 +97,13 @@ class Pill {
 // columns: [{ head, cls }]; rows: [{ key, cells }], the first cell is the row's heading. A cell is a text or
 // { pill: [kind, words] }.
 class Table {
-  constructor(caption, cls = "") {
+  constructor(caption, cls = "", of = "") {
     // The roles are those the elements have anyway; a narrow page lays rows out as blocks, which would lose them.
     this.head = el("tr", { role: "row" });
     this.body = el("tbody", { role: "rowgroup" });
     const thead = el("thead", { role: "rowgroup" }, this.head);
     this.table = el("table", { className: cls, role: "table" }, el("caption", { textContent: caption }), thead, this.body);
-    this.node = el("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": caption }, this.table);
+    this.node = el("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": of ? `${caption} of ${of}` : caption }, this.table);
     this.rows = new Map();
     this.heads = "";
   }
@@ -179,16 +179,16 @@ class ReplicaSet {
     this.error = el("p", { className: "notice bad", hidden: true });
     this.lastError = el("p", { className: "notice", hidden: true });
     this.figures = new Figures();
-    this.meter = el("meter", { min: 0, "aria-label": "Staging space in use" });
+    this.meter = el("meter", { min: 0, "aria-label": `Staging space of ${name} in use` });
     this.used = el("span");
     this.free = el("span", { className: "muted" });
     this.staging = el("div", { className: "staging" }, el("div", { className: "text" }, this.used, this.free), this.meter);
-    this.conns = new Table("Connections", "stack");
+    this.conns = new Table("Connections", "stack", name);
     this.noConns = el("p", { className: "muted", textContent: "No connections." });
     this.all = el("input", { type: "checkbox" });
     this.all.addEventListener("change", () => this.showCounters());
-    this.setCounters = new Table("FileReplicaSet", "tight");
-    this.connCounters = new Table("FileReplicaConn", "tight");
+    this.setCounters = new Table("FileReplicaSet", "tight", name);
+    this.connCounters = new Table("FileReplicaConn", "tight", name);
     this.counters = el(
       "div",
       { className: "counters", hidden: true },
