@@ -123,6 +123,7 @@ class _Work:
     stage_guid: bytes
     event_time: int
     usns: tuple[int, int]
+    known: IDRecord | None
 
 
 class LocalWatch:
@@ -305,12 +306,13 @@ class LocalWatch:
                 if ours or (change.kind is Kind.CREATE and self._is_known(change, parent)):
                     self.touch(change.path, after=RETRY_S)
                     continue
+                known = host.store.get(change.file_guid) if change.kind is Kind.UPDATE and change.file_guid else None
             guid = change.file_guid or host.new_guid()
             if change.kind is Kind.CREATE:
                 made[change.path] = guid
             when = aged.event_time if aged is not None else self._event_time(change, now)
             usns = (aged.first_usn, aged.usn) if aged is not None else (0, 0)
-            works.append(_Work(change, guid, parent, host.new_guid(), min(when, now), usns))
+            works.append(_Work(change, guid, parent, host.new_guid(), min(when, now), usns, known))
         return works
 
     def _is_known(self, change: Change, parent: bytes) -> bool:
@@ -370,6 +372,10 @@ class LocalWatch:
     def _generate(self, work: _Work, name: str, fd: int, compression: bytes) -> tuple[Staged, bool]:
         """Stage the file; when there is no room, or nobody will ask soon, only its checksum is computed and the
         staging file made when it is asked for."""
+        if work.known is not None and _looks_the_same(work):
+            staged = generate(name, None, object_id=work.guid, dir_fd=fd)
+            if staged.md5 == work.known.md5:
+                return staged, False
         if not self._first:
             try:
                 return (
@@ -425,6 +431,14 @@ class LocalWatch:
             self._host.local_error(f"{path!r} cannot be staged: {error}")
         if not isinstance(error, AccessDenied):
             self.touch(path, after=RETRY_S)
+
+
+def _looks_the_same(work: _Work) -> bool:
+    """Nothing but the ctime moved, most likely by an install of ours: worth a checksum before it is staged."""
+    known, found = work.known, work.change.fingerprint
+    if known is None or found is None:
+        return False
+    return known.is_dir or (known.mtime_ns == found.mtime_ns and known.fsize == found.size)
 
 
 def _filetime(ns: int) -> int:

@@ -92,12 +92,13 @@ class InboundSessions:
         """CMD_START_JOIN: the upstream partner is alive; answer with CMD_JOINING (3.3.4.4.3)."""
         ctx = self.ctx
         ctx.count_both(session.cxtion, "Join Notifications Received")
-        if session.state is JoinState.JOINING and session.deadline > ctx.now:
-            return  # our CMD_JOINING crossed this packet: both partners started to join at once
         if session.joined:
             self.unjoin(session, "the partner starts a new session", retry=False)
-        session.state = JoinState.JOINING
-        session.join_guid = ctx.new_guid()
+        if session.state is not JoinState.JOINING:
+            # else both partners started at once, or the upstream one could not join a moment ago: the
+            # same session GUID again, so that it is one session whichever CMD_JOINING is answered
+            session.state = JoinState.JOINING
+            session.join_guid = ctx.new_guid()
         session.deadline = ctx.now + session.interval
         answer = ctx.packet(session.cxtion, c.CMD_JOINING, session.join_guid, session.last_join_time)
         answer.vvector = [Gvsn(vsn, guid) for guid, vsn in sorted(ctx.vv.items())]
@@ -204,6 +205,8 @@ class OutboundSessions:
         ctx = self.ctx
         if packet.join_guid == ZERO_GUID or packet.replica_version_guid is None:
             return
+        if session.joined and packet.join_guid == session.join_guid:
+            return  # sent twice, see InboundSessions.start_join
         if not ctx.online:
             session.last_error = "this member is still in initial sync"
             return

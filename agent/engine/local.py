@@ -98,7 +98,8 @@ class LocalChanges:
         if not renamed and not changed:
             if facts is not None:
                 self.ctx.store.put(with_facts(record, facts))
-            self.ctx.count("Change Orders Evaporated")
+            if event.staged:
+                self.ctx.count("Change Orders Evaporated")
             return False
         old_parent = record.parent_guid
         record.parent_guid, record.name = event.parent_guid, event.name
