@@ -264,6 +264,21 @@ def test_damage_is_called_damage(tmp_path: Path) -> None:
     assert named > 30
 
 
+@pytest.mark.parametrize("change", ["name = x'ff'", "name = 7"])
+def test_a_record_that_makes_no_sense_is_damage(tmp_path: Path, change: str) -> None:
+    path = tmp_path / "s.db"
+    fill(path, 20)
+    conn = sqlite3.connect(path)
+    conn.execute(f"UPDATE idtable SET {change}")
+    conn.commit()
+    conn.close()
+    store = Store(path)
+    for read in (lambda: store.get(guid(1)), lambda: store.children(guid(1)), lambda: list(store.all_live())):
+        with pytest.raises(StoreDamaged, match="makes no sense"):
+            read()
+    store.close()
+
+
 def test_check(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     fill(path)

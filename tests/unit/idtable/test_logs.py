@@ -142,11 +142,11 @@ def test_inlog_row_survives(store: Store) -> None:
 
 def test_inlog_order_is_arrival_then_first_put(store: Store) -> None:
     with store.transaction():
-        for n, arrival in ((1, 20), (2, 10), (3, 20), (4, U64), (5, 20), (6, 1 << 63)):
+        for n, arrival in ((5, 20), (2, 10), (3, 20), (4, U64), (1, 20), (6, 1 << 63)):
             store.inlog_put(InlogRow(guid(n), guid(9), b"", b"", arrival=arrival))
-        store.inlog_put(InlogRow(guid(1), guid(9), b"", b"", state=8, arrival=20))
-    assert [r.co_guid for r in store.inlog_iter()] == [guid(n) for n in (2, 1, 3, 5, 6, 4)]
-    row = store.inlog_get(guid(1))
+        store.inlog_put(InlogRow(guid(5), guid(9), b"", b"", state=8, arrival=20))
+    assert [r.co_guid for r in store.inlog_iter()] == [guid(n) for n in (2, 5, 3, 1, 6, 4)]
+    row = store.inlog_get(guid(5))
     assert row is not None
     assert row.state == 8
 
