@@ -3,6 +3,7 @@
 Files are 0600 in a folder of 0700. A file is written under a temporary name and published by a rename; what is
 left of an interrupted run is removed by `sweep`. Safe to use from several threads.
 """
+
 from __future__ import annotations
 
 import itertools
@@ -96,8 +97,10 @@ class StagingArea:
         staging files that are not pinned make room for it. NoSpace when that is not enough."""
         temp = self.temp_path(co_guid)
         with self._lock:
-            room = self.quota_bytes - self._reserved - sum(
-                size for guid, size in self._sizes.items() if self._pins[guid] > 0 and guid != co_guid
+            room = (
+                self.quota_bytes
+                - self._reserved
+                - sum(size for guid, size in self._sizes.items() if self._pins[guid] > 0 and guid != co_guid)
             )
         try:
             fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

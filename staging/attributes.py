@@ -10,6 +10,7 @@ What travels, and how:
 * POSIX access control lists and owner, group and mode: in the security descriptor (staging.sd);
 * `user.frs.*` never: the agent's own. `security.*`, `trusted.*`, `system.*` never: they are of the host.
 """
+
 from __future__ import annotations
 
 import errno

@@ -3,6 +3,7 @@
 Blocks of 64 KiB are what a compressor gets; what is decompressed is read in pieces of bounded size, whatever
 the data says. zstd, under a GUID of this project, is one frame over all streams with a window of 2 MiB.
 """
+
 from __future__ import annotations
 
 import uuid

@@ -1,4 +1,5 @@
 """Reading the streams of a staging file into what this system can hold ([MS-BKUP] 2.1, [MS-FRS1] 2.2.3.10)."""
+
 from __future__ import annotations
 
 import errno

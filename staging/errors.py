@@ -1,4 +1,5 @@
 """What can go wrong with a staging file, as exceptions the caller can tell apart."""
+
 from __future__ import annotations
 
 import errno

@@ -2,6 +2,7 @@
 
 Every call is Linux only, takes paths or descriptors, and follows no symbolic link in the last component.
 """
+
 from __future__ import annotations
 
 import ctypes

@@ -5,6 +5,7 @@ alternate streams; reparse data (symbolic links only, so that the MD5 depends on
 All of it is a function of what the file is, never of how it is stored here: the MD5 of a file is the same on
 every member that generates it.
 """
+
 from __future__ import annotations
 
 import errno
@@ -315,9 +316,7 @@ def _symlink(
     header.reparse_present = True
     header.data_offset = HEADER_SIZE + REPARSE_HEADER_SIZE + len(reparse) - 8
     streams = (
-        stream(
-            BACKUP_SECURITY_DATA, attributes.descriptor(st, attributes.Attributes({})), STREAM_CONTAINS_SECURITY
-        ),
+        stream(BACKUP_SECURITY_DATA, attributes.descriptor(st, attributes.Attributes({})), STREAM_CONTAINS_SECURITY),
         stream(BACKUP_REPARSE_DATA, reparse),
         _object_id(header.object_id),
     )

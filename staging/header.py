@@ -1,4 +1,5 @@
 """STAGE_HEADER, [MS-FRS1] 2.2.3.10: the first 0x400 bytes of every staging file."""
+
 from __future__ import annotations
 
 import struct

@@ -5,6 +5,7 @@ first taken out of the tree by one atomic rename, then compared with what was ex
 is something else or somebody has it open for writing. Modification times of parent folders are preserved.
 Making renames durable (RootDir.fsync_dir) is left to the caller, who may do it once for many.
 """
+
 from __future__ import annotations
 
 import errno
@@ -47,12 +48,22 @@ class InstallResult:
     temp: str | None = None
 
 
+def same_entry(found: Fingerprint, expected: Fingerprint) -> bool:
+    """Whether it is the same file: file systems give the inode number of a deleted file to the next one, so
+    type and time of birth count, too."""
+    return (found.dev, found.ino, stat.S_IFMT(found.mode)) == (
+        expected.dev,
+        expected.ino,
+        stat.S_IFMT(expected.mode),
+    ) and (not found.btime_ns or not expected.btime_ns or found.btime_ns == expected.btime_ns)
+
+
 def unchanged(found: Fingerprint, expected: Fingerprint) -> bool:
     """Whether a file is the one expected and nobody wrote to it or changed owner or mode. Its ctime may have
     moved (renames and links do that); a folder's size, times and entries may have changed."""
-    if (found.dev, found.ino, found.mode, found.uid, found.gid) != (
-        expected.dev, expected.ino, expected.mode, expected.uid, expected.gid,
-    ):  # fmt: skip
+    if not same_entry(found, expected):
+        return False
+    if (found.mode, found.uid, found.gid) != (expected.mode, expected.uid, expected.gid):
         return False
     return stat.S_ISDIR(found.mode) or (found.size, found.mtime_ns) == (expected.size, expected.mtime_ns)
 
@@ -190,9 +201,7 @@ def _dispose(path: str) -> bool:
     return True
 
 
-def _put_back(
-    swap: str, temp: str, parent: int, name: str, ours: Fingerprint, outcome: Outcome
-) -> InstallResult:
+def _put_back(swap: str, temp: str, parent: int, name: str, ours: Fingerprint, outcome: Outcome) -> InstallResult:
     """Undoes an exchange. Should somebody have replaced our file at the name meanwhile, that stays there, and
     what we took out is handed to the caller."""
     try:
@@ -210,9 +219,7 @@ def _put_back(
     return InstallResult(Outcome.TARGET_CHANGED, displaced=swap)
 
 
-def _install_over_without_flag(
-    temp: str, parent: int, name: str, expected: Fingerprint, keep: bool
-) -> InstallResult:
+def _install_over_without_flag(temp: str, parent: int, name: str, expected: Fingerprint, keep: bool) -> InstallResult:
     """Where the file system cannot exchange: the old file is taken aside, then the new one takes the free
     name. For a moment the name is missing."""
     aside = f"{temp}.{next(_serial)}{ASIDE_SUFFIX}"
@@ -255,7 +262,7 @@ def _same_entry(name: str, dir_fd: int, expected: Fingerprint) -> bool:
         found = fsops.fingerprint(name, dir_fd=dir_fd)
     except FileNotFoundError:
         return False
-    return (found.dev, found.ino) == (expected.dev, expected.ino)
+    return same_entry(found, expected)
 
 
 def _rename(old_fd: int, old: str, new_fd: int, new: str, expected: Fingerprint) -> InstallResult:
@@ -336,5 +343,5 @@ def make_folder(root: RootDir, relpath: str, mode: int = 0o700) -> InstallResult
 
 __all__ = [
     "InstallResult", "Outcome", "StagingError", "check_name", "install", "make_folder", "remove_file",
-    "remove_folder", "rename", "unchanged",
+    "remove_folder", "rename", "same_entry", "unchanged",
 ]  # fmt: skip

@@ -4,6 +4,7 @@ Compressing 64 KiB blocks one by one and concatenating gives the same bytes as c
 no chunk refers to another. The work is done in C; where that could not be built, the same in Python does it
 at about a hundredth of the speed, and a warning says so.
 """
+
 from __future__ import annotations
 
 import importlib

@@ -1,4 +1,5 @@
 """POSIX access control lists as the kernel gives them in system.posix_acl_access and _default."""
+
 from __future__ import annotations
 
 import struct

@@ -4,6 +4,7 @@ Names there: `NAME` while a file is built; `NAME.<inode>.swap` when it is about 
 it replaces, and `NAME.aside` for a file taken out of the tree. What carries a swap name but is another inode,
 or an aside name, came from the tree: after a crash it is never deleted but handed to the caller.
 """
+
 from __future__ import annotations
 
 import os

@@ -4,6 +4,7 @@ Nothing in a staging file is believed: sizes are bounded by what the header decl
 attributes of the agent's own are never set, and no text in it is used as a path (the target of a symbolic link
 is only stored).
 """
+
 from __future__ import annotations
 
 import errno
@@ -86,18 +87,14 @@ def restore(stage_path: str, temp_path: str, *, durable: bool = True, dir_fd: in
         raise from_oserror(error, "restoring from a staging file") from error
 
 
-def apply_folder(
-    stage_path: str, folder_path: str, *, durable: bool = True, dir_fd: int | None = None
-) -> Restored:
+def apply_folder(stage_path: str, folder_path: str, *, durable: bool = True, dir_fd: int | None = None) -> Restored:
     """Gives an existing folder owner, mode, attributes and times of a staging file. Raises like `restore`."""
     try:
         with StageReader(stage_path) as reader:
             if _kind(reader) != "folder":
                 raise StagingError("this staging file is not of a folder")
             content = read_streams(reader, "folder", None)
-            fd = os.open(
-                folder_path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd
-            )
+            fd = os.open(folder_path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
             try:
                 return _finish(fd, reader, "folder", content, durable, fresh=False)
             finally:
@@ -203,9 +200,7 @@ def _finish(fd: int, reader: StageReader, kind: Kind, content: Content, durable:
     if durable:
         os.fsync(fd)
     result = fs_fingerprint(fd)
-    return Restored(
-        reader.md5(), header.info, header.object_id, kind, result, content.exact, tuple(content.unstored)
-    )
+    return Restored(reader.md5(), header.info, header.object_id, kind, result, content.exact, tuple(content.unstored))
 
 
 def _make_writable(fd: int) -> None:

@@ -1,4 +1,5 @@
 """A replica tree, reached component by component so that no symbolic link in it leads anywhere."""
+
 from __future__ import annotations
 
 import errno

@@ -13,6 +13,7 @@ every member builds the same bytes:
 `parse` reads a descriptor only when building it again gives the same bytes. All others came from elsewhere:
 they are kept and sent on as they are (see staging.attributes).
 """
+
 from __future__ import annotations
 
 import stat
@@ -204,7 +205,7 @@ def parse(data: bytes, file_type: int) -> Posix | None:
         posix = _read(found, read_sid(data, owner_at), read_sid(data, group_at))
         if stat.S_IFMT(posix.mode) != file_type or posix.mode > 0o177777 or build(posix) != data:
             return None
-    except (ValueError, StagingError):
+    except (ValueError, struct.error, StagingError):
         return None
     return posix
 
@@ -242,6 +243,8 @@ def _read_list(allow: list[Ace], owner: bytes) -> Acl:
     for ace in allow[at + 1 : -1]:
         if ace.mask == 0 and ace.sid[:12] == _mode_sid(0)[:12]:
             mask = _id_of(ace.sid, (5, 88, 3))
+            if mask > 7:
+                raise ValueError("permission bits out of range")
         else:
             groups.append((_id_of(ace.sid, (22, 2)), _perm(ace.mask)))
     return Acl(_perm(allow[0].mask), tuple(users), group, tuple(groups), mask, _perm(allow[-1].mask))

@@ -1,4 +1,5 @@
 """Reading the streams of a staging file: decompressed, hashed on the way, bounded whatever the file says."""
+
 from __future__ import annotations
 
 import hashlib

@@ -5,6 +5,7 @@ staged in sparse form when at least half of 16 blocks of 64 KiB, spread evenly o
 sparse form, every 64 KiB block (at multiples of 64 KiB) that holds only zeros is left out. Holes are only used
 to find zeros without reading them.
 """
+
 from __future__ import annotations
 
 import os

@@ -1,4 +1,5 @@
 """WIN32_STREAM_IDs ([MS-BKUP] 2.1), extended attributes and reparse data inside a staging file."""
+
 from __future__ import annotations
 
 import struct

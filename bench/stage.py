@@ -1,0 +1,106 @@
+"""What staging costs: microseconds for a small file, MiB/s for a large one.
+
+    python bench/stage.py [FOLDER] [MIB]
+
+Small: 4 KiB each, medians over 1000 files, without fsync. Large: once per compression, with and without writing.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from staging.compression import COMPRESSION_LZNT1, COMPRESSION_NONE, COMPRESSION_ZSTD
+from staging.generate import generate
+from staging.install import install
+from staging.preinstall import preinstall_dir
+from staging.restore import restore
+from staging.rootdir import RootDir
+
+MIB = 1 << 20
+OBJECT_ID = bytes(range(16))
+FILES = 1000
+COMPRESSIONS = {"stored": COMPRESSION_NONE, "LZNT1": COMPRESSION_LZNT1, "zstd": COMPRESSION_ZSTD}
+
+
+def micros(action: Callable[[int], object]) -> float:
+    """Median microseconds over FILES calls."""
+    times = []
+    for i in range(FILES):
+        start = time.perf_counter()
+        action(i)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times) * 1e6
+
+
+def small(folder: Path) -> None:
+    source = folder / "small"
+    source.mkdir()
+    text = Path(__file__).read_bytes()
+    for i in range(FILES):
+        (source / str(i)).write_bytes((text * 9)[i : i + 4096])
+    os.mkdir(folder / "root")
+    os.mkdir(folder / "state")
+    unfinished = preinstall_dir(str(folder / "root"), str(folder / "state"))
+    print(f"{FILES} files of 4 KiB, us each (median)")
+    print(f"  {'checksum only':<24}{micros(lambda i: generate(f'{source}/{i}', None, object_id=OBJECT_ID)):>8.1f}")
+    for name, compression in COMPRESSIONS.items():
+
+        def stage(i: int, name: str = name, compression: bytes = compression) -> None:
+            generate(f"{source}/{i}", f"{folder}/{name}.{i}", object_id=OBJECT_ID, compression=compression)
+
+        def back(i: int, name: str = name) -> None:
+            restore(f"{folder}/{name}.{i}", f"{unfinished}/{name}.{i}", durable=False)
+
+        print(f"  {'generate, ' + name:<24}{micros(stage):>8.1f}")
+        print(f"  {'restore, ' + name:<24}{micros(back):>8.1f}")
+    with RootDir(str(folder / "root")) as root:
+        done = []
+        new = micros(lambda i: done.append(install(f"{unfinished}/stored.{i}", root, str(i), None)))
+        over = micros(lambda i: install(f"{unfinished}/LZNT1.{i}", root, str(i), done[i].fingerprint))
+    print(f"  {'install, new name':<24}{new:>8.1f}")
+    print(f"  {'install over a file':<24}{over:>8.1f}")
+
+
+def large(folder: Path, size: int) -> None:
+    path = folder / "large"
+    with open(path, "wb") as f:
+        block = b"".join(b"%d lines of text, %x\n" % (i, i * i) for i in range(40_000))[:MIB]
+        for _ in range(size):
+            f.write(block)
+    print(f"one file of {size} MiB, MiB/s")
+
+    def rate(action: Callable[[], object]) -> float:
+        start = time.perf_counter()
+        action()
+        return size / (time.perf_counter() - start)
+
+    print(f"  {'checksum only':<24}{rate(lambda: generate(str(path), None, object_id=OBJECT_ID)):>8.1f}")
+    for name, compression in COMPRESSIONS.items():
+        stage, copy = f"{folder}/{name}", f"{folder}/{name}.copy"
+        made = rate(lambda: generate(str(path), stage, object_id=OBJECT_ID, compression=compression))  # noqa: B023
+        ratio = os.stat(stage).st_size / size / MIB
+        back = rate(lambda: restore(stage, copy, durable=False))  # noqa: B023
+        print(f"  {'generate, ' + name:<24}{made:>8.1f}   ratio {ratio:.3f}")
+        print(f"  {'restore, ' + name:<24}{back:>8.1f}")
+        os.unlink(stage)
+        os.unlink(copy)
+    print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
+
+
+def main() -> None:
+    base = sys.argv[1] if len(sys.argv) > 1 else None
+    size = int(sys.argv[2]) if len(sys.argv) > 2 else 256
+    with tempfile.TemporaryDirectory(dir=base) as name:
+        small(Path(name))
+        large(Path(name), size)
+
+
+if __name__ == "__main__":
+    main()
