@@ -227,7 +227,7 @@ def _frames(rows: DataFrame) -> _Frames:
         is_raw = is_raw | ((F.col("object") == object_name) & (F.col("counter") == name))
 
     instance = ["member", "object", "set", "instance"]
-    order = Window.partitionBy(*instance).orderBy("seq", "at")
+    order = Window.partitionBy(*instance, "run").orderBy("seq", "at")
     stepped = (
         rows.withColumn("before", F.lag("counters").over(order))
         .withColumn("at_before", F.lag("at").over(order))
