@@ -63,12 +63,16 @@ def foreign(module: str, name: str) -> Callable[..., bytes] | None:
 def main() -> None:
     size = int(sys.argv[1]) * MIB if len(sys.argv) > 1 else 10 * MIB
     data = corpus(size)
-    print(f"{len(data)} bytes of C headers, {os.cpu_count()} processors, this project's LZNT1 in {lznt1.IMPLEMENTATION}")
+    print(
+        f"{len(data)} bytes of C headers, {os.cpu_count()} processors, this project's LZNT1 in {lznt1.IMPLEMENTATION}"
+    )
     print(f"{'implementation':<28}{'compress MiB/s':>16}{'ratio':>8}{'decompress MiB/s':>18}")
     packing, packed = speed(lambda: lznt1.compress(data), size)
     unpacking, plain = speed(lambda: lznt1.decompress(packed), size)
     assert plain == data
-    print(f"{'staging.lznt1 (' + lznt1.IMPLEMENTATION + ')':<28}{packing:>16.1f}{len(packed) / size:>8.4f}{unpacking:>18.1f}")
+    print(
+        f"{'staging.lznt1 (' + lznt1.IMPLEMENTATION + ')':<28}{packing:>16.1f}{len(packed) / size:>8.4f}{unpacking:>18.1f}"
+    )
 
     some = data[:MIB]
     some_packed = lznt1.compress(some)

@@ -15,9 +15,9 @@
 #define CHUNK 4096
 #define HASH_BITS 12
 #define HASH_SIZE (1 << HASH_BITS)
-#define MAX_CHAIN 24
+#define MAX_CHAIN 16
 #define NICE_LENGTH 64
-#define LAZY_LENGTH 24
+#define LAZY_LENGTH 16
 #define ROOM(n) ((n) + 2 * (((n) + CHUNK - 1) / CHUNK))
 
 /* number of length bits for a token at position p (1 <= p < 4096) of the chunk */

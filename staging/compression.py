@@ -52,15 +52,29 @@ class _Lznt1(_Stored):
         return lznt1.compress(data)
 
 
+# Contexts of zstd cost more to make than a small file takes to compress: those done with are used again. One
+# that an error or a reader that stops early leaves behind is just dropped.
+_packers: list[zstandard.ZstdCompressor] = []
+_unpackers: list[zstandard.ZstdDecompressor] = []
+_SPARE_MAX: Final = 8
+
+
 class _Zstd:
     def __init__(self) -> None:
-        self._frame = zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compressobj()
+        try:
+            self._packer = _packers.pop()
+        except IndexError:
+            self._packer = zstandard.ZstdCompressor(level=_ZSTD_LEVEL)
+        self._frame = self._packer.compressobj()
 
     def block(self, data: Buffer) -> Buffer:
         return self._frame.compress(data)
 
     def finish(self) -> bytes:
-        return self._frame.flush()
+        end = self._frame.flush()
+        if len(_packers) < _SPARE_MAX:
+            _packers.append(self._packer)
+        return end
 
 
 _COMPRESSORS: Final[dict[bytes, Callable[[], Compressor]]] = {
@@ -128,16 +142,27 @@ class _Lznt1Reader:
 
 class _ZstdReader:
     def __init__(self, more: ReadMore) -> None:
-        self._source = _Source(more)
-        self._reader = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX).stream_reader(
-            cast(IO[bytes], self._source), read_size=_READ, read_across_frames=True
+        try:
+            self._unpacker = _unpackers.pop()
+        except IndexError:
+            self._unpacker = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX)
+        self._reader = self._unpacker.stream_reader(
+            cast(IO[bytes], _Source(more)), read_size=_READ, read_across_frames=True
         )
+        self._ended = False
 
     def read(self) -> bytes:
+        if self._ended:
+            return b""
         try:
-            return self._reader.read(_READ)
+            data = self._reader.read(_READ)
         except zstandard.ZstdError as error:
             raise StagingError(str(error)) from error
+        if not data:
+            self._ended = True
+            if len(_unpackers) < _SPARE_MAX:
+                _unpackers.append(self._unpacker)
+        return data
 
 
 class _Source:

@@ -44,6 +44,6 @@ def from_oserror(error: OSError, what: str) -> StagingError:
         return AccessDenied(text)
     if number in _SPACE:
         return NoSpace(text)
-    if number == errno.ELOOP:
-        return Torn(text)  # a symbolic link took the place of what was seen before
+    if number in (errno.ELOOP, errno.EAGAIN):
+        return Torn(text)  # a symbolic link took the place of what was seen; a lease of somebody's is being broken
     return StagingError(text)

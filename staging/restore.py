@@ -229,10 +229,17 @@ def _set_user_attributes(fd: int, content: Content, object_id: bytes) -> None:
         try:
             os.setxattr(fd, name, value)
         except OSError as error:
-            if error.errno not in _CANNOT:
+            if not _cannot_hold(fd, error):
                 raise
             if name != OBJECT_ID_XATTR:
                 note_unstored(content, f"attribute {name}")
+
+
+def _cannot_hold(fd: int, error: OSError) -> bool:
+    """Whether an attribute failed because of what it is: no room in the inode says the same as a full disk."""
+    if error.errno == errno.EDQUOT or (error.errno == errno.ENOSPC and os.fstatvfs(fd).f_bavail == 0):
+        return False
+    return error.errno in _CANNOT
 
 
 def _remove(fd: int, name: str) -> None:
@@ -304,7 +311,7 @@ def _keep_descriptor(
             os.setxattr(fd, TRUSTED_DESCRIPTOR_XATTR, value)
             return
     except OSError as error:
-        if error.errno not in _CANNOT:
+        if not _cannot_hold(fd, error):
             raise
     try:
         if attributes.only_ours(st, found.access):
@@ -318,7 +325,7 @@ def _keep_descriptor(
                     os.fchmod(fd, stat.S_IMODE(st.mode))
             return
     except OSError as error:
-        if error.errno not in _CANNOT:
+        if not _cannot_hold(fd, error):
             raise
     note_unstored(content, "security descriptor")
 
