@@ -356,7 +356,7 @@ class RpcClient:
             bound = authenticated = True
         except TimeoutError as exc:
             raise RpcTimeout(f"no association with {host}:{port} within {timeout} s") from exc
-        except OSError as exc:
+        except (OSError, ValueError, OverflowError) as exc:  # names and ports that cannot exist, too
             raise RpcClosed(f"{host}:{port} cannot be reached: {exc}") from exc
         except RpcAuthError:
             bound = True
@@ -370,18 +370,28 @@ class RpcClient:
                 on_authentication(authenticated, credential.user)
         return cls(association)
 
+    def submit(
+        self, opnum: int, stub: bytes, timeout: float, future: asyncio.Future[bytes] | None = None
+    ) -> asyncio.Future[bytes]:
+        """Put a call in its place in the order at once; the future gets the stub of the response.
+
+        `timeout` (seconds) counts from now. Raises RpcError when the association is closed.
+        """
+        association = self._association
+        if not association.ready:
+            raise association.error or RpcClosed("the server is shutting down")
+        if future is None:
+            future = self._loop.create_future()
+        association.submit(_Call(opnum, stub, future, self._loop.time() + timeout))
+        return future
+
     async def call(self, opnum: int, stub: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
         """Call an operation and wait for the stub of its response, at most `timeout` seconds.
 
         Raises RpcFault when the server answers with a fault; RpcTimeout, RpcClosed, RpcAuthError or
         RpcProtocolError when the association ended, which is then closed for all calls.
         """
-        association = self._association
-        if not association.ready:
-            raise association.error or RpcClosed("the server is shutting down")
-        call = _Call(opnum, stub, self._loop.create_future(), self._loop.time() + timeout)
-        association.submit(call)
-        return await call.future
+        return await self.submit(opnum, stub, timeout)
 
     @property
     def closed(self) -> bool:

@@ -143,7 +143,7 @@ class Connection(PduProtocol):
         except RpcProtocolError:
             if pdu[0] != 5 and pdu[2] == c.BIND:
                 self.send(p.encode_bind_nak(c.NAK_PROTOCOL_VERSION, 0))
-                self.close()
+                self.close_after_flush()
                 return
             raise
         ptype = header.ptype

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from agent.rpc import constants as c
 from agent.rpc.client import RpcClient
-from agent.rpc.errors import RpcFault
+from agent.rpc.errors import RpcClosed, RpcError, RpcFault, RpcProtocolError
 from agent.rpc.interface import CallContext, Interface
 from agent.rpc.pdu import InterfaceId
 from agent.rpc.security import Credential
 
 if TYPE_CHECKING:
     from agent.wire.comm_packet import CommPacket
+
+log = logging.getLogger(__name__)
 
 FRSRPC: Final = InterfaceId.parse("f5cc59b4-4264-101a-8c59-08002b2f8426", 1, 1)
 
@@ -33,6 +36,12 @@ OnPacket = Callable[[CallContext, "CommPacket"], "int | Awaitable[int]"]
 
 def _result(status: int) -> bytes:
     return status.to_bytes(4, "little")
+
+
+def _status(answer: bytes) -> int:
+    if len(answer) < 4:
+        raise RpcProtocolError("a response without its return value")
+    return int.from_bytes(answer[:4], "little")
 
 
 def frsrpc_interface(on_packet: OnPacket, *, min_level: int = c.LEVEL_PRIVACY) -> Interface:
@@ -91,8 +100,9 @@ def frsrpc_interface(on_packet: OnPacket, *, min_level: int = c.LEVEL_PRIVACY) -
 class FrsPartner:
     """A client to one partner's frsrpc interface.
 
-    It connects when it is first used and again after the association was lost; nothing is sent twice. Timeouts are
-    those of the caller ([MS-FRS1] notes 78 and 87).
+    It connects when it is first used and again after the association was lost. Calls go out in the order in which
+    they were made, also those made while it connects; when that fails they all fail. Nothing is sent twice. Timeouts
+    are those of the caller ([MS-FRS1] notes 78 and 87), in seconds, and count from the time there is an association.
     """
 
     def __init__(
@@ -118,7 +128,8 @@ class FrsPartner:
         self._on_bind = on_bind
         self._on_authentication = on_authentication
         self._client: RpcClient | None = None
-        self._lock = asyncio.Lock()
+        self._connector: asyncio.Task[RpcClient | RpcError] | None = None
+        self._queued: list[tuple[int, bytes, float, asyncio.Future[bytes]]] = []
 
     @property
     def connected(self) -> bool:
@@ -128,31 +139,74 @@ class FrsPartner:
     async def connect(self) -> RpcClient:
         """Make sure that there is an association. Raises RpcError."""
         client = self._client
-        if client is not None and not client.closed:
+        if client is not None and not client.closed and self._connector is None:
             return client
-        async with self._lock:
-            client = self._client
-            if client is None or client.closed:
-                if client is not None:
-                    await client.close()
-                client = self._client = await RpcClient.connect(
-                    self.host,
-                    self.port,
-                    FRSRPC,
-                    self._credential,
-                    timeout=self._connect_timeout,
-                    level=self._level,
-                    auth_type=self._auth_type,
-                    max_in_flight=self._max_in_flight,
-                    on_bind=self._on_bind,
-                    on_authentication=self._on_authentication,
-                )
-            return client
+        connector = self._connecting()
+        await asyncio.wait((connector,))
+        if connector.cancelled():
+            raise RpcClosed("the association was closed")
+        outcome = connector.result()
+        if isinstance(outcome, RpcError):
+            raise outcome
+        return outcome
+
+    def _connecting(self) -> asyncio.Task[RpcClient | RpcError]:
+        if self._connector is None:
+            self._connector = asyncio.get_running_loop().create_task(self._connect())
+            self._connector.add_done_callback(self._settle)
+        return self._connector
+
+    async def _connect(self) -> RpcClient | RpcError:
+        try:
+            return await RpcClient.connect(
+                self.host,
+                self.port,
+                FRSRPC,
+                self._credential,
+                timeout=self._connect_timeout,
+                level=self._level,
+                auth_type=self._auth_type,
+                max_in_flight=self._max_in_flight,
+                on_bind=self._on_bind,
+                on_authentication=self._on_authentication,
+            )
+        except RpcError as error:
+            return error
+        except Exception as exc:
+            log.exception("connecting to %s:%s", self.host, self.port)
+            return RpcClosed(f"connecting failed: {exc}")
+
+    def _settle(self, connector: asyncio.Task[RpcClient | RpcError]) -> None:
+        """Send what has queued up, in its order, or let it fail."""
+        self._connector = None
+        outcome = RpcClosed("the association was closed") if connector.cancelled() else connector.result()
+        if isinstance(outcome, RpcClient):
+            self._client = outcome
+        queued, self._queued = self._queued, []
+        for opnum, stub, timeout, future in queued:
+            if future.done():
+                continue
+            try:
+                if isinstance(outcome, RpcError):
+                    raise outcome
+                outcome.submit(opnum, stub, timeout, future)
+            except RpcError as error:
+                future.set_exception(error)
+
+    def submit(self, opnum: int, stub: bytes, timeout: float) -> asyncio.Future[bytes]:
+        """Put a call in its place in the order at once; the future gets the stub of the response."""
+        client = self._client
+        if client is not None and not client.closed and self._connector is None:
+            return client.submit(opnum, stub, timeout)
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._queued.append((opnum, stub, timeout, future))
+        self._connecting()
+        return future
 
     async def send(self, packet: bytes, timeout: float, *, minor: int = 9) -> int:  # noqa: ASYNC109
         """FrsRpcSendCommPkt with the Pkt bytes of a COMM_PACKET; gives the partner's return value.
 
-        Several may be awaited at once; they go out in the order of the calls once connected. Raises RpcError.
+        Several may be awaited at once; they go out in the order of the calls. Raises RpcError.
         """
         from agent.wire.comm_packet import encode_send_comm_pkt
 
@@ -160,23 +214,18 @@ class FrsPartner:
 
     async def send_stub(self, stub: bytes, timeout: float) -> int:  # noqa: ASYNC109
         """FrsRpcSendCommPkt with a marshalled stub."""
-        return await self._call(OP_SEND_COMM_PKT, stub, timeout)
+        return _status(await self.submit(OP_SEND_COMM_PKT, stub, timeout))
 
     async def nop(self, timeout: float) -> int:  # noqa: ASYNC109
         """FrsNOP: does the association work ([MS-FRS1] 3.3.4.3)?"""
-        return await self._call(OP_NOP, b"", timeout)
-
-    async def _call(self, opnum: int, stub: bytes, timeout: float) -> int:  # noqa: ASYNC109
-        client = self._client
-        if client is None or client.closed:
-            client = await self.connect()
-        answer = await client.call(opnum, stub, timeout)
-        if len(answer) < 4:
-            raise RpcFault(c.RPC_X_BAD_STUB_DATA)
-        return int.from_bytes(answer[:4], "little")
+        return _status(await self.submit(OP_NOP, b"", timeout))
 
     async def close(self) -> None:
-        """Close the association. The next call would open another one."""
+        """Close the association; calls that are outstanding fail with RpcClosed. The next call would open another."""
+        connector = self._connector
+        if connector is not None:
+            connector.cancel()
+            await asyncio.wait((connector,))
         client, self._client = self._client, None
         if client is not None:
             await client.close()

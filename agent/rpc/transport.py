@@ -9,6 +9,7 @@ from typing import Final
 
 from agent.rpc import constants as c
 from agent.rpc.errors import RpcProtocolError
+from agent.rpc.pdu import decode_header
 
 _SMALL: Final = 4096
 _LARGE: Final = 4 * 65536
@@ -153,6 +154,7 @@ class PduProtocol(asyncio.BufferedProtocol):
                 if length < c.HEADER_SIZE:
                     raise RpcProtocolError(f"a PDU of {length} bytes")
                 if self._end - self._start < length:
+                    decode_header(self._buffer, self._start)  # wait only for what may become a PDU
                     break
                 begin = self._start
                 self._start += length

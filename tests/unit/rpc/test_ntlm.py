@@ -131,7 +131,7 @@ def test_the_mic_covers_the_whole_exchange() -> None:
         server, token, _ = tokens()
         changed = bytearray(token)
         changed[position] ^= 0x04
-        with pytest.raises(RpcAuthError, match="MIC|weak"):
+        with pytest.raises(RpcAuthError, match=r"MIC|weak"):
             server.step(bytes(changed))
 
 

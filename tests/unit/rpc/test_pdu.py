@@ -19,9 +19,7 @@ verifiers = st.none() | st.builds(
     p.AuthVerifier, st.integers(0, 255), st.integers(0, 255), st.just(0), u32, st.binary(min_size=1, max_size=300)
 )
 contexts = st.builds(p.ContextElement, u16, syntaxes, st.lists(syntaxes, min_size=1, max_size=4).map(tuple))
-binds = st.builds(
-    p.Bind, u16, u16, u32, st.lists(contexts, max_size=6).map(tuple), st.integers(0, 255), u32, verifiers
-)
+binds = st.builds(p.Bind, u16, u16, u32, st.lists(contexts, max_size=6).map(tuple), st.integers(0, 255), u32, verifiers)
 results = st.builds(p.ContextResult, u16, u16, syntaxes)
 acks = st.builds(
     p.BindAck, u16, u16, u32, st.binary(max_size=20).map(lambda b: b.replace(b"\0", b"")),
