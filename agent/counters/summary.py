@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -169,18 +170,21 @@ def summarize(
         raise NoSamples(f"no *.jsonl sample file in {', '.join(str(path) for path in paths)}")
     progress(f"reading {len(files)} sample file{'s' if len(files) > 1 else ''}")
     lines, corrupt, rows = _read(spark, files)
+    cached = [rows]
     try:
         if lines == corrupt:
             raise NoSamples(f"no sample in {len(files)} files ({corrupt} lines, none of them a sample)")
         progress(f"{lines} lines read, {corrupt} of them corrupt; adding up")
-        frames = _frames(rows)
+        frames = _frames(rows.where("good"))
+        cached.append(frames.totals)
         summary = _collect(frames)
         out = Path(output)
         out.mkdir(parents=True, exist_ok=True)
         progress(f"writing {out / PARQUET_FOLDER}")
         frames.totals.coalesce(1).write.mode("overwrite").parquet(_hadoop(out / PARQUET_FOLDER))
     finally:
-        rows.unpersist()
+        for frame in cached:
+            frame.unpersist()
     summary["source"] = {"files": len(files), "lines": lines, "corrupt_lines": corrupt}
     summary["charts"] = _charts(summary, out, progress)
     temporary = out / f"{SUMMARY_FILE}.{os.getpid()}.tmp"
@@ -197,7 +201,7 @@ def _hadoop(path: Path) -> str:
 
 
 def _read(spark: SparkSession, files: Sequence[Path]) -> tuple[int, int, DataFrame]:
-    """(lines, corrupt lines, the good rows, cached). A line is good when all its parts have their types."""
+    """(lines, corrupt lines, all rows, cached). A row is ``good`` when all its parts have their types."""
     from pyspark.sql import functions as F
 
     text = spark.read.text([_hadoop(path) for path in files]).where(F.trim("value") != "")
@@ -209,7 +213,7 @@ def _read(spark: SparkSession, files: Sequence[Path]) -> tuple[int, int, DataFra
     checked = parsed.withColumn("at", F.expr("try_to_timestamp(time)")).withColumn("good", good).cache()
     counts = checked.agg(F.count("*"), F.count_if(~F.col("good"))).first()
     assert counts is not None
-    return int(counts[0]), int(counts[1]), checked.where("good")
+    return int(counts[0]), int(counts[1]), checked
 
 
 def _frames(rows: DataFrame) -> _Frames:
@@ -264,6 +268,7 @@ def _frames(rows: DataFrame) -> _Frames:
         .join(spans.select(*instance, "observed_s"), instance)
         .withColumn("per_second", F.expr("CASE WHEN observed_s > 0 THEN total / observed_s END"))
         .drop("observed_s")
+        .cache()
     )
     named = rows.select(*instance, "at", "seq", F.explode("counters").alias("counter", "value")).where(is_raw)
     gauges = rows.select(
@@ -284,7 +289,7 @@ def _frames(rows: DataFrame) -> _Frames:
 
 def _collect(frames: _Frames) -> dict[str, Any]:
     entries: dict[tuple[str, str, str], dict[str, Any]] = {}
-    for row in frames.spans.orderBy("object", "set", "instance", "member").collect():
+    for row in sorted(frames.spans.collect(), key=itemgetter("object", "set", "instance", "member")):
         entry: dict[str, Any] = {"member": row["member"], "set": row["set"]}
         if row["object"] == CONN_OBJECT:
             entry["connection"] = row["instance"].rsplit("/", 1)[-1]
@@ -301,7 +306,7 @@ def _collect(frames: _Frames) -> dict[str, Any]:
         }
         entries[row["member"], row["object"], row["instance"]] = entry
     unknown: set[str] = set()
-    for row in frames.totals.orderBy("counter").collect():
+    for row in sorted(frames.totals.collect(), key=itemgetter("counter")):
         entry = entries[row["member"], row["object"], row["instance"]]
         if row["counter"] not in counter_types().get(row["object"], {}):
             unknown.add(row["counter"])
@@ -309,7 +314,7 @@ def _collect(frames: _Frames) -> dict[str, Any]:
         for kind in ("per_second", "peak_per_second"):
             if row[kind] is not None:
                 entry[kind][row["counter"]] = round(row[kind], 6)
-    for row in frames.raws.orderBy("counter").collect():
+    for row in sorted(frames.raws.collect(), key=itemgetter("counter")):
         entry = entries[row["member"], row["object"], row["instance"]]
         entry["raw"][row["counter"]] = {"last": row["last"], "min": row["min"], "max": row["max"]}
     sets = [entry for key, entry in entries.items() if key[1] == SET_OBJECT]
@@ -350,7 +355,7 @@ def _series(steps: DataFrame, first: str, last: str) -> dict[str, Any]:
         .agg(F.try_sum("step").alias("step"))
     )
     rows: dict[tuple[str, str, str], list[int]] = {}
-    for row in counted.orderBy("counter", "set", "member").collect():
+    for row in sorted(counted.collect(), key=itemgetter("counter", "set", "member")):
         values = rows.setdefault((row["member"], row["set"], row["counter"]), [0] * count)
         values[row["bucket"]] = row["step"]
     return {

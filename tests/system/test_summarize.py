@@ -29,6 +29,9 @@ def spark() -> Iterator[SparkSession]:
         yield session
 
 
+RUN_STARTS = {"r1": 0, "r2": 60, "r9": 36}
+
+
 def sample(
     second: float,
     counters: dict[str, Any],
@@ -38,7 +41,7 @@ def sample(
     run: str = "r1",
     **more: Any,
 ) -> str:
-    """One line, ``second`` after 2026-01-01T00:00:00Z; the sample's number is its second."""
+    """One line, ``second`` after 2026-01-01T00:00:00Z; each run numbers its samples from zero."""
     instance = f"docs/{connection}" if connection else "docs"
     millis = round(second * 1000)
     row = {
@@ -48,7 +51,7 @@ def sample(
         "set": "docs",
         "instance": instance,
         "run": run,
-        "seq": int(second),
+        "seq": int(second) - RUN_STARTS[run],
         "counters": counters,
         "gauges": {},
     } | more
@@ -173,7 +176,7 @@ def test_the_command_writes_the_summary_and_tells_where(spark: SparkSession, tmp
     assert result.stdout.strip() == str(out / "summary.json")
     assert "2 lines read, 0 of them corrupt" in result.stderr
     # and once more over the one before
-    write(tmp_path / "in" / "t.jsonl", sample(10, {}, run="r2"), sample(15, {"Joins": 2}, run="r2"))
+    write(tmp_path / "in" / "t.jsonl", sample(60, {}, run="r2"), sample(65, {"Joins": 2}, run="r2"))
     result = CliRunner().invoke(command, [str(tmp_path / "in"), "--output", str(out)])
     assert result.exit_code == 0, result.output
     assert json.loads((out / "summary.json").read_text())["sets"][0]["totals"] == {"Joins": 3}
