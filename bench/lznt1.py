@@ -70,9 +70,8 @@ def main() -> None:
     packing, packed = speed(lambda: lznt1.compress(data), size)
     unpacking, plain = speed(lambda: lznt1.decompress(packed), size)
     assert plain == data
-    print(
-        f"{'staging.lznt1 (' + lznt1.IMPLEMENTATION + ')':<28}{packing:>16.1f}{len(packed) / size:>8.4f}{unpacking:>18.1f}"
-    )
+    ours = f"staging.lznt1 ({lznt1.IMPLEMENTATION})"
+    print(f"{ours:<28}{packing:>16.1f}{len(packed) / size:>8.4f}{unpacking:>18.1f}")
 
     some = data[:MIB]
     some_packed = lznt1.compress(some)

@@ -226,6 +226,15 @@ def test_somebody_removes_while_a_changed_target_is_put_back(place, monkeypatch)
     assert got.displaced is None
 
 
+def test_an_inode_number_used_again_is_another_file():
+    seen = fsops.Fingerprint(1, 2, 100, 4, 5, 6, stat.S_IFREG | 0o644, 0, 0, 1)
+    assert module.unchanged(seen._replace(ctime_ns=9, nlink=2), seen)
+    assert module.same_entry(seen._replace(btime_ns=0), seen)  # a file system that knows no birth times
+    for other in (seen._replace(btime_ns=101), seen._replace(mode=stat.S_IFLNK | 0o777), seen._replace(dev=9)):
+        assert not module.same_entry(other, seen)
+        assert not module.unchanged(other, seen)
+
+
 def test_a_file_open_for_writing_is_busy(tree):
     before = tree.put("f")
     temp = tree.new()

@@ -79,6 +79,13 @@ def test_a_file_with_few_zeros_is_not_sparse(tmp_path):
     assert os.stat(tmp_path / "t").st_blocks * 512 < 9 * MIB  # its hole comes back all the same
 
 
+@pytest.mark.parametrize(("data_blocks", "is_sparse"), [(8, True), (9, False)])
+def test_half_of_the_samples_decide(tmp_path, data_blocks, is_sparse):
+    make(tmp_path / "f", 16 * MIB, [(i * MIB + 5000, b"x") for i in range(data_blocks)], holes=True)
+    with open(tmp_path / "f", "rb") as f:
+        assert sparse.wanted(f.fileno(), 16 * MIB) is is_sparse
+
+
 def test_streams_of_a_sparse_file(tmp_path):
     make(tmp_path / "f", 4 * MIB, [(MIB - 10, b"z" * 20), (3 * MIB, b"z")], holes=True)
     generate(str(tmp_path / "f"), str(tmp_path / "s"), object_id=OBJECT_ID)

@@ -81,6 +81,26 @@ def test_a_change_within_the_tick_of_the_last_one(tmp_path, while_reading):
         assert calls
 
 
+def test_the_tick_of_the_last_change_is_waited_for(tmp_path, monkeypatch):
+    """Kernels that tell changes within a tick apart hide it in the test above when that is forgotten."""
+    path = tmp_path / "f"
+    path.write_bytes(b"a")
+    os.utime(path, ns=(1, 1))
+    asked = []
+
+    def settle(change):
+        asked.append(change)
+        path.write_bytes(b"changed while waiting")
+        return True
+
+    monkeypatch.setattr(module, "settle", settle)
+    staged = generate(str(path), None, object_id=OBJECT_ID)
+    assert len(asked) == 1
+    assert asked[0] > 1
+    assert staged.file_size == 21
+    assert staged.fingerprint.size == 21
+
+
 def test_a_file_that_is_replaced_is_read_as_it_was(tmp_path, while_reading):
     """A rename over the name changes nothing of the file being read but its link count and ctime."""
     path = tmp_path / "f"
