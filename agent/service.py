@@ -9,14 +9,13 @@ import contextlib
 import importlib.metadata
 import logging
 import os
-import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
 from agent.cli.exit_codes import ExitCode
-from agent.control import ControlServer
+from agent.control import ControlServer, wait_until_done
 from agent.counters.registry import Counters, Snapshot
 from agent.counters.samples import SampleWriter
 from agent.engine import events as ev
@@ -270,9 +269,7 @@ class Service:
 
     async def _control_wait(self, arguments: dict[str, Any]) -> dict[str, Any]:
         timeout = arguments.get("timeout")
-        end = None if timeout is None else time.monotonic() + float(timeout)
-        while (pending := await self._pending()) and (end is None or time.monotonic() < end):
-            await asyncio.sleep(WAIT_POLL_S)
+        pending = await wait_until_done(self._pending, None if timeout is None else float(timeout), WAIT_POLL_S)
         return {"pending": pending}
 
     async def _pending(self) -> list[str]:

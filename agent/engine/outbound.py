@@ -72,6 +72,7 @@ class Outbound:
             co.frs_vsn,
             from_members,
             co.flags,
+            ctx.now,
         )
         self.head = seq
         ctx.count_co("Propagated", co.originator_guid == ctx.config.originator_guid)

@@ -368,7 +368,7 @@ class World:
             member, event = self.queue.popleft()
             member.event(event)
             return True
-        source, target = choice  # type: ignore[misc]
+        _source, target = choice  # type: ignore[misc]
         data = self.wires[choice].popleft()  # type: ignore[index]
         member = self.members[target]
         if member.up:
