@@ -245,13 +245,13 @@ class Outbound:
         self.pump(flow)
 
     def _advance(self, flow: Flow) -> None:
-        trailing = min(flow.unacked) - 1 if flow.unacked else flow.leading
+        trailing = next(iter(flow.unacked)) - 1 if flow.unacked else flow.leading  # in order of sending
         if trailing <= flow.trailing:
             return
         flow.trailing = trailing
         self._save(flow)
         lowest = min(f.trailing for f in self.flows.values())
-        for seq in [s for s in self.staged if s <= lowest]:
+        while self.staged and (seq := next(iter(self.staged))) <= lowest:
             self.ctx.out.append(DropStage(self.staged.pop(seq)))
 
     def _save(self, flow: Flow) -> None:
