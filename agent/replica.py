@@ -561,6 +561,11 @@ class Replica:
             "connections": connections,
         }
 
+    def backlogs(self) -> dict[str, int]:
+        """Unfinished change orders per connection."""
+        with self.lock:
+            return {x["name"]: x["backlog"] for x in self.engine.connections()}
+
     def joined_partners(self) -> set[bytes]:
         """Member GUIDs of the partners that some session is joined with."""
         sessions = [*self.engine.in_sessions.sessions.values(), *self.engine.out_sessions.sessions.values()]

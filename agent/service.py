@@ -103,7 +103,9 @@ class Service:
         await control.start()
         self._closers.append(control.close)
         await self._start_dashboard()
-        self._samples = SampleWriter(self.counters, config.state_dir, config.member_name, config.sample_interval_s)
+        self._samples = SampleWriter(
+            self.counters, config.state_dir, config.member_name, config.sample_interval_s, gauges=self._gauges
+        )
         for replica in self.replicas.values():
             await replica.start()
         await self._samples.start()
@@ -251,6 +253,14 @@ class Service:
     def snapshot(self) -> Snapshot:
         """All counters (`frs counters --json`)."""
         return self.counters.snapshot()
+
+    def _gauges(self) -> dict[str, dict[str, int]]:
+        """Present amounts for the samples: the backlog of each connection."""
+        return {
+            f"{replica.name}/{name}": {"Backlog": backlog}
+            for replica in self.replicas.values()
+            for name, backlog in replica.backlogs().items()
+        }
 
     def peers(self) -> list[tuple[str, str]]:
         """The other members' dashboards, as far as this host knows them."""
