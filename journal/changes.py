@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
+import re
 import stat as st
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -55,7 +56,8 @@ class Change:
 
     `path` is where the object is on disk (for DELETE: where the IDTable has it). `file_guid` is the record
     concerned; for CREATE it is None, or the Object ID the file carries when it may keep it. The object is
-    `name` in the folder `parent_guid`; `parent_guid` is None when the CREATE of `parent_path` comes earlier.
+    `name` in the folder `parent_guid`; `parent_guid` is None when the CREATE of `parent_path` comes earlier
+    in the same list: go by that one, the IDTable may still have the folders above under other names.
     `file_kind` is "file", "folder" or "symlink". `fingerprint` is None for DELETE. `content_changed` says
     that data or metadata differ or may differ: what a checksum has to confirm. `object_id` is the Object ID
     found in the file's attribute, whoever it belongs to.
@@ -166,6 +168,24 @@ def content_differs(record: IDRecord, fp: Fingerprint) -> bool:
     if record.mode != fp.mode or record.uid != fp.uid or record.gid != fp.gid:
         return True
     return not record.is_dir and (record.fsize != fp.size or record.mtime_ns != fp.mtime_ns)
+
+
+def mounts_below(root: str) -> frozenset[str]:
+    """The places below the folder `root` (an absolute path without links) where something is mounted.
+
+    A bind mount of the same file system has the device of its surroundings: only the kernel's list tells.
+    """
+    prefix = root.rstrip("/") + "/"
+    found = set()
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as f:
+            for line in f:
+                point = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), line.split(" ", 5)[4])
+                if point.startswith(prefix):
+                    found.add(point[len(prefix) :])
+    except (OSError, IndexError):
+        pass
+    return frozenset(found)
 
 
 def absolute(root: str, path: str) -> str:

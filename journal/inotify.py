@@ -38,9 +38,10 @@ IN_Q_OVERFLOW: Final = int(_C.IN_Q_OVERFLOW)
 IN_IGNORED: Final = int(_C.IN_IGNORED)
 IN_ISDIR: Final = int(_C.IN_ISDIR)
 
+_DONT_FOLLOW: Final = int(_C.IN_DONT_FOLLOW)
 _MASK: Final = (
     IN_MODIFY | IN_ATTRIB | IN_CLOSE_WRITE | IN_MOVED_FROM | IN_MOVED_TO | IN_CREATE | IN_DELETE
-    | int(_C.IN_ONLYDIR) | int(_C.IN_DONT_FOLLOW) | int(_C.IN_EXCL_UNLINK)
+    | int(_C.IN_ONLYDIR) | _DONT_FOLLOW | int(_C.IN_EXCL_UNLINK)
 )  # fmt: skip
 _ROOT_MASK: Final = _MASK | IN_DELETE_SELF | IN_MOVE_SELF
 _HEADER: Final = struct.Struct("iIII")
@@ -67,7 +68,7 @@ class Source(Protocol):
 
     def start(self) -> None: ...
     def stop(self) -> None: ...
-    def add_watch(self, path: bytes, *, root: bool = False) -> int: ...
+    def add_watch(self, path: bytes | int, *, root: bool = False) -> int: ...
     def rm_watch(self, wd: int) -> None: ...
     def mark(self, token: object) -> None: ...
     def consumed(self, size: int) -> None: ...
@@ -107,9 +108,15 @@ class InotifySource(BaseThread):
         self._dropping = False
         self.reads = 0
 
-    def add_watch(self, path: bytes, *, root: bool = False) -> int:
-        """Watch a folder; the descriptor is that of the inode. Raises WatchLimit, OSError."""
-        wd = int(inotify_add_watch(self._fd, path, _ROOT_MASK if root else _MASK))  # type: ignore[arg-type,unused-ignore]
+    def add_watch(self, path: bytes | int, *, root: bool = False) -> int:
+        """Watch a folder, given by path or by an open descriptor; what is returned belongs to the inode.
+
+        Raises WatchLimit, OSError.
+        """
+        mask = _ROOT_MASK if root else _MASK
+        if isinstance(path, int):
+            path, mask = b"/proc/self/fd/%d" % path, mask & ~_DONT_FOLLOW
+        wd = int(inotify_add_watch(self._fd, path, mask))  # type: ignore[arg-type,unused-ignore]
         if wd < 0:
             raise _error(os.fsdecode(path))
         return wd

@@ -73,7 +73,7 @@ class _Deaf:
     def consumed(self, size: int) -> None: ...
     def mark(self, token: object) -> None: ...
 
-    def add_watch(self, path: bytes, *, root: bool = False) -> int:
+    def add_watch(self, path: bytes | int, *, root: bool = False) -> int:
         raise self._error
 
 
@@ -235,6 +235,7 @@ class Journal:
             elif item is inotify.READER_FAILED:
                 self._tree.deaf("reading file system events failed")
             elif isinstance(item, asyncio.Future):
+                self._tree.look_again()
                 self._age()
                 self._call(_abandon if self._stopping else _resolve, item)
             elif isinstance(item, tuple):

@@ -30,6 +30,7 @@ class _Folder:
 
     path: str
     guid: bytes | None
+    above: _Folder | None = None
     held: bool = False
 
 
@@ -47,6 +48,7 @@ class Scanner:
         self._settler = Settler(disk, lookup, root_guid, whole_tree=True)
         self._odd: dict[str, Found] = {}
         self._moved: dict[bytes, str] = {}
+        self._parents: dict[str, _Folder] = {}
         self._suspects: list[bytes] = []
         self._out: list[Change] = []
         self.retry: list[str] = []
@@ -137,8 +139,7 @@ class Scanner:
         stack = [top]
         while stack:
             folder = stack.pop()
-            if folder.guid is None and not folder.held and folder.path:
-                folder.guid = self._made(folder.path)
+            self._made(folder)
             self._compare_folder(folder, stack)
             if len(self._out) >= BATCH:
                 out, self._out = self._out, []
@@ -147,17 +148,14 @@ class Scanner:
             out, self._out = self._out, []
             yield out
 
-    def _made(self, path: str) -> bytes | None:
-        """The record of a new folder, if the batch with its CREATE was applied already."""
-        if any(c.path == path for c in self._out):
-            return None
-        place = self._root
-        for name in path.split("/"):
-            record = self._lookup.by_name(place, name)
-            if record is None:
-                return None
-            place = record.file_guid
-        return place
+    def _made(self, folder: _Folder) -> bytes | None:
+        """The record of a folder; of a new one, once the batch with its CREATE has been applied."""
+        if folder.guid is None and not folder.held and folder.above is not None:
+            above = self._made(folder.above)
+            if above is not None:
+                record = self._lookup.by_name(above, split(folder.path)[1])
+                folder.guid = None if record is None else record.file_guid
+        return folder.guid
 
     def _compare_folder(self, folder: _Folder, stack: list[_Folder]) -> None:
         path = folder.path
@@ -198,7 +196,7 @@ class Scanner:
                 and (record.fsize == st.st_size or record.is_dir)
             ):
                 if record.is_dir:
-                    stack.append(_Folder(child, record.file_guid))
+                    stack.append(_Folder(child, record.file_guid, folder))
                 continue
             self._differing(folder, child, name, record, st, stack)
         for record in known.values():
@@ -252,7 +250,7 @@ class Scanner:
         if found is None:
             if record is not None and record.kind == "folder" and same_key(record, spot.fp):
                 self._in_place(folder, spot, record)
-                stack.append(_Folder(spot.path, record.file_guid))
+                stack.append(_Folder(spot.path, record.file_guid, folder))
                 return
             # Made, or renamed to here, between the two walks: its own events tell of it.
             self.retry.append(spot.path)
@@ -260,14 +258,14 @@ class Scanner:
         if found.record is None and record is None and not folder.held:
             object_id = self._disk.object_id(spot)
             self._create(folder, spot, object_id, self._settler.keeps(object_id, spot))
-            stack.append(_Folder(spot.path, None))
+            stack.append(_Folder(spot.path, None, folder))
             return
         self._later(folder, spot, record)
         found = self._settler.found.get(spot.path, found)
         if found.record is not None:
-            stack.append(_Folder(spot.path, found.record.file_guid))
+            stack.append(_Folder(spot.path, found.record.file_guid, folder))
         else:
-            stack.append(_Folder(spot.path, None, held=True))
+            stack.append(_Folder(spot.path, None, folder, held=True))
 
     def _in_place(self, folder: _Folder, spot: Spot, record: IDRecord) -> None:
         fp = spot.fp
@@ -292,24 +290,19 @@ class Scanner:
 
     def _later(self, folder: _Folder, spot: Spot, record: IDRecord | None) -> None:
         """Leave an object to the end of the walk."""
-        self._know(folder)
+        if folder.path and folder.path not in self._settler.found:
+            self._parents[folder.path] = folder
         self._settler.add(spot)
         found = self._odd.get(spot.path)
-        if found is not None and spot.path not in self._settler.found:
-            self._settler.found[spot.path] = found
-            if found.record is not None:
-                self._settler.claimed[found.record.file_guid] = spot.path
-
-    def _know(self, folder: _Folder) -> None:
-        """Tell the settler which record a folder of the walk is."""
-        if not folder.path or folder.path in self._settler.found:
-            return
-        record = self._lookup.get(folder.guid) if folder.guid is not None else None
-        self._settler.found[folder.path] = Found(record)
+        if found is not None:
+            self._settler.know(spot.path, found)
 
     # -- the end
 
     def _settle(self) -> Iterator[list[Change]]:
+        for path, folder in self._parents.items():
+            guid = self._made(folder)
+            self._settler.know(path, Found(None if guid is None else self._lookup.get(guid)))
         changes = self._settler.changes()
         for at in range(0, len(changes), BATCH):
             yield changes[at : at + BATCH]

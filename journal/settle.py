@@ -29,6 +29,7 @@ from .changes import (
     differs,
     join,
     kind_of,
+    mounts_below,
     same_key,
     sendable,
     split,
@@ -70,6 +71,7 @@ class Disk:
         self.dev = dev
         self._excluded = excluded
         self.skips = skips
+        self._mounts = mounts_below(root)
 
     def excluded(self, path: str) -> bool:
         """Whether the path is none of ours: the agent's own, or excluded by the owner."""
@@ -93,7 +95,7 @@ class Disk:
         if kind is None:
             self.skips.add("special", path)
             return None
-        if fp.dev != self.dev:
+        if fp.dev != self.dev or path in self._mounts:
             self.skips.add("mount", path)
             raise Blind(path, "another file system is mounted here")
         if not sendable(split(path)[1]):
@@ -171,6 +173,13 @@ class Settler:
         self.spots[spot.path] = spot
         if spot.kind == "folder":
             self._folder_keys[spot.key] = spot.path
+
+    def know(self, path: str, found: Found) -> None:
+        """What the object at a path is, when that is known beforehand."""
+        if path not in self.found:
+            self.found[path] = found
+            if found.record is not None:
+                self.claimed[found.record.file_guid] = path
 
     def folder_there(self, path: str) -> bool:
         """Whether a path is a real folder, reached through no link."""
@@ -281,7 +290,15 @@ class Settler:
         return path if same_key(record, self.spots[path].fp) else None
 
     def resolve(self) -> None:
-        """Decide for all objects. Folders first, from the top down; then the others: in place, renamed, rest."""
+        """Decide for all objects, and for those that come up meanwhile."""
+        self._resolve_folders()
+        if not self._whole_tree:
+            self._visit_links()
+        while any(path not in self.found for path in self.spots):
+            self._resolve_once()
+
+    def _resolve_once(self) -> None:
+        """Folders first, from the top down; then the others: in place, renamed, the rest."""
         self._resolve_folders()
         rest = sorted(p for p, s in self.spots.items() if s.kind != "folder" and p not in self.found)
         later = []
@@ -308,6 +325,30 @@ class Settler:
             else:
                 self._claim(spot, self._by_object_id(spot) or Found(None))
 
+    def _visit_links(self) -> None:
+        """Look at the other names of what has, or had, several: their events tell of one name only."""
+        keys: dict[Key, int] = {}
+        for spot in self.spots.values():
+            if spot.asked and spot.kind != "folder" and spot.fp.nlink > 1:
+                keys[spot.key] = keys.get(spot.key, 0) | spot.reasons & why.CONTENT
+        for path, spot in self.spots.items():
+            there = self.record_at(path)
+            if there is None or there.kind == "folder" or same_key(there, spot.fp):
+                continue
+            keys.setdefault(_key_of(there), 0)
+        self._visit_names(keys)
+        self._resolve_folders()
+
+    def _visit_names(self, keys: dict[Key, int]) -> bool:
+        """Look at all names the IDTable has for some inodes; whether there were any not looked at before."""
+        before = len(self.spots)
+        for key, reasons in keys.items():
+            for record in self._lookup.by_local_key(*key):
+                home = self._home(record)
+                if home is not None:
+                    self.visit(home, reasons)
+        return len(self.spots) > before
+
     def _resolve_folders(self) -> None:
         """Folders, until no more come up: the records below one that was replaced are looked at too."""
         done: set[str] = set()
@@ -327,23 +368,23 @@ class Settler:
 
     def changes(self) -> list[Change]:
         """All that has to be done to the IDTable, in order (see Change)."""
-        self.resolve()
-        out = []
-        gone: dict[bytes, IDRecord] = {}
-        for path, spot in self.spots.items():
-            change = self.change_of(spot)
-            if change is not None:
-                out.append(change)
-            there = self.record_at(path)
-            if there is not None and there.file_guid not in self.claimed:
-                self._gone(there, gone)
-        for path in self.missing:
-            there = self.record_at(path)
-            if there is not None and there.file_guid not in self.claimed:
-                self._gone(there, gone)
-        for record in gone.values():
-            out.append(self.deletion(record))
+        while True:
+            self.resolve()
+            gone = self._all_gone()
+            if self._whole_tree or not self._visit_names({_key_of(r): 0 for r in gone.values() if not r.is_dir}):
+                break
+        out = [change for spot in self.spots.values() if (change := self.change_of(spot)) is not None]
+        out += [self.deletion(record) for record in gone.values()]
         return Orderer(self._lookup, self._root, self._records).order(out)
+
+    def _all_gone(self) -> dict[bytes, IDRecord]:
+        """The records that no object turned out to be."""
+        gone: dict[bytes, IDRecord] = {}
+        for path in (*self.spots, *self.missing):
+            there = self.record_at(path)
+            if there is not None and there.file_guid not in self.claimed:
+                self._gone(there, gone)
+        return gone
 
     def _gone(self, record: IDRecord, gone: dict[bytes, IDRecord]) -> None:
         """A record and all below it that did not move elsewhere."""

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from . import inotify as k
 from . import reasons as why
-from .changes import PREINSTALL, absolute, join
+from .changes import PREINSTALL, absolute, join, mounts_below
 
 logger = logging.getLogger(__name__)
 
@@ -81,8 +81,12 @@ class WatchTree:
         self._nodes: dict[int, Node] = {}
         self._moving: dict[int, tuple[Node, float]] = {}
         self._sources: dict[int, tuple[Node, str, float]] = {}
+        self._missed: list[tuple[Node, str]] = []
         self._rechecks: list[tuple[Node, str]] = []
         self._generation = 0
+        self._limbo = Node(self.root, PREINSTALL, -1)
+        self._cookie = 0
+        self._mounts: frozenset[str] = frozenset()
         self._overflow_at = 0.0
         self._retry_at = 0.0
         self._root_key: tuple[int, int] | None = None
@@ -126,6 +130,9 @@ class WatchTree:
     def idle(self, drained: bool) -> None:
         """To be called after events; `drained` tells that none are waiting."""
         now = time.monotonic()
+        if drained and self._missed:
+            self.look_again()
+            self._missed.clear()
         if self._overflow_at and (drained or now - self._overflow_at > _REWALK_WAIT_S):
             self._overflow_at = 0.0
             if not self.root_lost:
@@ -143,6 +150,14 @@ class WatchTree:
                     del self._sources[cookie]
         if (self.degraded or self.root_lost) and now >= self._retry_at:
             self._retry(now)
+
+    def look_again(self) -> None:
+        """Look where folders should have been: they were renamed together with a folder above them."""
+        missed, self._missed = self._missed, []
+        for parent, name in missed:
+            if name not in parent.children:
+                self._add(parent, name, report=True)
+        self._recheck()
 
     def next_idle(self) -> float | None:
         """When idle() has something to do, in time.monotonic() seconds."""
@@ -229,18 +244,22 @@ class WatchTree:
             self.rejected += 1
         if not is_dir:
             return
+        if moving is not None and moving[0] is node:
+            # Tree and events had parted: the folder thought to have moved is the one it moved into.
+            self._to_limbo(node)
+            moving = None
         if moving is not None and accepted:
             child = moving[0]
             self._attach(child, node, name)
             try:
                 wd = self._source.add_watch(self._absolute(child.path))
             except OSError:
+                self._missed.append((node, name))
                 return  # moved on or gone already; the event that says so is on its way
             if wd == child.wd:
                 return
-            # Events and tree had parted: what was watched under the old name is not what moved here.
-            node.children.pop(name, None)
-            self._moving[cookie] = (child, time.monotonic() + _MOVE_WAIT_S)
+            # The same: what was watched under the old name is not what moved here.
+            self._to_limbo(child)
         elif moving is not None:
             self._drop(moving[0])
         if accepted:
@@ -254,6 +273,13 @@ class WatchTree:
         return os.fsencode(absolute(self._root_path, path))
 
     def _attach(self, child: Node, parent: Node, name: str) -> None:
+        """Put a folder where it is. What the tree says otherwise is out of date, and the event that will say so
+        is on its way: a folder thought to be below `child` and above `parent` goes to limbo until then."""
+        above: Node | None = parent
+        while above is not None and above.parent is not child:
+            above = above.parent
+        if above is not None:
+            self._to_limbo(above)
         there = parent.children.get(name)
         if there is child:
             return
@@ -263,6 +289,14 @@ class WatchTree:
             del child.parent.children[child.name]
         child.parent, child.name = parent, name
         parent.children[name] = child
+
+    def _to_limbo(self, node: Node) -> None:
+        """Take a folder out of the tree until an event says where it is; without one, it is forgotten."""
+        if node.parent is not None and self._in_place(node):
+            del node.parent.children[node.name]
+        node.parent = self._limbo
+        self._cookie -= 1
+        self._moving[self._cookie] = (node, time.monotonic() + _MOVE_WAIT_S)
 
     def _drop(self, node: Node) -> None:
         """Forget a folder and everything below it; the nodes keep their last path."""
@@ -283,20 +317,31 @@ class WatchTree:
     def _is_excluded(self, path: str) -> bool:
         return path == PREINSTALL or self._excluded(path)
 
-    def _watch(self, parent: Node, name: str, path: str, recheck: bool) -> Node | None:
-        """Watch one folder; None when that is impossible or not wanted."""
-        if self._is_excluded(path):
+    def _open(self, parent: Node, name: str, path: str) -> int | None:
+        """A descriptor of a folder to be watched; None when that is impossible or not wanted.
+
+        Watching and reading by descriptor is safe against another folder taking the path in between.
+        """
+        if self._is_excluded(path) or path in self._mounts:
             return None
-        raw = self._absolute(path)
         try:
-            if self._root_key is not None and os.lstat(raw).st_dev != self._root_key[0]:
-                return None
-            wd = self._source.add_watch(raw)
+            fd = os.open(self._absolute(path), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
+            self._missed.append((parent, name))
             return None
-        except PermissionError:
-            logger.warning("folder cannot be watched: permission denied: %s", path)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                logger.warning("folder cannot be watched: %s: %s", path, error.strerror)
             return None
+        if self._root_key is not None and os.fstat(fd).st_dev != self._root_key[0]:
+            os.close(fd)
+            return None
+        return fd
+
+    def _watch(self, fd: int, parent: Node, name: str, path: str, recheck: bool) -> Node | None:
+        """Watch the folder of a descriptor that was opened at `path`; None when that cannot be."""
+        try:
+            wd = self._source.add_watch(fd)
         except OSError as error:
             self._degrade(error.strerror or str(error), path)
             return None
@@ -308,8 +353,8 @@ class WatchTree:
             if node.parent is parent and node.name == name:
                 node.generation = self._generation
                 return node
-            if recheck or self._within(parent, node):
-                return None  # one folder at two paths (a bind mount): the first path stays
+            if recheck or parent is node or node is self.root or self._mounted(path):
+                return None  # one folder at two paths: the first stays
             if node.generation != self._generation:
                 self._rechecks.append((node.parent, node.name))
         self._attach(node, parent, name)
@@ -320,13 +365,10 @@ class WatchTree:
     def _in_place(node: Node) -> bool:
         return node.parent is not None and node.parent.children.get(node.name) is node
 
-    @staticmethod
-    def _within(node: Node | None, ancestor: Node) -> bool:
-        while node is not None:
-            if node is ancestor:
-                return True
-            node = node.parent
-        return False
+    def _mounted(self, path: str) -> bool:
+        """Whether a path is a mount point, perhaps a new one."""
+        self._mounts = mounts_below(self._root_path)
+        return path in self._mounts
 
     def _add(self, parent: Node, name: str, *, report: bool, recheck: bool = False) -> None:
         """Watch a folder, then look what is in it already, and so on downwards.
@@ -336,22 +378,26 @@ class WatchTree:
         stack = [(parent, name, join(parent.path, name))]
         while stack:
             above, name, path = stack.pop()
-            node = self._watch(above, name, path, recheck)
-            if node is None:
+            fd = self._open(above, name, path)
+            if fd is None:
                 continue
-            for entry_name, is_dir in self._entries(path):
-                if report:
-                    self._sink.record(node, entry_name, why.FILE_CREATE, is_dir)
-                if is_dir:
-                    stack.append((node, entry_name, join(path, entry_name)))
+            try:
+                node = self._watch(fd, above, name, path, recheck)
+                for entry_name, is_dir in self._entries(fd) if node is not None else ():
+                    if report and node is not None:
+                        self._sink.record(node, entry_name, why.FILE_CREATE, is_dir)
+                    if is_dir and node is not None:
+                        stack.append((node, entry_name, join(path, entry_name)))
+            finally:
+                os.close(fd)
 
-    def _entries(self, path: str) -> Iterator[tuple[str, bool]]:
+    def _entries(self, folder: int | bytes) -> Iterator[tuple[str, bool]]:
         try:
-            with os.scandir(absolute(self._root_path, path)) as entries:
+            with os.scandir(folder) as entries:
                 for entry in entries:
-                    yield entry.name, entry.is_dir(follow_symlinks=False)
+                    yield os.fsdecode(entry.name), entry.is_dir(follow_symlinks=False)
         except OSError as error:
-            logger.warning("folder cannot be read: %s: %s", path, error.strerror)
+            logger.warning("folder cannot be read: %s", error)
 
     def _recheck(self) -> None:
         """Look again where a folder was thought to be that turned up elsewhere."""
@@ -365,10 +411,12 @@ class WatchTree:
         self._generation += 1
         self._moving.clear()
         self._sources.clear()
+        self._missed.clear()
         self._incomplete = self._deaf
+        self._mounts = mounts_below(self._root_path)
         self._watch_root()
         self.root.generation = self._generation
-        for name, is_dir in list(self._entries("")):
+        for name, is_dir in list(self._entries(self._absolute(""))):
             if is_dir:
                 self._add(self.root, name, report=False)
         self._rechecks.clear()

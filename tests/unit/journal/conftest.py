@@ -49,15 +49,12 @@ class Table:
 
     # applying
 
-    def guid_at(self, path):
-        guid = ZERO_GUID
-        for name in path.split("/") if path else ():
-            record = self.by_name(guid, name)
-            assert record is not None, f"no record for the folder {path!r}"
-            guid = record.file_guid
-        return guid
+    def apply_all(self, changes) -> None:
+        made = {}
+        for change in changes:
+            self.apply(change, made)
 
-    def apply(self, change: Change) -> None:
+    def apply(self, change: Change, made: dict[str, bytes]) -> None:
         if change.kind is Kind.DELETE:
             record = self.records[change.file_guid]
             assert not record.deleted
@@ -67,12 +64,13 @@ class Table:
             return
         parent = change.parent_guid
         if parent is None:
-            parent = self.guid_at(change.parent_path)
+            parent = made[change.parent_path]
         elif parent != ZERO_GUID:
             assert not self.records[parent].deleted
             assert self.records[parent].kind == "folder"
         if change.kind is Kind.CREATE:
             guid = change.file_guid or uuid.uuid4().bytes_le
+            made[change.path] = guid
             old = self.records.get(guid)
             assert old is None or old.deleted, "a live Object ID is given again"
             record = IDRecord(guid, parent, change.name, change.file_kind == "folder", kind=change.file_kind)
@@ -98,10 +96,6 @@ class Table:
         self.by_slot[slot] = record.file_guid
         self.kids.setdefault(parent, set()).add(record.file_guid)
         self.keys.setdefault(fp[:3], set()).add(record.file_guid)
-
-    def apply_all(self, changes) -> None:
-        for change in changes:
-            self.apply(change)
 
     def _unlink(self, record):
         del self.by_slot[record.parent_guid, record.name]

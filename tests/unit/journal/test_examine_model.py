@@ -195,9 +195,9 @@ def keys(table, root):
     return out
 
 
-def assert_stable(before, table):
-    for r in table.live().values():
-        guid = before.get((r.dev, r.ino, r.btime_ns, r.kind))
+def assert_stable(before, table, root):
+    for key, now in keys(table, root).items():
+        guid, r = before.get(key), table.records[now]
         assert guid is None or guid == r.file_guid, f"{table.path_of(r.file_guid)} lost its Object ID"
 
 
@@ -226,7 +226,7 @@ def test_scans_alone_follow_the_tree(history, table_class, tmp_path_factory):
             for batch in examiner.scan(allow_empty=True):
                 table.apply_all(batch)
             table.assert_describes(root)
-            assert_stable(before, table)
+            assert_stable(before, table, root)
             assert not examiner.retry
             assert list(examiner.scan(allow_empty=True)) == []
 
@@ -249,8 +249,12 @@ async def follow(history, table, top, root, outside):
             table.apply_all(examiner.examine(aged))
             journal.retire(a.usn for a in aged)
             aged.clear()
+            if any(op[0] == "hardlink" for op in ops):
+                # A second name that came and went tells nothing of the first; only a scan sees what it did.
+                for batch in examiner.scan(allow_empty=True):
+                    table.apply_all(batch)
             table.assert_describes(root)
-            assert_stable(before, table)
+            assert_stable(before, table, root)
             assert not examiner.retry
             assert list(examiner.scan(allow_empty=True)) == []
         assert not rescans
