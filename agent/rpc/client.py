@@ -18,8 +18,7 @@ from agent.rpc.transport import PduProtocol
 __all__ = ["InterfaceId", "RpcClient"]
 
 _HEAD: Final = c.REQUEST_HEADER_SIZE
-_CONTEXT: Final = 0  # the one presentation context that carries calls
-_FEATURES: Final = 1  # the one that asks for bind time features
+_CONTEXT: Final = 0  # the one presentation context
 _AUTH_CONTEXT: Final = 1
 _MAX_LEGS: Final = 8
 
@@ -122,11 +121,7 @@ class _Association(PduProtocol):
         max_fragment: int,
     ) -> None:
         """Negotiate the interface and authenticate."""
-        features = InterfaceId(p.BIND_TIME_FEATURES + bytes(8), 1)
-        contexts = (
-            p.ContextElement(_CONTEXT, interface, (p.NDR,)),
-            p.ContextElement(_FEATURES, interface, (features,)),
-        )
+        contexts = (p.ContextElement(_CONTEXT, interface, (p.NDR,)),)
         flags = c.PFC_WHOLE | c.PFC_CONC_MPX | (c.PFC_SUPPORT_HEADER_SIGN if mechanism is not None else 0)
         verifier = None
         if mechanism is not None:
@@ -161,7 +156,7 @@ class _Association(PduProtocol):
                 self.send(p.encode_auth3(request.call_id, verifier))
                 return
             alter = p.Bind(
-                request.max_xmit, request.max_recv, ack.assoc_group, request.contexts[:1], request.flags,
+                request.max_xmit, request.max_recv, ack.assoc_group, request.contexts, request.flags,
                 self._next_id(), verifier,
             )  # fmt: skip
             ack = self._read_ack(await self._exchange(p.encode_bind(alter, c.ALTER_CONTEXT)), c.ALTER_CONTEXT_RESP)

@@ -79,11 +79,14 @@ class RpcServer:
         self._last_id = 0
         self._last_group = int.from_bytes(os.urandom(2), "little")
 
-    async def start(self, host: str, port: int = 0) -> int:
-        """Listen; gives the port (that was chosen when `port` is 0). Raises OSError."""
+    async def start(self, host: str | Sequence[str], port: int = 0) -> int:
+        """Listen on an address, or on several; gives the port (that was chosen when `port` is 0). Raises OSError."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: Connection(self), host, port, backlog=128)
         self.port = self._server.sockets[0].getsockname()[1]
+        if len(self._server.sockets) > 1 and not port:  # a name with several addresses: one port for all of them
+            self._server.close()
+            self._server = await loop.create_server(lambda: Connection(self), host, self.port, backlog=128)
         self._sweeper = loop.call_later(self._period, self._sweep)
         return self.port
 
@@ -91,9 +94,10 @@ class RpcServer:
         """Stop listening, tell the clients ([C706] 12.6.4.11), close all connections."""
         if self._sweeper is not None:
             self._sweeper.cancel()
-        if self._server is None:
+        server, self._server = self._server, None
+        if server is None:
             return
-        self._server.close()
+        server.close()
         for connection in [*self.unauthenticated, *self.established]:
             connection.send(encode_simple(c.SHUTDOWN))
             connection.close()
@@ -102,7 +106,7 @@ class RpcServer:
             for connection in [*self.unauthenticated, *self.established]:
                 connection.abort_if_unsent()
             await asyncio.sleep(0)
-        await self._server.wait_closed()
+        await server.wait_closed()
 
     @property
     def connections(self) -> int:

@@ -174,6 +174,15 @@ def test_every_truncation_is_refused() -> None:
             server.step(token[:length])
 
 
+@pytest.mark.parametrize("field", [12, 20, 28, 36, 44, 52])
+@pytest.mark.parametrize(("length", "offset"), [(2, 63), (2, 0xFFFFFFFE), (0xFFFE, 64), (2, 10_000)])
+def test_fields_outside_the_message(field: int, length: int, offset: int) -> None:
+    _, token, _ = tokens()
+    changed = token[:field] + struct.pack("<HHI", length, length, offset) + token[field + 8 :]
+    with pytest.raises(RpcAuthError, match="outside"):
+        decode_authenticate(changed)
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_damaged_tokens_are_refused_cleanly(data: st.DataObject) -> None:

@@ -10,11 +10,12 @@ import pytest
 from agent.rpc import constants as c
 from agent.rpc.client import RpcClient
 from agent.rpc.errors import RpcAuthError, RpcClosed, RpcError, RpcFault, RpcProtocolError, RpcTimeout
+from agent.rpc.interface import Interface
 from agent.rpc.pdu import NDR, InterfaceId
-from agent.rpc.security import Credential
-from agent.rpc.server import Limits
+from agent.rpc.security import Credential, CredentialStore
+from agent.rpc.server import Limits, RpcServer
 
-from .conftest import BROKEN, ECHO, ECHO_STUB, FAULTY, GATED, LARGE, OPEN, SLOW, WHO, Serve
+from .conftest import ALICE, BROKEN, ECHO, ECHO_STUB, FAULTY, GATED, LARGE, OPEN, SLOW, WHO, Serve
 
 T = 30.0
 PROVIDERS = [c.AUTH_SPNEGO, c.AUTH_NTLM]
@@ -244,6 +245,17 @@ async def test_responses_too_long_end_the_association(serve: Serve) -> None:
     with pytest.raises(RpcProtocolError, match="too long"):
         await client.call(LARGE, (200_000).to_bytes(4, "little"), T)
     assert client.closed
+
+
+async def test_one_port_for_all_addresses_of_a_name() -> None:
+    server = RpcServer([Interface(ECHO.uuid, (1, 3), {0: lambda context, stub: stub})], CredentialStore([ALICE]))
+    port = await server.start(["127.0.0.1", "127.0.0.2"])
+    for host in ("127.0.0.1", "127.0.0.2"):
+        client = await RpcClient.connect(host, port, ECHO, ALICE, timeout=T)
+        assert await client.call(0, b"x", T) == b"x"
+        await client.close()
+    await server.close()
+    await server.close()
 
 
 async def test_nobody_listens() -> None:
