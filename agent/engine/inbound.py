@@ -54,6 +54,7 @@ class Entry:
     stage_size: int = 0
     received: int = 0  # bytes of the staging file received in order
     requested: int = 0  # bytes of the staging file asked for
+    early: dict[int, tuple[bytes | memoryview, int]] = field(default_factory=dict)  # blocks before their turn
     retry_at: int = 0
     attempts: int = 0
     waits_for: Outcome | None = None
@@ -323,6 +324,7 @@ class Inbound:
                 return
         entry.stage = Stage.FETCHING
         entry.received = entry.requested = entry.stage_size = 0
+        entry.early.clear()
         self._request(session, entry)
 
     def _request(self, session: Session, entry: Entry) -> None:
@@ -366,22 +368,35 @@ class Inbound:
         size, offset = packet.file_size or 0, packet.file_offset or 0
         ctx.count_both(session.cxtion, "Fetch Blocks Received")
         ctx.count_both(session.cxtion, "Fetch Blocks Received in Bytes", len(data))
-        if offset != entry.received:
-            return  # a block of an earlier request
+        if entry.received < offset < entry.requested and len(data) <= c.MAX_BLOCK:
+            entry.early[offset] = (data, size)  # the partner reads blocks asked for together in any order
+            return
+        while offset == entry.received:
+            if not self._take_block(session, entry, offset, data, size):
+                return
+            offset = entry.received
+            data, size = entry.early.pop(offset, (b"", size))
+            if not data:
+                return
+
+    def _take_block(self, session: Session, entry: Entry, offset: int, data: bytes | memoryview, size: int) -> bool:
+        """The next block in order; False when it is not what it should be, or was the last."""
+        ctx = self.ctx
         wanted = min(c.MAX_BLOCK, size - offset)
         changed = entry.stage_size not in (0, size)
         if len(data) != wanted or changed or size > MAX_STAGE_SIZE or size < 0x400:
             self.retry(entry, Outcome.STAGE_DAMAGED, f"a block of {len(data)} bytes at {offset} of {size}")
-            return
+            return False
         entry.stage_size = size
         entry.received += len(data)
         last = entry.received >= size
         ctx.out.append(StoreBlock(entry.co.change_order_guid, offset, data, last, size, entry.checksum, entry.is_dir))
         if last:
-            return
+            return False
         ahead = ctx.limits.fetch_window if session.cxtion.partner.guid in ctx.ours else 1
         while entry.requested < size and entry.requested - entry.received < ahead * c.MAX_BLOCK:
             self._request(session, entry)
+        return True
 
     def stored(self, event: FetchStored) -> Entry | None:
         """A block is on disk. Returns the entry when its staging file is complete and verified."""

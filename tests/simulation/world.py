@@ -112,6 +112,7 @@ class Member:
         """The process is gone, and with it all that was not committed."""
         self.up = False
         self.world.queue = deque(item for item in self.world.queue if item[0] is not self)
+        self.world.reads[:] = [item for item in self.world.reads if item[0] is not self]
         for wire, waiting in self.world.wires.items():
             if self.name in wire:
                 waiting.clear()
@@ -173,7 +174,7 @@ class Member:
             self.later(ev.StageRefused(action, False, "gone"))
             return
         block = data[action.offset : action.offset + c.MAX_BLOCK]
-        self.later(ev.StageBlock(action, block, len(data), generated))
+        self.world.reads.append((self, ev.StageBlock(action, block, len(data), generated)))
 
     def later_install(self, action: ev.Install) -> None:
         outcome, node = self.install(action)
@@ -338,6 +339,7 @@ class World:
         self.edges = edges
         self.now = START
         self.queue: deque[tuple[Member, ev.Event]] = deque()
+        self.reads: list[tuple[Member, ev.Event]] = []  # done by several threads: they end in any order
         self.wires: dict[tuple[str, str], deque[bytes]] = {}
         self.log: list[tuple[str, ev.Action]] = []
         self.cut: set[frozenset[str]] = set()
@@ -361,11 +363,17 @@ class World:
         choices: list[object] = [w for w, q in self.wires.items() if q]
         if self.queue:
             choices.append(None)
+        if self.reads:
+            choices.append(self.reads)
         if not choices:
             return False
         choice = self.random.choice(choices)
         if choice is None:
             member, event = self.queue.popleft()
+            member.event(event)
+            return True
+        if choice is self.reads:
+            member, event = self.reads.pop(self.random.randrange(len(self.reads)))
             member.event(event)
             return True
         _source, target = choice  # type: ignore[misc]
