@@ -20,7 +20,7 @@ from . import inotify
 from .changes import PREINSTALL, Aged, join, split
 from .inotify import InotifySource, Source, WatchLimit
 from .log import JournalLog, Row
-from .watchtree import Node, WatchTree
+from .watchtree import LIMBO, Node, WatchTree
 
 logger = logging.getLogger(__name__)
 
@@ -328,6 +328,10 @@ class Journal:
         for entry in ripe:
             moved_to = self._destination(entry)
             path = entry.path
+            if LIMBO in path:  # below a folder that left the tree
+                self._delivered[entry.usn] = [entry.first_usn]
+                self._retire([entry.usn])
+                continue
             aged = batch.get(path)
             if aged is None:
                 batch[path] = Aged(
@@ -347,7 +351,8 @@ class Journal:
             self._delivered[aged.usn] = firsts
         for entry in ripe:
             del self._pending[entry.node, entry.name]
-        self._call(self._on_aged, list(batch.values()))
+        if batch:
+            self._call(self._on_aged, list(batch.values()))
 
     def _destination(self, entry: _Entry) -> str | None:
         """Where the object went that left `entry`, along all renames still in the cache."""
@@ -361,7 +366,8 @@ class Journal:
             if further is None or further.moved_to is None:
                 break
             place = further.moved_to
-        return join(place[0].path, place[1])
+        path = join(place[0].path, place[1])
+        return None if LIMBO in path else path
 
     # -- persistence
 

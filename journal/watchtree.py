@@ -20,8 +20,12 @@ from .changes import PREINSTALL, absolute, join, mounts_below
 
 logger = logging.getLogger(__name__)
 
+LIMBO: Final = "\0"
+"""What the path of a folder begins with whose place is not known for the moment."""
+
 _MOVE_WAIT_S: Final = 0.1
 _REWALK_WAIT_S: Final = 1.0
+_OPEN_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Node:
@@ -81,10 +85,11 @@ class WatchTree:
         self._nodes: dict[int, Node] = {}
         self._moving: dict[int, tuple[Node, float]] = {}
         self._sources: dict[int, tuple[Node, str, float]] = {}
-        self._missed: list[tuple[Node, str]] = []
-        self._rechecks: list[tuple[Node, str]] = []
+        self._missed: list[tuple[Node, str, bool]] = []
         self._generation = 0
-        self._limbo = Node(self.root, PREINSTALL, -1)
+        self._limbo = Node(self.root, LIMBO, -1)
+        self._doubt = False
+        self._repairing = False
         self._cookie = 0
         self._mounts: frozenset[str] = frozenset()
         self._overflow_at = 0.0
@@ -130,9 +135,8 @@ class WatchTree:
     def idle(self, drained: bool) -> None:
         """To be called after events; `drained` tells that none are waiting."""
         now = time.monotonic()
-        if drained and self._missed:
+        if drained:
             self.look_again()
-            self._missed.clear()
         if self._overflow_at and (drained or now - self._overflow_at > _REWALK_WAIT_S):
             self._overflow_at = 0.0
             if not self.root_lost:
@@ -142,8 +146,10 @@ class WatchTree:
             for cookie, (node, deadline) in list(self._moving.items()):
                 if deadline <= now:
                     del self._moving[cookie]
-                    if not self._in_place(node):
-                        self._drop(node)
+                    if self._in_place(node):
+                        continue
+                    self._doubt |= cookie < 0
+                    self._drop(node)
         if drained and self._sources:
             for cookie, (_, _, deadline) in list(self._sources.items()):
                 if deadline <= now:
@@ -152,12 +158,21 @@ class WatchTree:
             self._retry(now)
 
     def look_again(self) -> None:
-        """Look where folders should have been: they were renamed together with a folder above them."""
+        """To be called when all events so far are dealt with: look once more where that was not possible before,
+        because a folder above was being renamed. What is in doubt even then is put right by walking the tree."""
         missed, self._missed = self._missed, []
-        for parent, name in missed:
-            if name not in parent.children:
-                self._add(parent, name, report=True)
-        self._recheck()
+        for parent, name, deep in missed:
+            self._add(parent, name, report=True)
+            if deep:
+                self._sink.record(parent, name, why.RENAME_NEW_NAME, True, deep=True)
+        if self._missed:
+            # A folder that is gone for good, most often; its node is out of the tree, then.
+            self._doubt |= any(self._rooted(parent) for parent, _, _ in self._missed)
+            self._missed = []
+        if self._doubt and not self.root_lost:
+            self._repairing = True
+            self._rewalk()
+            self._repairing = False
 
     def next_idle(self) -> float | None:
         """When idle() has something to do, in time.monotonic() seconds."""
@@ -232,7 +247,6 @@ class WatchTree:
                     self._drop(child)
             elif mask & k.IN_CREATE or (mask & k.IN_ATTRIB and name not in node.children):
                 self._add(node, name, report=True)
-                self._recheck()
 
     def _moved_to(self, node: Node, name: str, is_dir: bool, cookie: int) -> None:
         moving = self._moving.pop(cookie, None)
@@ -244,28 +258,35 @@ class WatchTree:
             self.rejected += 1
         if not is_dir:
             return
-        if moving is not None and moving[0] is node:
+        if moving is not None and not accepted:
+            self._drop(moving[0])
+        elif accepted:
+            self._arrived(node, name, None if moving is None else moving[0])
+
+    def _arrived(self, node: Node, name: str, child: Node | None) -> None:
+        """A folder was renamed to here; `child`, if it is the one that the other half of the event named."""
+        if child is node:
             # Tree and events had parted: the folder thought to have moved is the one it moved into.
             self._to_limbo(node)
-            moving = None
-        if moving is not None and accepted:
-            child = moving[0]
-            self._attach(child, node, name)
-            try:
-                wd = self._source.add_watch(self._absolute(child.path))
-            except OSError:
-                self._missed.append((node, name))
-                return  # moved on or gone already; the event that says so is on its way
-            if wd == child.wd:
+            child = None
+        parent_fd = self._open_node(node)
+        if parent_fd is None:
+            self._missed.append((node, name, child is None))
+            if child is not None:
+                self._attach(child, node, name)
+            return
+        try:
+            wd = self._wd_at(parent_fd, name)
+            if child is not None and (wd is None or wd == child.wd):
+                self._attach(child, node, name)  # if it has moved on: the event that says so is on its way
                 return
-            # The same: what was watched under the old name is not what moved here.
-            self._to_limbo(child)
-        elif moving is not None:
-            self._drop(moving[0])
-        if accepted:
-            self._add(node, name, report=False)
-            self._sink.record(node, name, why.RENAME_NEW_NAME, True, deep=True)
-            self._recheck()
+            if child is not None:
+                # The same: what was watched under the old name is not what moved here.
+                self._to_limbo(child)
+            self._descend(parent_fd, node, name, report=False)
+        finally:
+            os.close(parent_fd)
+        self._sink.record(node, name, why.RENAME_NEW_NAME, True, deep=True)
 
     # -- watches
 
@@ -317,20 +338,38 @@ class WatchTree:
     def _is_excluded(self, path: str) -> bool:
         return path == PREINSTALL or self._excluded(path)
 
-    def _open(self, parent: Node, name: str, path: str) -> int | None:
-        """A descriptor of a folder to be watched; None when that is impossible or not wanted.
+    def _open_node(self, node: Node) -> int | None:
+        """A descriptor of a folder of the tree; None when it is not, or no longer, at its path."""
+        path = node.path
+        if node.wd < 0 or LIMBO in path:
+            return None
+        try:
+            fd = os.open(self._absolute(path), _OPEN_FLAGS)
+        except OSError:
+            return None
+        try:
+            if self._source.add_watch(fd, root=node is self.root) == node.wd:
+                return fd
+        except OSError:
+            pass
+        os.close(fd)
+        return None
 
-        Watching and reading by descriptor is safe against another folder taking the path in between.
+    def _open_at(self, parent_fd: int, name: str, path: str) -> int | None:
+        """A descriptor of a folder in another; None when it cannot be watched or is not wanted.
+
+        Not being there is no miss: the folder above is watched, so the event that says so is on its way.
         """
         if self._is_excluded(path) or path in self._mounts:
             return None
         try:
-            fd = os.open(self._absolute(path), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = os.open(name, _OPEN_FLAGS, dir_fd=parent_fd)
         except (FileNotFoundError, NotADirectoryError):
-            self._missed.append((parent, name))
             return None
         except OSError as error:
-            if error.errno != errno.ELOOP:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+                self._degrade(error.strerror or str(error), path)
+            elif error.errno != errno.ELOOP:
                 logger.warning("folder cannot be watched: %s: %s", path, error.strerror)
             return None
         if self._root_key is not None and os.fstat(fd).st_dev != self._root_key[0]:
@@ -338,27 +377,42 @@ class WatchTree:
             return None
         return fd
 
-    def _watch(self, fd: int, parent: Node, name: str, path: str, recheck: bool) -> Node | None:
-        """Watch the folder of a descriptor that was opened at `path`; None when that cannot be."""
+    def _wd_at(self, parent_fd: int, name: str) -> int | None:
+        """The watch of the folder that is at a name now; None when there is none, or none can be had."""
+        try:
+            fd = os.open(name, _OPEN_FLAGS, dir_fd=parent_fd)
+        except OSError:
+            return None
+        try:
+            return self._source.add_watch(fd)
+        except OSError:
+            return None
+        finally:
+            os.close(fd)
+
+    def _watch(self, fd: int, parent: Node, name: str, path: str) -> Node | None:
+        """Watch the folder of a descriptor that was opened at a name in `parent`; None when that cannot be."""
         try:
             wd = self._source.add_watch(fd)
         except OSError as error:
             self._degrade(error.strerror or str(error), path)
             return None
         node = self._nodes.get(wd)
+        if node is self.root:
+            return None
         if node is None:
             node = Node(parent, name, wd)
             self._nodes[wd] = node
-        elif self._in_place(node) and node.parent is not None:
+        elif self._in_place(node):
             if node.parent is parent and node.name == name:
                 node.generation = self._generation
                 return node
-            if recheck or parent is node or node is self.root or self._mounted(path):
+            if parent is node or self._mounted(path):
                 return None  # one folder at two paths: the first stays
-            if node.generation != self._generation:
-                self._rechecks.append((node.parent, node.name))
         self._attach(node, parent, name)
         node.generation = self._generation
+        if self._repairing:
+            self._sink.record(parent, name, why.FILE_CREATE, True, deep=True)
         return node
 
     @staticmethod
@@ -370,26 +424,61 @@ class WatchTree:
         self._mounts = mounts_below(self._root_path)
         return path in self._mounts
 
-    def _add(self, parent: Node, name: str, *, report: bool, recheck: bool = False) -> None:
+    def _rooted(self, node: Node) -> bool:
+        """Whether a node hangs in the tree, from the root down."""
+        while node is not self.root:
+            if not self._in_place(node) or node.parent is None:
+                return False
+            node = node.parent
+        return True
+
+    def _add(self, parent: Node, name: str, *, report: bool) -> None:
         """Watch a folder, then look what is in it already, and so on downwards.
 
         `report` records what is found as created: it may have been before the watch was there.
         """
-        stack = [(parent, name, join(parent.path, name))]
-        while stack:
-            above, name, path = stack.pop()
-            fd = self._open(above, name, path)
-            if fd is None:
-                continue
-            try:
-                node = self._watch(fd, above, name, path, recheck)
-                for entry_name, is_dir in self._entries(fd) if node is not None else ():
-                    if report and node is not None:
-                        self._sink.record(node, entry_name, why.FILE_CREATE, is_dir)
-                    if is_dir and node is not None:
-                        stack.append((node, entry_name, join(path, entry_name)))
-            finally:
-                os.close(fd)
+        fd = self._open_node(parent)
+        if fd is None:
+            self._missed.append((parent, name, False))
+            return
+        try:
+            self._descend(fd, parent, name, report=report)
+        finally:
+            os.close(fd)
+
+    def _descend(self, parent_fd: int, parent: Node, name: str, *, report: bool) -> None:
+        """_add() by descriptors all the way: no other folder can take a path in between."""
+        open_folders: list[tuple[int, Node, str, list[str]]] = []
+        try:
+            above_fd, above, above_path, names = parent_fd, parent, parent.path, [name]
+            while True:
+                if names:
+                    each = names.pop()
+                    path = join(above_path, each)
+                    fd = self._open_at(above_fd, each, path)
+                    if fd is not None:
+                        node = self._watch(fd, above, each, path)
+                        if node is None:
+                            os.close(fd)
+                            continue
+                        inside = []
+                        open_folders.append((fd, node, path, inside))
+                        for entry_name, is_dir in self._entries(fd):
+                            if report:
+                                self._sink.record(node, entry_name, why.FILE_CREATE, is_dir)
+                            if is_dir:
+                                inside.append(entry_name)
+                elif open_folders:
+                    os.close(open_folders.pop()[0])
+                else:
+                    return
+                if open_folders:
+                    above_fd, above, above_path, names = open_folders[-1]
+                else:
+                    above_fd, above, above_path, names = parent_fd, parent, "", []
+        finally:
+            for each_open in open_folders:
+                os.close(each_open[0])
 
     def _entries(self, folder: int | bytes) -> Iterator[tuple[str, bool]]:
         try:
@@ -399,13 +488,6 @@ class WatchTree:
         except OSError as error:
             logger.warning("folder cannot be read: %s", error)
 
-    def _recheck(self) -> None:
-        """Look again where a folder was thought to be that turned up elsewhere."""
-        while self._rechecks:
-            parent, name = self._rechecks.pop()
-            if name not in parent.children:
-                self._add(parent, name, report=True, recheck=True)
-
     def _rewalk(self) -> None:
         """Watch the tree as it is now, whatever was thought of it."""
         self._generation += 1
@@ -414,12 +496,17 @@ class WatchTree:
         self._missed.clear()
         self._incomplete = self._deaf
         self._mounts = mounts_below(self._root_path)
+        self._doubt = False
         self._watch_root()
         self.root.generation = self._generation
-        for name, is_dir in list(self._entries(self._absolute(""))):
-            if is_dir:
-                self._add(self.root, name, report=False)
-        self._rechecks.clear()
+        fd = self._open_node(self.root)
+        if fd is not None:
+            try:
+                for name, is_dir in list(self._entries(fd)):
+                    if is_dir:
+                        self._descend(fd, self.root, name, report=False)
+            finally:
+                os.close(fd)
         for node in list(self._nodes.values()):
             if node.generation != self._generation:
                 if node.parent is not None and self._in_place(node):

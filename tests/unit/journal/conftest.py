@@ -110,16 +110,20 @@ class Table:
     def paths(self):
         return set(self.live())
 
-    def assert_describes(self, root) -> None:
-        """The table is exactly the tree."""
-        live = self.live()
+    def assert_paths(self, root):
+        """The table has the paths of the tree; what was seen there."""
         seen = {}
         for folder, names, files in os.walk(root):
             for name in names + files:
                 full = os.path.join(folder, name)
                 if kind_of(os.lstat(full).st_mode) is not None:
                     seen[os.path.relpath(full, root)] = fingerprint(full)
-        assert set(live) == set(seen)
+        assert self.paths() == set(seen)
+        return seen
+
+    def assert_describes(self, root) -> None:
+        """The table is exactly the tree."""
+        live, seen = self.live(), self.assert_paths(root)
         for path, fp in seen.items():
             record = live[path]
             assert record.kind == kind_of(fp.mode), path

@@ -249,6 +249,7 @@ async def follow(history, table, top, root, outside):
             table.apply_all(examiner.examine(aged))
             journal.retire(a.usn for a in aged)
             aged.clear()
+            table.assert_paths(root)
             if any(op[0] == "hardlink" for op in ops):
                 # A second name that came and went tells nothing of the first; only a scan sees what it did.
                 for batch in examiner.scan(allow_empty=True):

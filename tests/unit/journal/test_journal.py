@@ -1,0 +1,359 @@
+"""The journal with real files and real inotify: what is recorded, when it ages, and what survives."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+
+import pytest
+
+from journal import inotify, log
+from journal import reasons as why
+from journal.journal import Journal
+
+
+class Ears:
+    """A started journal and what it has told."""
+
+    def __init__(self, top, **options):
+        self.root = str(top / "root")
+        os.makedirs(self.root, exist_ok=True)
+        self.aged, self.rescans, self.counts = [], [], {}
+        self.heard = asyncio.Event()
+        options.setdefault("aging_s", 1000.0)
+        self.journal = Journal(self.root, str(top / "journal.db"), count=self._count, **options)
+
+    def _count(self, name, n):
+        self.counts[name] = self.counts.get(name, 0) + n
+
+    def _rescan(self, reason, path):
+        self.rescans.append((reason, path))
+        self.heard.set()
+
+    def _aged(self, batch):
+        self.aged += batch
+        self.heard.set()
+
+    async def __aenter__(self):
+        self.journal.start(asyncio.get_running_loop(), self._aged, self._rescan)
+        await self.journal.barrier()
+        return self
+
+    async def __aexit__(self, *exc):
+        self.journal.stop()
+
+    async def flush(self):
+        """What has aged by path, once everything the kernel knows by now has aged."""
+        await self.journal.barrier()
+        self.journal.flush()
+        await self.journal.barrier()
+        batch, self.aged = self.aged, []
+        assert len({a.path for a in batch}) == len(batch)
+        return {a.path: a for a in batch}
+
+    async def until(self, condition):
+        while not condition():
+            self.heard.clear()
+            await asyncio.wait_for(self.heard.wait(), 60)
+
+    def path(self, *names):
+        return os.path.join(self.root, *names)
+
+    def write(self, *names, data="x"):
+        with open(self.path(*names), "w") as f:
+            f.write(data)
+
+
+async def test_one_record_a_path_with_all_reasons(tmp_path):
+    async with Ears(tmp_path) as ears:
+        ears.write("f")
+        os.chmod(ears.path("f"), 0o600)
+        ears.write("f", data="again")
+        os.mkdir(ears.path("d"))
+        seen = await ears.flush()
+        assert set(seen) == {"f", "d"}
+        assert seen["f"].reason == why.FILE_CREATE | why.DATA | why.BASIC_INFO_CHANGE
+        assert not seen["f"].is_dir
+        assert seen["f"].first_usn < seen["f"].usn
+        assert seen["d"].reason == why.FILE_CREATE
+        assert seen["d"].is_dir
+        assert ears.counts["USN Records Accepted"] >= 4
+        assert ears.counts["USN Reads"] >= 1
+
+
+async def test_event_time_is_a_filetime(tmp_path):
+    async with Ears(tmp_path) as ears:
+        ears.write("f")
+        seen = await ears.flush()
+        unix_ns = (seen["f"].event_time - 116444736000000000) * 100
+        assert abs(unix_ns - os.stat(ears.path("f")).st_ctime_ns) < 3600e9
+
+
+async def test_root_itself_is_no_record(tmp_path):
+    async with Ears(tmp_path) as ears:
+        os.utime(ears.root)
+        os.chmod(ears.root, 0o700)
+        assert await ears.flush() == {}
+        assert not ears.rescans
+
+
+async def test_barrier_misses_nothing_of_a_deep_new_tree(tmp_path):
+    async with Ears(tmp_path) as ears:
+        for i in range(20):
+            os.makedirs(ears.path(f"a{i}", "b", "c"))
+            ears.write(f"a{i}", "b", "c", "f")
+        await ears.journal.barrier()
+        assert ears.journal.pending() == 80
+        assert "a7/b/c/f" in ears.journal.pending_paths(1000)
+
+
+async def test_rename_names_both_ends(tmp_path):
+    async with Ears(tmp_path) as ears:
+        ears.write("a")
+        await ears.flush()
+        os.rename(ears.path("a"), ears.path("b"))
+        os.rename(ears.path("b"), ears.path("c"))
+        seen = await ears.flush()
+        assert seen["a"].reason == why.RENAME_OLD_NAME
+        assert seen["a"].moved_to == "c"
+        assert seen["b"].moved_to == "c"
+        assert seen["c"].reason == why.RENAME_NEW_NAME
+
+
+async def test_renamed_folder_takes_its_records_and_watches_along(tmp_path):
+    async with Ears(tmp_path) as ears:
+        os.makedirs(ears.path("d", "e"))
+        await ears.flush()
+        ears.write("d", "e", "before")
+        os.rename(ears.path("d"), ears.path("D"))
+        ears.write("D", "e", "after")
+        seen = await ears.flush()
+        assert set(seen) == {"d", "D", "D/e/before", "D/e/after"}
+        assert seen["d"].moved_to == "D"
+        assert not seen["D"].deep
+
+
+async def test_folder_moved_out_falls_silent(tmp_path):
+    async with Ears(tmp_path) as ears:
+        os.makedirs(ears.path("d", "e"))
+        await ears.flush()
+        os.rename(ears.path("d"), tmp_path / "outside")
+        seen = await ears.flush()
+        assert set(seen) == {"d"}
+        assert seen["d"].moved_to is None
+        tree = ears.journal._tree
+        while tree._moving:  # the journal gives the other half of the rename a moment to come
+            ears.journal.touch("x", 0)
+            await ears.flush()
+        (tmp_path / "outside" / "e" / "f").write_text("x")
+        assert await ears.flush() == {}
+        assert tree.watched() == 1
+
+
+async def test_folder_moved_in_is_to_be_looked_through(tmp_path):
+    async with Ears(tmp_path) as ears:
+        (tmp_path / "outside" / "e").mkdir(parents=True)
+        os.rename(tmp_path / "outside", ears.path("d"))
+        seen = await ears.flush()
+        assert seen["d"].deep
+        ears.write("d", "e", "f")
+        assert "d/e/f" in await ears.flush()
+
+
+async def test_excluded_and_own_folders_are_not_watched(tmp_path):
+    async with Ears(tmp_path, excluded=lambda path: path.rpartition("/")[2].endswith(".tmp")) as ears:
+        os.mkdir(ears.path(".frs-preinstall"))
+        os.mkdir(ears.path("x.tmp"))
+        ears.write(".frs-preinstall", "f")
+        ears.write("x.tmp", "f")
+        ears.write("y.tmp")
+        ears.write("kept")
+        assert set(await ears.flush()) == {"kept"}
+        os.rename(ears.path("x.tmp"), ears.path("x"))
+        seen = await ears.flush()
+        assert set(seen) == {"x"}
+        assert seen["x"].deep
+        os.rename(ears.path("x"), ears.path("x.tmp"))
+        assert set(await ears.flush()) == {"x"}
+        ears.write("x.tmp", "g")
+        assert await ears.flush() == {}
+
+
+async def test_aging_of_nothing_delivers_at_once(tmp_path):
+    async with Ears(tmp_path, aging_s=0) as ears:
+        ears.write("f")
+        await ears.until(lambda: any(a.path == "f" for a in ears.aged))
+        assert ears.journal.pending() == 0
+
+
+async def test_a_file_written_all_the_time_ages_after_ten_times(tmp_path):
+    async with Ears(tmp_path, aging_s=0.2) as ears:
+        with open(ears.path("f"), "w", buffering=1) as f:
+            while not ears.aged:
+                f.write("x\n")
+                await asyncio.sleep(0.01)
+        assert ears.aged[0].path == "f"
+        assert ears.aged[0].usn - ears.aged[0].first_usn > 20
+
+
+async def test_touch(tmp_path):
+    async with Ears(tmp_path) as ears:
+        ears.journal.touch("some/where", why.DATA_OVERWRITE)
+        seen = await ears.flush()
+        assert seen["some/where"].reason == why.DATA_OVERWRITE
+
+
+async def test_undecodable_names(tmp_path):
+    async with Ears(tmp_path) as ears:
+        name = os.fsdecode(b"\xff\xfe")
+        ears.write(name)
+        assert name in await ears.flush()
+
+
+async def test_records_not_retired_come_back(tmp_path):
+    async with Ears(tmp_path) as ears:
+        for name in ("aging", "retired", "delivered"):
+            ears.write(name)
+        os.rename(ears.path("delivered"), ears.path("moved"))
+        await ears.journal.barrier()
+        last = (await ears.flush())["retired"]
+        ears.journal.retire([last.usn])
+        ears.write("late")
+        await ears.journal.barrier()
+    async with Ears(tmp_path) as ears:
+        seen = await ears.flush()
+        assert set(seen) == {"aging", "delivered", "moved", "late"}
+        assert seen["delivered"].moved_to == "moved"
+        assert seen["late"].reason & why.FILE_CREATE
+        ears.write("new")
+        new = (await ears.flush())["new"]
+        assert new.first_usn > max(a.usn for a in seen.values())
+        ears.journal.retire([a.usn for a in seen.values()])
+    async with Ears(tmp_path) as ears:
+        assert set(await ears.flush()) == {"new"}
+
+
+async def test_numbers_are_not_given_twice_after_a_crash(tmp_path):
+    path = str(tmp_path / "journal.db")
+    first = log.JournalLog(path)
+    used = [first.take_usn() for _ in range(5)]
+    again = log.JournalLog(path)  # the first one was never closed
+    assert again.take_usn() > max(used)
+    next_usn = again.next_usn
+    again.close()
+    assert log.JournalLog(path).take_usn() == next_usn
+
+
+async def test_damaged_records_are_put_aside_and_a_scan_asked_for(tmp_path):
+    (tmp_path / "journal.db").write_bytes(b"not a database, though long enough to look at" * 100)
+    async with Ears(tmp_path) as ears:
+        await ears.until(lambda: ears.rescans)
+        assert "damaged" in ears.rescans[0][0]
+        ears.write("f")
+        assert "f" in await ears.flush()
+    assert (tmp_path / "journal.db.damaged").exists()
+
+
+async def test_overflow_leads_to_a_scan_and_watches_what_was_missed(tmp_path):
+    async with Ears(tmp_path) as ears:
+        journal = ears.journal
+        real = journal._source.add_watch
+        # What an overflow does: the folder's creation is never heard of.
+        journal._source.add_watch = lambda path, root=False: real(os.fsencode(ears.root))
+        os.mkdir(ears.path("unheard"))
+        await ears.flush()
+        journal._source.add_watch = real
+        journal._put(inotify.OVERFLOW)
+        await ears.until(lambda: ears.rescans)
+        assert ears.rescans == [("overflow: the kernel dropped events", "")]
+        ears.write("unheard", "f")
+        assert "unheard/f" in await ears.flush()
+
+
+async def test_too_far_behind_counts_as_overflow(tmp_path, monkeypatch):
+    monkeypatch.setattr(inotify, "_BACKLOG", 10)
+    async with Ears(tmp_path) as ears:
+        journal = ears.journal
+        journal._source._read_bytes += 1000  # as if the taker had not kept up
+        ears.write("f")
+        await ears.until(lambda: ears.rescans)
+        assert "overflow" in ears.rescans[0][0]
+        journal._source._done_bytes += 1000
+
+
+async def test_no_more_watches_is_said_and_scans_take_over(tmp_path):
+    async with Ears(tmp_path, rescan_s=0.05) as ears:
+        source = ears.journal._source
+        real = source.add_watch
+
+        def refuse(path, root=False):
+            raise inotify.WatchLimit(28, "no more folders can be watched: raise fs.inotify.max_user_watches")
+
+        source.add_watch = refuse
+        os.mkdir(ears.path("d"))
+        await ears.until(lambda: len(ears.rescans) >= 2)
+        assert "max_user_watches" in ears.rescans[0][0]
+        assert ears.rescans[0][1] == "d"
+        assert "periodic" in ears.rescans[1][0]
+        assert "max_user_watches" in ears.journal.degraded
+        source.add_watch = real
+        await ears.until(lambda: ears.journal.degraded is None)
+        ears.write("d", "f")
+        assert "d/f" in await ears.flush()
+
+
+def test_limit_error_says_how_to_raise_it():
+    import ctypes
+    import errno
+
+    ctypes.set_errno(errno.ENOSPC)
+    error = inotify._error("x")
+    assert isinstance(error, inotify.WatchLimit)
+    with open("/proc/sys/fs/inotify/max_user_watches") as f:
+        assert f.read().strip() in error.strerror
+    assert "sysctl fs.inotify.max_user_watches" in error.strerror
+
+
+async def test_no_inotify_at_all_scans_now_and_then(tmp_path, monkeypatch):
+    def none(put):
+        raise inotify.WatchLimit(24, "no more inotify instances")
+
+    monkeypatch.setattr("journal.journal.InotifySource", none)
+    async with Ears(tmp_path, rescan_s=0.05) as ears:
+        await ears.until(lambda: len(ears.rescans) >= 2)
+        assert "instances" in ears.rescans[0][0]
+
+
+async def test_lost_root_is_said_and_found_again(tmp_path):
+    async with Ears(tmp_path, rescan_s=0.05) as ears:
+        os.rename(ears.root, tmp_path / "away")
+        await ears.until(lambda: ears.rescans)
+        assert ears.rescans[0][0] == "the root was removed, moved or unmounted"
+        (tmp_path / "away" / "f").write_text("x")
+        assert await ears.flush() == {}
+        os.rename(tmp_path / "away", ears.root)
+        await ears.until(lambda: len(ears.rescans) > 1)
+        assert ears.rescans[1][0] == "the root is back"
+        ears.write("g")
+        assert "g" in await ears.flush()
+
+
+async def test_barrier_fails_when_the_journal_is_stopped(tmp_path):
+    async with Ears(tmp_path) as ears:
+        pass
+    with pytest.raises(RuntimeError):
+        await ears.journal.barrier()
+
+
+async def test_root_must_be_a_folder(tmp_path):
+    (tmp_path / "f").write_text("")
+    journal = Journal(str(tmp_path / "f"), str(tmp_path / "db"))
+    with pytest.raises(NotADirectoryError):
+        journal.start(asyncio.get_running_loop(), lambda b: None, lambda r, p: None)
+
+
+def test_parse():
+    one = struct.pack("iIII16s", 1, 2, 3, 16, b"name")
+    two = struct.pack("iIII", -1, inotify.IN_Q_OVERFLOW, 0, 0)
+    assert list(inotify.parse(one + two)) == [(1, 2, 3, b"name"), (-1, inotify.IN_Q_OVERFLOW, 0, b"")]
