@@ -32,6 +32,7 @@ class StagingArea:
         self.quota_bytes = quota_bytes
         self._lock = threading.RLock()
         self._sizes: dict[bytes, int] = {}  # least recently used first
+        self._total = 0  # of all sizes
         self._pins: Counter[bytes] = Counter()
         self._reserved = 0
         self._serial = itertools.count()
@@ -49,6 +50,7 @@ class StagingArea:
         except OSError as error:
             raise from_oserror(error, "opening the staging area") from error
         self._sizes = {guid: size for _, guid, size in sorted(found)}
+        self._total = sum(self._sizes.values())
 
     # what is there
 
@@ -56,7 +58,7 @@ class StagingArea:
     def used_bytes(self) -> int:
         """Bytes of all staging files, those being received included."""
         with self._lock:
-            return sum(self._sizes.values()) + self._reserved
+            return self._total + self._reserved
 
     @property
     def free_bytes(self) -> int:
@@ -97,11 +99,8 @@ class StagingArea:
         staging files that are not pinned make room for it. NoSpace when that is not enough."""
         temp = self.temp_path(co_guid)
         with self._lock:
-            room = (
-                self.quota_bytes
-                - self._reserved
-                - sum(size for guid, size in self._sizes.items() if self._pins[guid] > 0 and guid != co_guid)
-            )
+            pinned = sum(self._sizes.get(guid, 0) for guid in self._pins if guid != co_guid)
+            room = self.quota_bytes - self._reserved - pinned
         try:
             fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -128,7 +127,7 @@ class StagingArea:
             with self._lock:
                 self._make_room(size - self._sizes.get(co_guid, 0), co_guid)
                 os.rename(temp_path, self.path_of(co_guid))
-                self._sizes.pop(co_guid, None)
+                self._total += size - self._sizes.pop(co_guid, 0)
                 self._sizes[co_guid] = size
         except OSError as error:
             raise from_oserror(error, "publishing a staging file") from error
@@ -198,7 +197,7 @@ class StagingArea:
     def remove(self, co_guid: bytes) -> bool:
         """Removes a staging file; False when there was none. Raises StagingError."""
         with self._lock:
-            self._sizes.pop(co_guid, None)
+            self._total -= self._sizes.pop(co_guid, 0)
             try:
                 os.unlink(self.path_of(co_guid))
             except FileNotFoundError:
@@ -215,7 +214,7 @@ class StagingArea:
             for guid in list(self._sizes):
                 if self.free_bytes >= size:
                     break
-                if self._pins[guid] <= 0:
+                if guid not in self._pins:
                     self.remove(guid)
                     gone.append(guid)
             return gone
