@@ -8,12 +8,13 @@ transaction; after its commit, and only then, their actions are carried out. So 
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 from typing import Any, Final, Literal
 
 from agent.counters.registry import Counters
@@ -28,6 +29,7 @@ from agent.log import get_logger
 from agent.wire import constants as c
 from agent.wire.guid import guid_text, new_guid
 from agent.wire.packet import NamedGuid, Packet, encode_packet
+from agent.workqueue import Job, WorkQueue
 from config.model import AgentConfig, LocalSet
 from idtable.errors import StoreError
 from idtable.records import IDRecord
@@ -81,12 +83,10 @@ class Replica:
         self._timer: asyncio.TimerHandle | None = None
         self._fetching: dict[bytes, deque[ev.StoreBlock]] = {}
         self._installs: deque[ResolvedInstall] = deque()
-        self._installing = 0
         self._places: set[tuple[bytes, str]] = set()
         self._watch: LocalWatch | None = None
         self._settled: list[asyncio.Future[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._running: set[asyncio.Future[None]] = set()  # what is being done in worker threads
         os.makedirs(local.state_dir, mode=0o700, exist_ok=True)
         self.store = Store(local.state_dir / "frs.db", synchronous="FULL" if config.fsync else "NORMAL")
         try:
@@ -174,6 +174,9 @@ class Replica:
 
     def _make_engine(self) -> None:
         self._generation += 1
+        deliver = functools.partial(self._done, self._generation)
+        self._work = WorkQueue[FileEvent](self.workers, self.config.workers, deliver)
+        self._install_work = WorkQueue[FileEvent](self.workers, self.config.workers, deliver)
         limits = Limits(max_clock_skew=int(self.config.max_clock_skew_s * SECOND))
         member = self.local.member
         compressions = [c.COMPRESSION_NONE, c.COMPRESSION_LZNT1]
@@ -234,8 +237,8 @@ class Replica:
         self._events.clear()
         for future in self._settled:
             future.cancel()
-        while self._running:
-            await asyncio.wait(self._running)
+        await self._work.idle()
+        await self._install_work.idle()
         with self.lock:
             self.store.close()
         self.files.close()
@@ -348,9 +351,7 @@ class Replica:
         elif isinstance(action, ev.StoreBlock):
             self._store_block(action)
         elif isinstance(action, ev.ReadStage):
-            with self.lock:
-                path = self.store.path_of(action.file_guid) if action.regenerate else None
-            self._in_worker(lambda: [self.files.read_stage(action, path)])
+            self._read_stage(action)
         elif isinstance(action, ev.Install):
             self._queue_install(action)
         elif isinstance(action, ev.DropStage):
@@ -371,31 +372,10 @@ class Replica:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _in_worker(self, work: Callable[[], list[FileEvent]], then: Callable[[], None] | None = None) -> None:
-        """Do blocking work in a thread, then post the events that it returns."""
-        loop = asyncio.get_running_loop()
-        generation = self._generation
-        running: asyncio.Future[None] = loop.create_future()
-        self._running.add(running)
-
-        def done(future: Future[list[FileEvent]]) -> None:
-            loop.call_soon_threadsafe(finish, future)
-
-        def finish(future: Future[list[FileEvent]]) -> None:
-            self._running.discard(running)
-            running.set_result(None)
-            if then is not None:
-                then()
-            try:
-                events = future.result()
-            except Exception:
-                self.log.exception("a worker failed")
-                return
-            if generation == self._generation and not self._closed:
-                for event in events:
-                    self.post(event)
-
-        self.workers.submit(work).add_done_callback(done)
+    def _done(self, generation: int, events: list[FileEvent]) -> None:
+        if generation == self._generation and not self._closed:
+            for event in events:
+                self.post(event)
 
     def _store_block(self, action: ev.StoreBlock) -> None:
         waiting = self._fetching.get(action.co_guid)
@@ -414,7 +394,23 @@ class Replica:
             else:
                 del self._fetching[co_guid]
 
-        self._in_worker(lambda: self.files.store_blocks(blocks), then)
+        self._work.put(
+            Job(
+                lambda: self.files.store_blocks(blocks),
+                lambda error: [ev.FetchFailed(co_guid, ev.Outcome.FAILED, repr(error))],
+                then,
+            )
+        )
+
+    def _read_stage(self, action: ev.ReadStage) -> None:
+        with self.lock:
+            path = self.store.path_of(action.file_guid) if action.regenerate else None
+        self._work.put(
+            Job(
+                lambda: [self.files.read_stage(action, path)],
+                lambda error: [ev.StageRefused(action, True, repr(error))],
+            )
+        )
 
     def _queue_install(self, action: ev.Install) -> None:
         steps: list[ResolvedStep] | None = []
@@ -429,22 +425,22 @@ class Replica:
                 steps.append(ResolvedStep(step, place[0], place[1], old[0], old[1]))
                 self._places.add((step.parent_guid, step.name))
         self._installs.append(ResolvedInstall(action, None if steps is None else tuple(steps)))
-        if self._installing < self.config.workers:
-            self._installing += 1
-            self._install_some()
+        self._install_work.put(Job(self._install_some, lambda _: []))
 
-    def _install_some(self) -> None:
-        """Give a worker a fair share of the installs that wait."""
+    def _install_some(self) -> list[FileEvent]:
+        """In a worker: take a share of the installs that wait, so that their folders are made durable together."""
         share = max(1, min(INSTALLS_AT_ONCE, len(self._installs) // self.config.workers))
-        batch = [self._installs.popleft() for _ in range(min(share, len(self._installs)))]
-
-        def then() -> None:
-            if self._installs and not self._closed:
-                self._install_some()
-            else:
-                self._installing -= 1
-
-        self._in_worker(lambda: self.files.install_all(batch), then)
+        batch: list[ResolvedInstall] = []
+        while len(batch) < share:
+            try:
+                batch.append(self._installs.popleft())
+            except IndexError:
+                break
+        try:
+            return self.files.install_all(batch)
+        except Exception as error:
+            self.log.exception("installing failed")
+            return [ev.Installed(i.action.co_guid, ev.Outcome.FAILED, detail=repr(error)) for i in batch]
 
     def _resolve(self, parent_guid: bytes, name: str) -> tuple[str, int | None] | None:
         """Path of an entry and the inode of its folder, as the IDTable has them."""

@@ -1,0 +1,81 @@
+"""agent.workqueue: jobs share trips, keep their results, and no exception loses one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from agent.workqueue import Job, WorkQueue
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(4) as executor:
+        yield executor
+
+
+async def test_every_result_arrives_once(pool: ThreadPoolExecutor) -> None:
+    got: list[int] = []
+    queue = WorkQueue[int](pool, 3, got.extend)
+    for number in range(500):
+        queue.put(Job(lambda number=number: [number], lambda error: []))
+    await queue.idle()
+    assert sorted(got) == list(range(500))
+
+
+async def test_what_a_job_raises_becomes_its_answer(pool: ThreadPoolExecutor) -> None:
+    got: list[str] = []
+    queue = WorkQueue[str](pool, 2, got.extend)
+
+    def fail() -> list[str]:
+        raise ValueError("no")
+
+    queue.put(Job(lambda: ["before"], lambda error: []))
+    queue.put(Job(fail, lambda error: [repr(error)]))
+    queue.put(Job(lambda: ["after"], lambda error: []))
+    await queue.idle()
+    assert sorted(got) == ["ValueError('no')", "after", "before"]
+
+
+async def test_no_more_workers_than_allowed(pool: ThreadPoolExecutor) -> None:
+    lock = threading.Lock()
+    running = most = 0
+
+    def work() -> list[None]:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        threading.Event().wait(0.001)
+        with lock:
+            running -= 1
+        return []
+
+    queue = WorkQueue[None](pool, 2, lambda results: None)
+    for _ in range(50):
+        queue.put(Job(work, lambda error: []))
+    await queue.idle()
+    assert most == 2
+
+
+async def test_then_runs_in_the_loop_and_may_put_more(pool: ThreadPoolExecutor) -> None:
+    got: list[int] = []
+    queue = WorkQueue[int](pool, 1, got.extend)
+    loop_thread = threading.get_ident()
+    threads: list[int] = []
+
+    def then() -> None:
+        threads.append(threading.get_ident())
+        if len(threads) < 5:
+            queue.put(Job(lambda: [len(threads)], lambda error: [], then))
+
+    queue.put(Job(lambda: [0], lambda error: [], then))
+    while len(threads) < 5:
+        await queue.idle()
+        await asyncio.sleep(0)
+    assert threads == [loop_thread] * 5
+    assert len(got) == 5
