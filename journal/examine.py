@@ -14,8 +14,9 @@ from idtable.records import ZERO_GUID
 
 from . import reasons as why
 from .changes import Aged, Change, Lookup, RootEmptied, RootGone, Skips, join
+from .disk import Disk, read_folder
 from .scan import Scanner
-from .settle import Disk, Settler, read_folder
+from .settle import Settler
 
 _EMPTY_LIMIT = 10
 

@@ -68,6 +68,7 @@ class Source(Protocol):
 
     def start(self) -> None: ...
     def stop(self) -> None: ...
+    def close(self) -> None: ...
     def add_watch(self, path: bytes | int, *, root: bool = False) -> int: ...
     def rm_watch(self, wd: int) -> None: ...
     def mark(self, token: object) -> None: ...
@@ -135,13 +136,16 @@ class InotifySource(BaseThread):
         self._done_bytes += size
 
     def stop(self) -> None:
-        """Stop reading and close; waits for the thread. What the kernel has queued is lost."""
+        """Stop reading; waits for the thread. What the kernel has queued is lost."""
         self._stopped_event.set()
         self._wake()
         if self.is_alive():
             self.join()
         for token in self._marks:
             self._put(token)
+
+    def close(self) -> None:
+        """Close the descriptors; nothing may be called any more."""
         for fd in (self._fd, self._wake_r, self._wake_w):
             os.close(fd)
 

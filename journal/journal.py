@@ -6,21 +6,21 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
 import os
 import queue
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
 from . import inotify
-from .changes import PREINSTALL, Aged, join, split
+from .aging import AgingCache
+from .changes import Aged, split
 from .inotify import InotifySource, Source, WatchLimit
-from .log import JournalLog, Row
-from .watchtree import LIMBO, Node, WatchTree
+from .log import JournalLog
+from .watches import Node
+from .watchtree import WatchTree
 
 logger = logging.getLogger(__name__)
 
@@ -30,35 +30,9 @@ Count = Callable[[str, int], None]
 
 _COMMIT_S: Final = 0.1
 _SLICE_S: Final = 0.1
-_FILETIME_EPOCH: Final = 116444736000000000
 
 _STOP: Final = object()
 _FLUSH: Final = object()
-
-
-class _Entry:
-    """A record in the aging cache. Keyed by its folder and name, so a renamed folder takes it along."""
-
-    __slots__ = (
-        "deep", "event_time", "first", "first_usn", "is_dir", "last", "moved_to", "name", "node", "reason", "usn",
-    )  # fmt: skip
-
-    def __init__(self, node: Node, name: str, first_usn: int, now: float) -> None:
-        self.node = node
-        self.name = name
-        self.first_usn = first_usn
-        self.usn = first_usn
-        self.first = now
-        self.last = now
-        self.reason = 0
-        self.is_dir = False
-        self.deep = False
-        self.event_time = 0
-        self.moved_to: tuple[Node, str] | None = None
-
-    @property
-    def path(self) -> str:
-        return join(self.node.path, self.name)
 
 
 class _Deaf:
@@ -69,6 +43,7 @@ class _Deaf:
 
     def start(self) -> None: ...
     def stop(self) -> None: ...
+    def close(self) -> None: ...
     def rm_watch(self, wd: int) -> None: ...
     def consumed(self, size: int) -> None: ...
     def mark(self, token: object) -> None: ...
@@ -107,15 +82,7 @@ class Journal:
         self._count = count
         self._rescan_s = rescan_s
         self._queue: queue.SimpleQueue[object] = queue.SimpleQueue()
-        self._pending: dict[tuple[Node, str], _Entry] = {}
-        self._due: list[tuple[float, int, _Entry]] = []
-        self._order = 0
-        self._dirty: dict[int, _Entry] = {}
-        self._stored: set[int] = set()
-        self._forget: list[int] = []
-        self._delivered: dict[int, list[int]] = {}
         self._commit_at = 0.0
-        self._accepted = 0
         self._told = [0, 0, 0, 0]
         self._thread: threading.Thread | None = None
         self._stopping = False
@@ -136,6 +103,7 @@ class Journal:
         self._loop, self._on_aged, self._on_rescan = loop, on_aged, on_rescan
         self._stopping = self._dead = False
         self._log = JournalLog(self._db_path)
+        self._cache = AgingCache(self._log, self._aging, self._excluded)
         self._source: Source
         try:
             self._source = InotifySource(self._put)
@@ -155,6 +123,7 @@ class Journal:
         self._put(_STOP)
         self._thread.join()
         self._thread = None
+        self._source.close()
 
     def touch(self, relpath: str, reason: int) -> None:
         """Put a path into the aging cache as if something had happened to it."""
@@ -176,11 +145,11 @@ class Journal:
 
     def pending(self) -> int:
         """How many paths are in the aging cache."""
-        return len(self._pending)
+        return len(self._cache.pending)
 
     def pending_paths(self, limit: int = 100) -> list[str]:
         """Some of the paths in the aging cache."""
-        return [entry.path for entry in list(self._pending.values())[:limit]]
+        return [entry.path for entry in list(self._cache.pending.values())[:limit]]
 
     def retire(self, usns: Iterable[int]) -> None:
         """The service has dealt with these records (Aged.usn): forget them for good."""
@@ -206,7 +175,7 @@ class Journal:
                 self.rescan(f"the root cannot be watched: {error.strerror}", "")
             if self._log.damaged:
                 self.rescan("the journal's records were damaged", "")
-            self._replay()
+            self._cache.replay(self._tree.node_for)
             running = True
             while running:
                 running = self._turn()
@@ -235,14 +204,15 @@ class Journal:
             elif item is inotify.READER_FAILED:
                 self._tree.deaf("reading file system events failed")
             elif isinstance(item, asyncio.Future):
-                self._tree.look_again()
+                self._tree.catch_up()
                 self._age()
+                self._tell_counts()
                 self._call(_abandon if self._stopping else _resolve, item)
             elif isinstance(item, tuple):
                 parent, name = split(item[0])
                 self.record(self._tree.node_for(parent), name, item[1], False)
             elif isinstance(item, list):
-                self._retire(item)
+                self._cache.retire(item)
             if time.monotonic() > end:
                 break
             try:
@@ -253,17 +223,18 @@ class Journal:
         if running:
             self._age()
         self._tell_counts()
-        if self._dirty or self._forget:
+        if self._cache.unsaved:
             now = time.monotonic()
             if now >= self._commit_at:
-                self._commit_at = now + (_COMMIT_S if self._commit() else 1.0)
+                self._commit_at = now + (_COMMIT_S if self._cache.commit() else 1.0)
         return running
 
     def _timeout(self) -> float | None:
         times = []
-        if self._due:
-            times.append(self._due[0][0] + min(0.05, self._aging / 10))
-        if self._dirty or self._forget:
+        due = self._cache.next_due()
+        if due is not None:
+            times.append(due)
+        if self._cache.unsaved:
             times.append(self._commit_at)
         idle = self._tree.next_idle()
         if idle is not None:
@@ -273,155 +244,26 @@ class Journal:
     # -- what the tree tells (watchtree.Sink)
 
     def record(self, node: Node, name: str, reason: int, is_dir: bool, *, deep: bool = False) -> bool:
-        """Merge an event into the aging cache; False when the path is none of ours."""
-        now = time.monotonic()
-        key = (node, name)
-        entry = self._pending.get(key)
-        if entry is None:
-            path = join(node.path, name)
-            if not name or path == PREINSTALL or path.startswith(PREINSTALL + "/") or self._excluded(path):
-                return False
-            entry = _Entry(node, name, self._log.take_usn(), now)
-            self._pending[key] = entry
-            self._push(entry)
-        else:
-            entry.usn = self._log.take_usn()
-            entry.last = now
-        entry.reason |= reason
-        entry.is_dir = is_dir
-        entry.deep |= deep
-        entry.event_time = time.time_ns() // 100 + _FILETIME_EPOCH
-        self._dirty[entry.first_usn] = entry
-        self._accepted += 1
-        return True
+        """See AgingCache.record()."""
+        return self._cache.record(node, name, reason, is_dir, deep=deep)
 
     def link(self, old: tuple[Node, str], new: tuple[Node, str]) -> None:
-        """What was at `old` was renamed to `new`."""
-        entry = self._pending.get(old)
-        if entry is not None and old != new:
-            entry.moved_to = new
+        """See AgingCache.link()."""
+        self._cache.link(old, new)
 
     def rescan(self, reason: str, path: str) -> None:
         """Events do not suffice: ask for a scan."""
         self._call(self._on_rescan, reason, path)
 
-    # -- aging
-
-    def _push(self, entry: _Entry) -> None:
-        self._order += 1
-        due = min(entry.last + self._aging, entry.first + 10 * self._aging)
-        heapq.heappush(self._due, (due, self._order, entry))
-
     def _age(self, everything: bool = False) -> None:
-        now = time.monotonic()
-        ripe: list[_Entry] = []
-        while self._due and (everything or self._due[0][0] <= now):
-            _, _, entry = heapq.heappop(self._due)
-            due = min(entry.last + self._aging, entry.first + 10 * self._aging)
-            if due > now and not everything:
-                self._push(entry)
-            else:
-                ripe.append(entry)
-        if not ripe:
-            return
-        batch: dict[str, Aged] = {}
-        for entry in ripe:
-            moved_to = self._destination(entry)
-            path = entry.path
-            if LIMBO in path:  # below a folder that left the tree
-                self._delivered[entry.usn] = [entry.first_usn]
-                self._retire([entry.usn])
-                continue
-            aged = batch.get(path)
-            if aged is None:
-                batch[path] = Aged(
-                    path, entry.reason, entry.is_dir, entry.usn, entry.first_usn, entry.event_time, moved_to,
-                    entry.deep,
-                )  # fmt: skip
-                self._delivered[entry.usn] = [entry.first_usn]
-                continue
-            firsts = self._delivered.pop(aged.usn)
-            firsts.append(entry.first_usn)
-            if entry.usn > aged.usn:
-                aged.usn, aged.is_dir, aged.event_time = entry.usn, entry.is_dir, entry.event_time
-                aged.moved_to = moved_to or aged.moved_to
-            aged.first_usn = min(aged.first_usn, entry.first_usn)
-            aged.reason |= entry.reason
-            aged.deep |= entry.deep
-            self._delivered[aged.usn] = firsts
-        for entry in ripe:
-            del self._pending[entry.node, entry.name]
+        batch = self._cache.age(everything)
         if batch:
-            self._call(self._on_aged, list(batch.values()))
-
-    def _destination(self, entry: _Entry) -> str | None:
-        """Where the object went that left `entry`, along all renames still in the cache."""
-        place = entry.moved_to
-        if place is None:
-            return None
-        seen = {(entry.node, entry.name)}
-        while place not in seen:
-            seen.add(place)
-            further = self._pending.get(place)
-            if further is None or further.moved_to is None:
-                break
-            place = further.moved_to
-        path = join(place[0].path, place[1])
-        return None if LIMBO in path else path
-
-    # -- persistence
-
-    def _replay(self) -> None:
-        for row in self._log.load():
-            parent, name = split(row.path)
-            node = self._tree.node_for(parent)
-            self._stored.add(row.first_usn)
-            entry = self._pending.get((node, name))
-            if entry is None:
-                entry = _Entry(node, name, row.first_usn, time.monotonic())
-                self._pending[node, name] = entry
-                self._push(entry)
-            else:
-                self._forget.append(row.first_usn)
-            entry.usn = max(entry.usn, row.usn)
-            entry.reason |= row.reason
-            entry.is_dir, entry.event_time = row.is_dir, row.event_time
-            entry.deep |= row.deep
-            if row.moved_to is not None:
-                parent, name = split(row.moved_to)
-                entry.moved_to = (self._tree.node_for(parent), name)
-            self._dirty[entry.first_usn] = entry
-
-    def _retire(self, usns: list[int]) -> None:
-        for usn in usns:
-            for first in self._delivered.pop(usn, ()):
-                self._dirty.pop(first, None)
-                if first in self._stored:
-                    self._forget.append(first)
-
-    def _commit(self) -> bool:
-        rows = [
-            Row(
-                first, e.usn, e.path, e.reason, e.is_dir, e.deep, e.event_time,
-                None if e.moved_to is None else join(e.moved_to[0].path, e.moved_to[1]),
-            )
-            for first, e in self._dirty.items()
-        ]  # fmt: skip
-        try:
-            self._log.commit(rows, self._forget)
-        except sqlite3.Error:
-            logger.warning("USN records cannot be stored, trying again", exc_info=True)
-            return False
-        self._stored.update(self._dirty)
-        self._stored.difference_update(self._forget)
-        self._dirty.clear()
-        self._forget.clear()
-        return True
+            self._call(self._on_aged, batch)
 
     def _finish(self) -> None:
         try:
-            if self._dirty or self._forget:
-                self._commit()
+            if self._cache.unsaved:
+                self._cache.commit()
             self._log.close()
         except Exception:
             logger.exception("closing the journal failed")
@@ -456,7 +298,7 @@ class Journal:
         now = [
             getattr(self._source, "reads", 0),
             self._tree.examined,
-            self._accepted,
+            self._cache.accepted,
             self._tree.rejected,
         ]
         for name, new, old in zip(

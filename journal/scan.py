@@ -17,7 +17,8 @@ from idtable.records import IDRecord
 
 from . import reasons as why
 from .changes import Change, Kind, Lookup, content_differs, join, same_key, sendable, split
-from .settle import Blind, Disk, Found, Settler, Spot, read_folder
+from .disk import Blind, Disk, Spot, read_folder
+from .settle import Found, Settler
 
 BATCH = 512
 """How many changes go into one batch."""

@@ -1,8 +1,4 @@
-"""From raw events to "something happened to NAME in this folder": the watched folders and where they are.
-
-A watch stays with its inode. Each watched folder is a Node; its path is found by walking up, so a renamed
-folder carries everything below it, and records that are still aging, along at no cost.
-"""
+"""From raw events to "something happened to NAME in this folder"."""
 
 from __future__ import annotations
 
@@ -11,96 +7,24 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from typing import Final
 
 from . import inotify as k
 from . import reasons as why
-from .changes import PREINSTALL, absolute, join, mounts_below
+from .changes import mounts_below
+from .watches import MOVE_WAIT_S, Node, Watches
 
 logger = logging.getLogger(__name__)
 
-LIMBO: Final = "\0"
-"""What the path of a folder begins with whose place is not known for the moment."""
-
-_MOVE_WAIT_S: Final = 0.1
 _REWALK_WAIT_S: Final = 1.0
-_OPEN_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Node:
-    """A folder of the tree; `wd` is -1 when it is not watched (any more)."""
-
-    __slots__ = ("children", "generation", "name", "parent", "wd")
-
-    def __init__(self, parent: Node | None, name: str, wd: int) -> None:
-        self.parent = parent
-        self.name = name
-        self.wd = wd
-        self.children: dict[str, Node] = {}
-        self.generation = 0
-
-    @property
-    def path(self) -> str:
-        """The path relative to the root; of a folder that is gone, where it was last."""
-        names = []
-        node: Node | None = self
-        while node is not None and node.parent is not None:
-            names.append(node.name)
-            node = node.parent
-        names.reverse()
-        return "/".join(names)
-
-
-class Sink(Protocol):
-    """Who is told."""
-
-    def record(self, node: Node, name: str, reason: int, is_dir: bool, *, deep: bool = False) -> bool: ...
-    def link(self, old: tuple[Node, str], new: tuple[Node, str]) -> None: ...
-    def rescan(self, reason: str, path: str) -> None: ...
-
-
-class WatchTree:
+class WatchTree(Watches):
     """The watches of a replica tree. All methods belong to one thread; raw events come through handle().
 
     `degraded` is None, or says why some folders cannot be watched: then rescan() is called every
     `rescan_s` seconds, and the watches are tried again before each.
     """
-
-    def __init__(
-        self,
-        root: str,
-        source: k.Source,
-        excluded: Callable[[str], bool],
-        sink: Sink,
-        *,
-        rescan_s: float = 60.0,
-    ) -> None:
-        self._root_path = os.path.realpath(root)
-        self._source = source
-        self._excluded = excluded
-        self._sink = sink
-        self._rescan_s = rescan_s
-        self.root = Node(None, "", -1)
-        self._nodes: dict[int, Node] = {}
-        self._moving: dict[int, tuple[Node, float]] = {}
-        self._sources: dict[int, tuple[Node, str, float]] = {}
-        self._missed: list[tuple[Node, str, bool]] = []
-        self._generation = 0
-        self._limbo = Node(self.root, LIMBO, -1)
-        self._doubt = False
-        self._repairing = False
-        self._cookie = 0
-        self._mounts: frozenset[str] = frozenset()
-        self._overflow_at = 0.0
-        self._retry_at = 0.0
-        self._root_key: tuple[int, int] | None = None
-        self._incomplete = False
-        self._deaf = False
-        self.root_lost = False
-        self.degraded: str | None = None
-        self.examined = 0
-        self.rejected = 0
 
     # -- for the owner
 
@@ -135,13 +59,8 @@ class WatchTree:
     def idle(self, drained: bool) -> None:
         """To be called after events; `drained` tells that none are waiting."""
         now = time.monotonic()
-        if drained:
-            self.look_again()
-        if self._overflow_at and (drained or now - self._overflow_at > _REWALK_WAIT_S):
-            self._overflow_at = 0.0
-            if not self.root_lost:
-                self._rewalk()
-                self._sink.rescan("overflow: the kernel dropped events", "")
+        if drained or (self._overflow_at and now - self._overflow_at > _REWALK_WAIT_S):
+            self.catch_up()
         if drained and self._moving:
             for cookie, (node, deadline) in list(self._moving.items()):
                 if deadline <= now:
@@ -157,21 +76,28 @@ class WatchTree:
         if (self.degraded or self.root_lost) and now >= self._retry_at:
             self._retry(now)
 
-    def look_again(self) -> None:
-        """To be called when all events so far are dealt with: look once more where that was not possible before,
-        because a folder above was being renamed. What is in doubt even then is put right by walking the tree."""
-        missed, self._missed = self._missed, []
-        for parent, name, deep in missed:
+    def catch_up(self) -> None:
+        """To be called when all events so far are dealt with: put right what events alone could not.
+
+        Folders are looked at that could not be found before, because one above was being renamed. After an
+        overflow, and where there is doubt even then, the whole tree is walked.
+        """
+        if self._overflow_at:
+            self._overflow_at = 0.0
+            if not self.root_lost and self._try_rewalk():
+                self._sink.rescan("overflow: the kernel dropped events", "")
+        missed, self._missed = self._missed, {}
+        for (parent, name), deep in missed.items():
             self._add(parent, name, report=True)
             if deep:
                 self._sink.record(parent, name, why.RENAME_NEW_NAME, True, deep=True)
         if self._missed:
             # A folder that is gone for good, most often; its node is out of the tree, then.
-            self._doubt |= any(self._rooted(parent) for parent, _, _ in self._missed)
-            self._missed = []
+            self._doubt |= any(self._rooted(parent) for parent, _ in self._missed)
+            self._missed = {}
         if self._doubt and not self.root_lost:
             self._repairing = True
-            self._rewalk()
+            self._try_rewalk()
             self._repairing = False
 
     def next_idle(self) -> float | None:
@@ -204,12 +130,7 @@ class WatchTree:
     def _own_event(self, node: Node, mask: int) -> None:
         if node is self.root:
             if mask & (k.IN_UNMOUNT | k.IN_IGNORED | k.IN_DELETE_SELF | k.IN_MOVE_SELF) and not self.root_lost:
-                self.root_lost = True
-                self._retry_at = time.monotonic() + min(self._rescan_s, 5.0)
-                for child in list(self.root.children.values()):
-                    self._drop(child)
-                self._unwatch(self.root)
-                self._sink.rescan("the root was removed, moved or unmounted", "")
+                self._lose_root("the root was removed, moved or unmounted")
         elif mask & (k.IN_IGNORED | k.IN_UNMOUNT):
             self._nodes.pop(node.wd, None)
             node.wd = -1
@@ -235,7 +156,7 @@ class WatchTree:
             self.rejected += 1
             return
         if mask & k.IN_MOVED_FROM:
-            deadline = time.monotonic() + _MOVE_WAIT_S
+            deadline = time.monotonic() + MOVE_WAIT_S
             self._sources[cookie] = (node, name, deadline)
             child = node.children.pop(name, None) if is_dir else None
             if child is not None:
@@ -271,7 +192,7 @@ class WatchTree:
             child = None
         parent_fd = self._open_node(node)
         if parent_fd is None:
-            self._missed.append((node, name, child is None))
+            self._missed[node, name] = child is None
             if child is not None:
                 self._attach(child, node, name)
             return
@@ -288,205 +209,23 @@ class WatchTree:
             os.close(parent_fd)
         self._sink.record(node, name, why.RENAME_NEW_NAME, True, deep=True)
 
-    # -- watches
+    # -- all over again
 
-    def _absolute(self, path: str) -> bytes:
-        return os.fsencode(absolute(self._root_path, path))
+    def _lose_root(self, reason: str) -> None:
+        self.root_lost = True
+        self._retry_at = time.monotonic() + min(self._rescan_s, 5.0)
+        for child in list(self.root.children.values()):
+            self._drop(child)
+        self._unwatch(self.root)
+        self._sink.rescan(reason, "")
 
-    def _attach(self, child: Node, parent: Node, name: str) -> None:
-        """Put a folder where it is. What the tree says otherwise is out of date, and the event that will say so
-        is on its way: a folder thought to be below `child` and above `parent` goes to limbo until then."""
-        above: Node | None = parent
-        while above is not None and above.parent is not child:
-            above = above.parent
-        if above is not None:
-            self._to_limbo(above)
-        there = parent.children.get(name)
-        if there is child:
-            return
-        if there is not None:
-            self._drop(there)
-        if child.parent is not None and self._in_place(child):
-            del child.parent.children[child.name]
-        child.parent, child.name = parent, name
-        parent.children[name] = child
-
-    def _to_limbo(self, node: Node) -> None:
-        """Take a folder out of the tree until an event says where it is; without one, it is forgotten."""
-        if node.parent is not None and self._in_place(node):
-            del node.parent.children[node.name]
-        node.parent = self._limbo
-        self._cookie -= 1
-        self._moving[self._cookie] = (node, time.monotonic() + _MOVE_WAIT_S)
-
-    def _drop(self, node: Node) -> None:
-        """Forget a folder and everything below it; the nodes keep their last path."""
-        if node.parent is not None and self._in_place(node):
-            del node.parent.children[node.name]
-        stack = [node]
-        while stack:
-            each = stack.pop()
-            self._unwatch(each)
-            stack.extend(each.children.values())
-
-    def _unwatch(self, node: Node) -> None:
-        if node.wd >= 0 and self._nodes.get(node.wd) is node:
-            del self._nodes[node.wd]
-            self._source.rm_watch(node.wd)
-        node.wd = -1
-
-    def _is_excluded(self, path: str) -> bool:
-        return path == PREINSTALL or self._excluded(path)
-
-    def _open_node(self, node: Node) -> int | None:
-        """A descriptor of a folder of the tree; None when it is not, or no longer, at its path."""
-        path = node.path
-        if node.wd < 0 or LIMBO in path:
-            return None
+    def _try_rewalk(self) -> bool:
         try:
-            fd = os.open(self._absolute(path), _OPEN_FLAGS)
-        except OSError:
-            return None
-        try:
-            if self._source.add_watch(fd, root=node is self.root) == node.wd:
-                return fd
-        except OSError:
-            pass
-        os.close(fd)
-        return None
-
-    def _open_at(self, parent_fd: int, name: str, path: str) -> int | None:
-        """A descriptor of a folder in another; None when it cannot be watched or is not wanted.
-
-        Not being there is no miss: the folder above is watched, so the event that says so is on its way.
-        """
-        if self._is_excluded(path) or path in self._mounts:
-            return None
-        try:
-            fd = os.open(name, _OPEN_FLAGS, dir_fd=parent_fd)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+            self._rewalk()
         except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-                self._degrade(error.strerror or str(error), path)
-            elif error.errno != errno.ELOOP:
-                logger.warning("folder cannot be watched: %s: %s", path, error.strerror)
-            return None
-        if self._root_key is not None and os.fstat(fd).st_dev != self._root_key[0]:
-            os.close(fd)
-            return None
-        return fd
-
-    def _wd_at(self, parent_fd: int, name: str) -> int | None:
-        """The watch of the folder that is at a name now; None when there is none, or none can be had."""
-        try:
-            fd = os.open(name, _OPEN_FLAGS, dir_fd=parent_fd)
-        except OSError:
-            return None
-        try:
-            return self._source.add_watch(fd)
-        except OSError:
-            return None
-        finally:
-            os.close(fd)
-
-    def _watch(self, fd: int, parent: Node, name: str, path: str) -> Node | None:
-        """Watch the folder of a descriptor that was opened at a name in `parent`; None when that cannot be."""
-        try:
-            wd = self._source.add_watch(fd)
-        except OSError as error:
-            self._degrade(error.strerror or str(error), path)
-            return None
-        node = self._nodes.get(wd)
-        if node is self.root:
-            return None
-        if node is None:
-            node = Node(parent, name, wd)
-            self._nodes[wd] = node
-        elif self._in_place(node):
-            if node.parent is parent and node.name == name:
-                node.generation = self._generation
-                return node
-            if parent is node or self._mounted(path):
-                return None  # one folder at two paths: the first stays
-        self._attach(node, parent, name)
-        node.generation = self._generation
-        if self._repairing:
-            self._sink.record(parent, name, why.FILE_CREATE, True, deep=True)
-        return node
-
-    @staticmethod
-    def _in_place(node: Node) -> bool:
-        return node.parent is not None and node.parent.children.get(node.name) is node
-
-    def _mounted(self, path: str) -> bool:
-        """Whether a path is a mount point, perhaps a new one."""
-        self._mounts = mounts_below(self._root_path)
-        return path in self._mounts
-
-    def _rooted(self, node: Node) -> bool:
-        """Whether a node hangs in the tree, from the root down."""
-        while node is not self.root:
-            if not self._in_place(node) or node.parent is None:
-                return False
-            node = node.parent
+            self._lose_root(f"the root cannot be watched: {error.strerror}")
+            return False
         return True
-
-    def _add(self, parent: Node, name: str, *, report: bool) -> None:
-        """Watch a folder, then look what is in it already, and so on downwards.
-
-        `report` records what is found as created: it may have been before the watch was there.
-        """
-        fd = self._open_node(parent)
-        if fd is None:
-            self._missed.append((parent, name, False))
-            return
-        try:
-            self._descend(fd, parent, name, report=report)
-        finally:
-            os.close(fd)
-
-    def _descend(self, parent_fd: int, parent: Node, name: str, *, report: bool) -> None:
-        """_add() by descriptors all the way: no other folder can take a path in between."""
-        open_folders: list[tuple[int, Node, str, list[str]]] = []
-        try:
-            above_fd, above, above_path, names = parent_fd, parent, parent.path, [name]
-            while True:
-                if names:
-                    each = names.pop()
-                    path = join(above_path, each)
-                    fd = self._open_at(above_fd, each, path)
-                    if fd is not None:
-                        node = self._watch(fd, above, each, path)
-                        if node is None:
-                            os.close(fd)
-                            continue
-                        inside = []
-                        open_folders.append((fd, node, path, inside))
-                        for entry_name, is_dir in self._entries(fd):
-                            if report:
-                                self._sink.record(node, entry_name, why.FILE_CREATE, is_dir)
-                            if is_dir:
-                                inside.append(entry_name)
-                elif open_folders:
-                    os.close(open_folders.pop()[0])
-                else:
-                    return
-                if open_folders:
-                    above_fd, above, above_path, names = open_folders[-1]
-                else:
-                    above_fd, above, above_path, names = parent_fd, parent, "", []
-        finally:
-            for each_open in open_folders:
-                os.close(each_open[0])
-
-    def _entries(self, folder: int | bytes) -> Iterator[tuple[str, bool]]:
-        try:
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    yield os.fsdecode(entry.name), entry.is_dir(follow_symlinks=False)
-        except OSError as error:
-            logger.warning("folder cannot be read: %s", error)
 
     def _rewalk(self) -> None:
         """Watch the tree as it is now, whatever was thought of it."""
@@ -515,29 +254,6 @@ class WatchTree:
         if self.degraded and not self._incomplete:
             self.degraded = None
             logger.info("all folders are watched again")
-
-    def _watch_root(self) -> None:
-        try:
-            wd = self._source.add_watch(self._absolute(""), root=True)
-        except k.WatchLimit as error:
-            self._degrade(error.strerror or str(error), "")
-            return
-        if self._nodes.get(wd) is not self.root:
-            other = self._nodes.pop(wd, None)
-            if other is not None:
-                other.wd = -1
-            self._unwatch(self.root)
-            self.root.wd = wd
-            self._nodes[wd] = self.root
-
-    def _degrade(self, message: str, path: str) -> None:
-        first = self.degraded is None
-        self._incomplete = True
-        self.degraded = message
-        if first:
-            self._retry_at = time.monotonic() + self._rescan_s
-            logger.error("%s; scanning every %g s instead: %s", message, self._rescan_s, path or "the root")
-            self._sink.rescan(message, path)
 
     def _retry(self, now: float) -> None:
         self._retry_at = now + self._rescan_s

@@ -260,7 +260,7 @@ async def test_overflow_leads_to_a_scan_and_watches_what_was_missed(tmp_path):
         journal = ears.journal
         real = journal._source.add_watch
         # What an overflow does: the folder's creation is never heard of.
-        journal._source.add_watch = lambda path, root=False: real(os.fsencode(ears.root))
+        journal._source.add_watch = lambda path, root=False: real(os.fsencode(ears.root), root=True)
         os.mkdir(ears.path("unheard"))
         await ears.flush()
         journal._source.add_watch = real
@@ -288,6 +288,8 @@ async def test_no_more_watches_is_said_and_scans_take_over(tmp_path):
         real = source.add_watch
 
         def refuse(path, root=False):
+            if root:
+                return real(path, root=True)
             raise inotify.WatchLimit(28, "no more folders can be watched: raise fs.inotify.max_user_watches")
 
         source.add_watch = refuse

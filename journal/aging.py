@@ -1,0 +1,213 @@
+"""The aging cache (3.1.1.4): all that happens to a path within a few seconds is one record."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from .changes import PREINSTALL, Aged, join, split
+from .log import JournalLog, Row
+from .watches import LIMBO, Node
+
+logger = logging.getLogger(__name__)
+
+_FILETIME_EPOCH: Final = 116444736000000000
+_CAP: Final = 10
+
+
+class Entry:
+    """A record in the aging cache. Keyed by its folder and name, so a renamed folder takes it along."""
+
+    __slots__ = (
+        "deep", "event_time", "first", "first_usn", "is_dir", "last", "moved_to", "name", "node", "reason", "usn",
+    )  # fmt: skip
+
+    def __init__(self, node: Node, name: str, first_usn: int, now: float) -> None:
+        self.node = node
+        self.name = name
+        self.first_usn = first_usn
+        self.usn = first_usn
+        self.first = now
+        self.last = now
+        self.reason = 0
+        self.is_dir = False
+        self.deep = False
+        self.event_time = 0
+        self.moved_to: tuple[Node, str] | None = None
+
+    @property
+    def path(self) -> str:
+        return join(self.node.path, self.name)
+
+
+class AgingCache:
+    """The records that age, those handed out but not retired, and which of them are on disk.
+
+    A path ages `aging_s` seconds after its last event, but at most ten times that after its first.
+    All methods belong to one thread, but `pending` may be looked at by others.
+    """
+
+    def __init__(self, log: JournalLog, aging_s: float, excluded: Callable[[str], bool]) -> None:
+        self._log = log
+        self._aging = aging_s
+        self._excluded = excluded
+        self.pending: dict[tuple[Node, str], Entry] = {}
+        self.accepted = 0
+        self._due: list[tuple[float, int, Entry]] = []
+        self._order = 0
+        self._dirty: dict[int, Entry] = {}
+        self._stored: set[int] = set()
+        self._forget: list[int] = []
+        self._delivered: dict[int, list[int]] = {}
+
+    @property
+    def unsaved(self) -> bool:
+        """Whether commit() has something to do."""
+        return bool(self._dirty or self._forget)
+
+    def next_due(self) -> float | None:
+        """When, in time.monotonic() seconds, it is worth while to call age()."""
+        return self._due[0][0] + min(0.05, self._aging / 10) if self._due else None
+
+    def record(self, node: Node, name: str, reason: int, is_dir: bool, *, deep: bool = False) -> bool:
+        """Merge an event into the aging cache; False when the path is none of ours."""
+        now = time.monotonic()
+        key = (node, name)
+        entry = self.pending.get(key)
+        if entry is None:
+            path = join(node.path, name)
+            if not name or path == PREINSTALL or path.startswith(PREINSTALL + "/") or self._excluded(path):
+                return False
+            entry = Entry(node, name, self._log.take_usn(), now)
+            self.pending[key] = entry
+            self._push(entry)
+        else:
+            entry.usn = self._log.take_usn()
+            entry.last = now
+        entry.reason |= reason
+        entry.is_dir = is_dir
+        entry.deep |= deep
+        entry.event_time = time.time_ns() // 100 + _FILETIME_EPOCH
+        self._dirty[entry.first_usn] = entry
+        self.accepted += 1
+        return True
+
+    def link(self, old: tuple[Node, str], new: tuple[Node, str]) -> None:
+        """What was at `old` was renamed to `new`."""
+        entry = self.pending.get(old)
+        if entry is not None and old != new:
+            entry.moved_to = new
+
+    def _push(self, entry: Entry) -> None:
+        self._order += 1
+        due = min(entry.last + self._aging, entry.first + _CAP * self._aging)
+        heapq.heappush(self._due, (due, self._order, entry))
+
+    def age(self, everything: bool = False) -> list[Aged]:
+        """What has aged by now (or everything), one record a path."""
+        now = time.monotonic()
+        ripe: list[Entry] = []
+        while self._due and (everything or self._due[0][0] <= now):
+            _, _, entry = heapq.heappop(self._due)
+            due = min(entry.last + self._aging, entry.first + _CAP * self._aging)
+            if due > now and not everything:
+                self._push(entry)
+            else:
+                ripe.append(entry)
+        batch: dict[str, Aged] = {}
+        for entry in ripe:
+            moved_to = self._destination(entry)
+            path = entry.path
+            if LIMBO in path:  # below a folder that left the tree
+                self._delivered[entry.usn] = [entry.first_usn]
+                self.retire([entry.usn])
+                continue
+            aged = batch.get(path)
+            if aged is None:
+                batch[path] = Aged(
+                    path, entry.reason, entry.is_dir, entry.usn, entry.first_usn, entry.event_time, moved_to,
+                    entry.deep,
+                )  # fmt: skip
+                self._delivered[entry.usn] = [entry.first_usn]
+                continue
+            firsts = self._delivered.pop(aged.usn)
+            firsts.append(entry.first_usn)
+            if entry.usn > aged.usn:
+                aged.usn, aged.is_dir, aged.event_time = entry.usn, entry.is_dir, entry.event_time
+                aged.moved_to = moved_to or aged.moved_to
+            aged.first_usn = min(aged.first_usn, entry.first_usn)
+            aged.reason |= entry.reason
+            aged.deep |= entry.deep
+            self._delivered[aged.usn] = firsts
+        for entry in ripe:
+            del self.pending[entry.node, entry.name]
+        return list(batch.values())
+
+    def _destination(self, entry: Entry) -> str | None:
+        """Where the object went that left `entry`, along all renames still in the cache."""
+        place = entry.moved_to
+        if place is None:
+            return None
+        seen = {(entry.node, entry.name)}
+        while place not in seen:
+            seen.add(place)
+            further = self.pending.get(place)
+            if further is None or further.moved_to is None:
+                break
+            place = further.moved_to
+        path = join(place[0].path, place[1])
+        return None if LIMBO in path else path
+
+    def replay(self, node_for: Callable[[str], Node]) -> None:
+        """Take in the records of a former run; they age anew."""
+        for row in self._log.load():
+            parent, name = split(row.path)
+            node = node_for(parent)
+            self._stored.add(row.first_usn)
+            entry = self.pending.get((node, name))
+            if entry is None:
+                entry = Entry(node, name, row.first_usn, time.monotonic())
+                self.pending[node, name] = entry
+                self._push(entry)
+            else:
+                self._forget.append(row.first_usn)
+            entry.usn = max(entry.usn, row.usn)
+            entry.reason |= row.reason
+            entry.is_dir, entry.event_time = row.is_dir, row.event_time
+            entry.deep |= row.deep
+            if row.moved_to is not None:
+                parent, name = split(row.moved_to)
+                entry.moved_to = (node_for(parent), name)
+            self._dirty[entry.first_usn] = entry
+
+    def retire(self, usns: Iterable[int]) -> None:
+        """Forget records that were handed out, by Aged.usn."""
+        for usn in usns:
+            for first in self._delivered.pop(usn, ()):
+                self._dirty.pop(first, None)
+                if first in self._stored:
+                    self._forget.append(first)
+
+    def commit(self) -> bool:
+        """Store what is new and remove what was retired; False when that failed and has to be tried again."""
+        rows = [
+            Row(
+                first, e.usn, e.path, e.reason, e.is_dir, e.deep, e.event_time,
+                None if e.moved_to is None else join(e.moved_to[0].path, e.moved_to[1]),
+            )
+            for first, e in self._dirty.items()
+        ]  # fmt: skip
+        try:
+            self._log.commit(rows, self._forget)
+        except sqlite3.Error:
+            logger.warning("USN records cannot be stored, trying again", exc_info=True)
+            return False
+        self._stored.update(self._dirty)
+        self._stored.difference_update(self._forget)
+        self._dirty.clear()
+        self._forget.clear()
+        return True
