@@ -59,7 +59,7 @@ def _parse_address(text: str) -> Address:
 )  # fmt: skip
 @click.option(
     "--listen", callback=_address, metavar="HOST:PORT",
-    help=f"Where this member listens.  [default: all addresses, the port in --topology or {DEFAULT_PORT}]",
+    help=f"Where this member listens.  [default: all addresses, the port in --topology, of --address, or {DEFAULT_PORT}]",
 )  # fmt: skip
 @click.option(
     "--address", callback=_address, metavar="HOST:PORT",
@@ -118,7 +118,7 @@ def init(
         sets = load_topology(Path(os.path.abspath(topology)))
         replica_set = _chosen(sets, set_name, member, topology)
     else:
-        listen = listen or (_EVERY_ADDRESS, DEFAULT_PORT)
+        listen = listen or (_EVERY_ADDRESS, address[1] if address is not None else DEFAULT_PORT)
         replica_set = _new_set(set_name, member, listen, address, peers, primary)
         sets = (replica_set,)
     secret = (

@@ -146,3 +146,12 @@ def test_a_root_that_will_be_refused_is_said_at_once(tmp_path: Path, capsys: pyt
     (tmp_path / "root").rmdir()
     assert host.init("--member", "one", "--set", "d", "--listen", "h:1") == 0
     assert "does not exist; make the folder" in capsys.readouterr().err
+
+
+def test_the_port_of_the_address_is_listened_on(tmp_path: Path) -> None:
+    host = Host(tmp_path / "f1")
+    address = ("--address", "127.0.0.1:34701", "--peer", "f2=127.0.0.1:34702")
+    assert host.init("--member", "f1", "--set", "docs", *address) == 0
+    config = load_agent_config(host.config)
+    assert config.port == 34701
+    assert config.sets[0].set.members["f1"].port == 34701
