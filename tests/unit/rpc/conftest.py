@@ -59,9 +59,10 @@ class RawPeer:
         return header, raw + await self.reader.readexactly(header.frag_length - 16)
 
     async def end(self) -> bytes:
-        """Everything until the other side closes."""
+        """Everything until the other side closes, which is before it could be taken for stalled (60 s)."""
         try:
-            return await self.reader.read()
+            async with asyncio.timeout(40):
+                return await self.reader.read()
         except ConnectionError:
             return b""
 

@@ -136,6 +136,22 @@ def test_the_agreed_protection_cannot_be_left_out() -> None:
         open_call(memoryview(signed), 24, 16, None)
 
 
+def test_lengths_that_contradict_each_other() -> None:
+    _, receiver = pair(c.LEVEL_CONNECT)
+    head = encode_call(c.REQUEST, 1, 0, 0, b"stub", c.MAX_FRAGMENT, None)
+    padded = head + p.TRAILER.pack(c.AUTH_NTLM, c.LEVEL_CONNECT, 5, 0, 5) + bytes(16)
+    with pytest.raises(RpcProtocolError, match="padding"):
+        open_call(memoryview(padded), 24, 16, receiver)
+    with pytest.raises(RpcProtocolError, match="overlaps"):
+        open_call(memoryview(padded), 24, 21, receiver)
+    padded[-22] = 4
+    assert open_call(memoryview(padded), 24, 16, receiver) == 24
+    sender, receiver = pair(c.LEVEL_PRIVACY)
+    raw = encode_call(c.REQUEST, 1, 0, 0, b"s" * 16, c.MAX_FRAGMENT, sender) + b"\0"
+    with pytest.raises(RpcAuthError, match="a signature of 17 bytes"):
+        open_call(memoryview(raw), 24, 17, receiver)
+
+
 @settings(deadline=None)
 @given(st.binary(min_size=24, max_size=120), st.integers(0, 0xFFFF), st.sampled_from(LEVELS), st.booleans())
 def test_noise_is_refused_cleanly(raw: bytes, auth_length: int, level: int, nothing: bool) -> None:
