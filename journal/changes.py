@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import os
 import re
 import stat as st
 from dataclasses import dataclass, field
@@ -189,5 +188,6 @@ def mounts_below(root: str) -> frozenset[str]:
 
 
 def absolute(root: str, path: str) -> str:
-    return os.path.join(root, path) if path else root
+    """The path to hand to the system; `root` without a slash at its end."""
+    return f"{root}/{path}" if path else root
 
