@@ -165,6 +165,20 @@ async def test_pipelining_needs_the_servers_consent(serve: Serve) -> None:
     assert served.seen == [b"other", b"first", *(b"%d" % i for i in range(40))]
 
 
+@pytest.mark.parametrize("limits", [Limits(max_queued_calls=4), Limits(max_queued_bytes=400)])
+async def test_what_waits_for_a_handler_is_bounded(serve: Serve, limits: Limits) -> None:
+    served = await serve(limits)
+    client = await served.client()
+    calls = [asyncio.create_task(client.call(opnum, bytes(100), T)) for opnum in [GATED] + [ECHO_STUB] * 40]
+    connection = next(iter(served.server.established))
+    async with asyncio.timeout(T):
+        while not connection.held:
+            await asyncio.sleep(0)
+    assert len(connection._queue) == 4
+    served.gate.set()
+    assert await asyncio.gather(*calls) == [bytes(100)] * 41
+
+
 async def test_closing_the_server_while_a_handler_waits(serve: Serve) -> None:
     served = await serve()
     client = await served.client()
