@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from impacket.dcerpc.v5.rpcrt import RPC_C_AUTHN_GSS_NEGOTIATE, RPC_C_AUTHN_LEVEL_PKT_PRIVACY, DCERPC_v5
+from impacket.dcerpc.v5.rpcrt import RPC_C_AUTHN_LEVEL_PKT_PRIVACY, RPC_C_AUTHN_WINNT, DCERPC_v5
 from impacket.dcerpc.v5.transport import DCERPCTransportFactory
 from impacket.uuid import uuidtup_to_bin
 
@@ -589,7 +589,7 @@ def connect_frsrpc(port: int, ntlm: dict[str, str]) -> DCERPC_v5:
     wire.set_connect_timeout(60)
     wire.set_credentials(ntlm["user"], ntlm["password"], ntlm["domain"])
     dce = wire.get_dce_rpc()
-    dce.set_auth_type(RPC_C_AUTHN_GSS_NEGOTIATE)
+    dce.set_auth_type(RPC_C_AUTHN_WINNT)
     dce.set_auth_level(RPC_C_AUTHN_LEVEL_PKT_PRIVACY)
     dce.connect()
     dce.bind(FRSRPC)

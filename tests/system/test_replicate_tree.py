@@ -223,9 +223,9 @@ def test_a_tree_that_is_there_before_the_first_start(tmp_path: Path, model: Path
     with Demo(tmp_path / "demo", members=2, aging=0.3) as demo:
         check_all(demo, model)
     plan = Plan(model)
-    plan.at_random(random.Random("while down"), "lib", 80)
     plan.rename("lib/email", "lib/renamed while down")
     plan.remove("lib/xml")
+    plan.at_random(random.Random(f"while down {CHOSEN_SEED}"), "lib", 80)
     plan.apply(root)
     with Demo(tmp_path / "demo", members=2, aging=0.3) as demo:
         check_all(demo, model)
@@ -264,6 +264,98 @@ def test_a_file_under_steady_writing_never_arrives_torn(tmp_path: Path, model: P
             assert rest.strip(old) == b"", "b showed a state that a never had"
         (model / "steady").write_bytes(last * size)
         check_all(demo, model)
+
+
+@pytest.mark.slow
+def test_changes_that_meet_within_the_aging_time(tmp_path: Path) -> None:
+    """Small cases that random rounds found, each in a folder of its own, all at once and then compared."""
+
+    def swap(root: Path, one: str, other: str) -> None:
+        (root / one).rename(root / "third")
+        (root / other).rename(root / one)
+        (root / "third").rename(root / other)
+
+    at_a = {
+        "attribute, then rename": lambda f: (set_attribute(f / "in/f", "user.k", b"v"), (f / "in/f").rename(f / "g")),
+        "mode, then rename": lambda f: ((f / "in/f").chmod(0o600), (f / "in/f").rename(f / "g")),
+        "time, then rename": lambda f: (os.utime(f / "in/f", (10**9, 10**9)), (f / "in/f").rename(f / "g")),
+        "content, then rename": lambda f: ((f / "in/f").write_bytes(b"edited"), (f / "in/f").rename(f / "g")),
+        "attribute, then folder renamed": lambda f: (
+            set_attribute(f / "in/f", "user.k", b"v"),
+            (f / "in").rename(f / "moved"),
+        ),
+        "rename, then attribute": lambda f: ((f / "in/f").rename(f / "g"), set_attribute(f / "g", "user.k", b"v")),
+        "a further hard link": lambda f: os.link(f / "in/f", f / "g"),
+        "a new file in the place of a renamed one": lambda f: (
+            (f / "in/f").rename(f / "g"),
+            (f / "in/f").write_bytes(b"another"),
+        ),
+        "the same, and the folder moved": lambda f: (
+            (f / "in/f").rename(f / "g"),
+            (f / "in/f").write_bytes(b"another"),
+            (f / "in").rename(f / "moved"),
+        ),
+        "swapped": lambda f: swap(f, "in/f", "h"),
+        "swapped twice": lambda f: (swap(f, "in/f", "h"), swap(f, "in/f", "h")),
+    }
+    with Demo(tmp_path / "demo", members=2, aging=0.3) as demo:
+        a, b = demo.members["a"].root, demo.members["b"].root
+        model = tmp_path / "model"
+        for root in (model, a):
+            for number in range(len(at_a)):
+                (root / f"{number}" / "in").mkdir(parents=True)
+                (root / f"{number}" / "in" / "f").write_bytes(b"content %d" % number)
+                (root / f"{number}" / "h").write_bytes(b"h %d" % number)
+        demo.wait_converged()
+        for root in (model, a):
+            for number, change in enumerate(at_a.values()):
+                change(root / f"{number}")
+        demo.wait_converged()
+        assert differences(snapshot(model), snapshot(a)) == [], dict(enumerate(at_a))
+        assert compare_trees(a, b) == [], dict(enumerate(at_a))
+
+
+@pytest.mark.slow
+def test_all_names_of_a_hard_linked_file_follow_a_change(tmp_path: Path) -> None:
+    """The kernel tells of the name that was written through only; the others changed all the same."""
+    with Demo(tmp_path / "demo", members=2, aging=0.3) as demo:
+        a, b = demo.members["a"].root, demo.members["b"].root
+        (a / "folder").mkdir()
+        (a / "one").write_bytes(b"before")
+        os.link(a / "one", a / "folder" / "two")
+        demo.wait_converged()
+        assert (b / "folder" / "two").read_bytes() == b"before"
+        os.link(a / "one", a / "three")
+        demo.wait_converged()
+        assert (b / "three").read_bytes() == b"before"
+        with open(a / "folder" / "two", "ab") as stream:
+            stream.write(b", and after")
+        demo.wait_converged()
+        for name in ("one", "folder/two", "three"):
+            assert (b / name).read_bytes() == b"before, and after", name
+        (a / "one").unlink()
+        demo.wait_converged()
+        assert compare_trees(a, b) == []
+
+
+@pytest.mark.slow
+def test_a_new_file_and_a_moved_folder_on_either_side(tmp_path: Path) -> None:
+    """At a a file gives its name to a new one while b moves the folder that both are in."""
+    with Demo(tmp_path / "demo", members=2, aging=0.3) as demo:
+        a, b = demo.members["a"].root, demo.members["b"].root
+        for number in range(20):
+            (a / f"{number}" / "folder").mkdir(parents=True)
+            (a / f"{number}" / "folder" / "file").write_bytes(b"old %d" % number)
+        demo.wait_converged()
+        for number in range(20):
+            (a / f"{number}" / "folder" / "file").rename(a / f"{number}" / "renamed")
+            (a / f"{number}" / "folder" / "file").write_bytes(b"new %d" % number)
+            (b / f"{number}" / "folder").rename(b / f"{number}" / "moved")
+        demo.wait_converged()
+        assert compare_trees(a, b) == []
+        for number in range(20):
+            assert (b / f"{number}" / "renamed").read_bytes() == b"old %d" % number
+            assert (b / f"{number}" / "moved" / "file").read_bytes() == b"new %d" % number
 
 
 def test_attributes_and_holes_are_noticed_by_the_comparison(tmp_path: Path) -> None:

@@ -264,7 +264,7 @@ def connect(port: int, *, user: str = "", password: str = "", domain: str = "", 
     wire.set_credentials(user, password, domain)
     dce = wire.get_dce_rpc()
     if level:
-        dce.set_auth_type(rpcrt.RPC_C_AUTHN_GSS_NEGOTIATE)
+        dce.set_auth_type(rpcrt.RPC_C_AUTHN_WINNT)
         dce.set_auth_level(level)
     dce.connect()
     return dce
@@ -280,7 +280,7 @@ def refused(port: int, opnum: int, stub: bytes, **who: object) -> tuple[bool, st
         answer = dce.recv()
     except DCERPCException as error:
         return True, str(error)
-    except (OSError, rpcrt.Exception) as error:
+    except OSError as error:
         return True, repr(error)
     finally:
         if dce is not None:
