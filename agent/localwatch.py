@@ -159,6 +159,7 @@ class LocalWatch:
         self._task: asyncio.Task[None] | None = None
         self._later: set[asyncio.TimerHandle] = set()
         self.scanning = False
+        self.scanned = asyncio.Event()  # the whole tree was compared once
         self._first = False
 
     async def start(self, *, first: bool) -> None:
@@ -220,6 +221,7 @@ class LocalWatch:
             finally:
                 self._busy -= 1
                 self.scanning = self._first = False
+            self.scanned.set()
             while True:
                 await self._wake.wait()
                 self._wake.clear()

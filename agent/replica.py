@@ -41,6 +41,7 @@ BATCH: Final = 1024
 RESTART_S: Final = 5.0
 MAX_QUEUED: Final = 100_000
 INSTALLS_AT_ONCE: Final = 32
+_SCANNED: Final = "scanned"
 
 State = Literal["online", "seeding", "stopped"]
 
@@ -79,6 +80,7 @@ class Replica:
         self._events: deque[ev.Event] = deque()
         self._scheduled = False
         self._closed = False
+        self._started = False
         self._generation = 0
         self._timer: asyncio.TimerHandle | None = None
         self._fetching: dict[bytes, deque[ev.StoreBlock]] = {}
@@ -197,10 +199,27 @@ class Replica:
 
     async def start(self) -> None:
         """Begin to replicate."""
-        first = self.engine.ctx.online and self.store.counts()[1] <= 1 and not self.store.outlog_head()
-        self.post(ev.Started(frozenset(self.area.guids())))
+        if self.engine.ctx.online and self.store.meta_get(_SCANNED) is None:
+            self._background(self._start_primary())
+            return
+        self._begin()
         if self.engine.ctx.online:
-            await self._start_watch(first=first)
+            await self._start_watch(first=False)
+
+    def _begin(self) -> None:
+        self._started = True
+        self.post(ev.Started(frozenset(self.area.guids())))
+
+    async def _start_primary(self) -> None:
+        """A primary member knows its whole tree before it seeds others from it (3.3.3)."""
+        await self._start_watch(first=True)
+        if self._watch is not None:
+            await self._watch.scanned.wait()
+        if self._closed or self.error is not None:
+            return
+        with self.lock, self.store.transaction():
+            self.store.meta_set(_SCANNED, b"1")
+        self._begin()
 
     async def _start_watch(self, *, first: bool) -> None:
         await self._installs_settled()
@@ -230,6 +249,8 @@ class Replica:
     async def close(self) -> None:
         """Stop. Everything that matters is in the store."""
         self._closed = True
+        for task in list(self._tasks):
+            task.cancel()
         if self._timer is not None:
             self._timer.cancel()
         if self._watch is not None:
@@ -257,7 +278,7 @@ class Replica:
 
     def receive(self, packet: Packet, minor: int) -> int:
         """A packet from a partner; returns what FrsRpcSendCommPkt is to return."""
-        if self._closed or self.error is not None:
+        if self._closed or not self._started or self.error is not None:
             return 0x426  # ERROR_SERVICE_NOT_ACTIVE
         if len(self._events) > MAX_QUEUED:
             return 0x45D  # ERROR_IO_DEVICE: tells the partner to come again later
@@ -500,7 +521,7 @@ class Replica:
         """As `frs status` shows it."""
         if self.error is not None:
             return "stopped"
-        return "online" if self.engine.ctx.online else "seeding"
+        return "online" if self.engine.ctx.online and self._started else "seeding"
 
     async def barrier(self) -> None:
         """All that the kernel has told by now is known."""

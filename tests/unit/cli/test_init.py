@@ -43,7 +43,7 @@ def test_the_first_member(first: Host) -> None:
     config = load_agent_config(first.config)
     (local,) = config.sets
     assert config.member_name == "one"
-    assert (config.listen_host, config.port) == ("0.0.0.0", 28700)
+    assert (config.listen_host, config.port) == ("0.0.0.0", 1)
     assert local.root == first.folder / "root"
     assert config.state_dir == first.folder / "state"
     assert {(m.name, m.host, m.port) for m in local.set.members.values()} == {
