@@ -19,6 +19,8 @@ from agent.control import ControlServer, wait_until_done
 from agent.counters.registry import Counters, Snapshot
 from agent.counters.samples import SampleWriter
 from agent.engine import events as ev
+from agent.kept import KeptStore
+from agent.keptcontrol import KEPT_NAME, KeptOf, conflicts
 from agent.partners import PartnerLink
 from agent.replica import Replica, ReplicaError, filetime_now, iso_time
 from agent.rpc.frsrpc import frsrpc_interface
@@ -65,6 +67,7 @@ class Service:
         self.counters = Counters()
         self.started = filetime_now()
         self.replicas: dict[bytes, Replica] = {}  # by our member GUID in the set
+        self.kept: dict[bytes, KeptStore] = {}  # by our member GUID in the set
         self._links: dict[bytes, PartnerLink] = {}  # by the partner's member GUID
         self._workers = ThreadPoolExecutor(config.workers, "frs-worker")
         self._closers: list[Callable[[], Awaitable[None]]] = []
@@ -75,6 +78,10 @@ class Service:
         """Start in this order: sets (their stores and trees), server, control socket, dashboard, replication."""
         config = self.config
         for local in config.sets:
+            os.makedirs(local.state_dir, mode=0o700, exist_ok=True)
+            self.kept[local.member.guid] = KeptStore(
+                os.path.join(local.state_dir, KEPT_NAME), config.kept_quota_bytes, durable=config.fsync
+            )
             replica = Replica(config, local, self.counters, self._workers, self._send)
             self.replicas[local.member.guid] = replica
             self._closers.append(replica.close)
@@ -98,6 +105,7 @@ class Service:
                 "counters": self._control_counters,
                 "pending": self._control_pending,
                 "wait": self._control_wait,
+                "conflicts": self._control_conflicts,
             },
         )
         await control.start()
@@ -147,6 +155,8 @@ class Service:
         self._closers.clear()
         await asyncio.gather(*(link.close() for link in self._links.values()), return_exceptions=True)
         self._workers.shutdown(wait=True, cancel_futures=True)
+        for store in self.kept.values():
+            store.close()
 
     # -- partners --
 
@@ -281,6 +291,14 @@ class Service:
         timeout = arguments.get("timeout")
         pending = await wait_until_done(self._pending, None if timeout is None else float(timeout), WAIT_POLL_S)
         return {"pending": pending}
+
+    async def _control_conflicts(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        stores = [
+            KeptOf(local.name, str(local.root), self.kept[local.member.guid])
+            for local in self.config.sets
+            if local.member.guid in self.kept
+        ]
+        return await asyncio.to_thread(conflicts, stores, arguments)
 
     async def _pending(self) -> list[str]:
         found: list[str] = []

@@ -62,6 +62,7 @@ def load_agent_config(path: str | os.PathLike[str]) -> AgentConfig:
         compression=table.replication.compression,
         fsync=table.replication.fsync,
         workers=table.replication.workers,
+        kept_quota_bytes=table.replication.kept_quota,
     )
 
 

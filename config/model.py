@@ -18,6 +18,7 @@ Compression = Literal["auto", "lznt1", "zstd", "none"]
 SCHEDULE_BYTES = 84
 DEFAULT_PRIORITY = 7
 DEFAULT_STAGING_QUOTA = 4 << 30
+DEFAULT_KEPT_QUOTA = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,8 @@ class AgentConfig:
     """Everything `frs run` needs. Paths are absolute; times are seconds.
 
     `path`, `topology_path` and `secret_path` are the files it was read from. `dashboard_port` None: no
-    dashboard; 0 (as for `port`): any free port. `pid_file` None: no file says the process id.
+    dashboard; 0 (as for `port`): any free port. `pid_file` None: no file says the process id. `kept_quota_bytes`:
+    for what is kept of each set (agent.kept).
     """
 
     path: Path
@@ -137,3 +139,4 @@ class AgentConfig:
     compression: Compression = "auto"
     fsync: bool = True
     workers: int = 4
+    kept_quota_bytes: int = DEFAULT_KEPT_QUOTA

@@ -15,6 +15,11 @@ from config.errors import ConfigError
 
 # Command name -> (module, name in it, line for `frs --help`).
 COMMANDS: dict[str, tuple[str, str, str]] = {
+    "conflicts": (
+        "agent.cli.conflicts_cmd",
+        "conflicts",
+        "List, restore and discard what lost a conflict and was kept.",
+    ),
     "counters": ("agent.cli.counters_cmd", "counters", "Print the counters of a running member."),
     "demo": ("agent.cli.demo_cmd", "demo", "Run several members on this host, to see replication work."),
     "init": ("agent.cli.init_cmd", "init", "Make the configuration and the secret of a member."),

@@ -61,6 +61,7 @@ aging = 1
 compression = "zstd"
 fsync = false
 workers = 9
+kept_quota = "2 GiB"
 max_clock_skew = 60
 [counters]
 sample_interval = 0.5
@@ -75,6 +76,7 @@ sample_interval = 0.5
     assert config.log_level == "debug"
     assert (config.aging_s, config.compression, config.fsync, config.workers) == (1.0, "zstd", False, 9)
     assert (config.max_clock_skew_s, config.sample_interval_s) == (60.0, 0.5)
+    assert config.kept_quota_bytes == 2 << 30
 
 
 def test_a_connection_without_schedule_has_the_one_of_its_set(tmp_path: Path) -> None:

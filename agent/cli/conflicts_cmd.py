@@ -1,0 +1,180 @@
+"""`frs conflicts`: what was taken out of the tree and kept, and how to have it back."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import click
+
+from agent.cli import CommandFailed
+from agent.cli.common import config_option, json_option
+from agent.cli.exit_codes import ExitCode
+from config.state import read_state_dir
+
+
+@click.group()
+def conflicts() -> None:
+    """List, show, restore and discard what was taken out of the tree and kept.
+
+    Kept is what lost a conflict, what was in the way of an initial sync, and what was edited while it was replaced. It
+    works while the agent runs and while it does not.
+    """
+
+
+_id_argument = click.argument("item_id", metavar="ID")
+
+
+@conflicts.command("list")
+@config_option
+@json_option
+def list_items(config_file: Path, as_json: bool) -> None:
+    """List what is kept, the newest first."""
+    items = _ask(config_file, action="list")["items"]
+    if as_json:
+        click.echo(json.dumps(items, indent=2))
+        return
+    several = len({item["set"] for item in items}) > 1
+    for item in items:
+        where = f"{item['set']}  " if several else ""
+        click.echo(f"{item['id']}  {item['size']:>12}  {where}{printable(item['path'])}  ({printable(item['reason'])})")
+
+
+@conflicts.command()
+@_id_argument
+@config_option
+@json_option
+def show(item_id: str, config_file: Path, as_json: bool) -> None:
+    """Show all that is known of an item, and where its content is, to look at it."""
+    item = _ask(config_file, action="show", id=item_id)["item"]
+    if as_json:
+        click.echo(json.dumps(item, indent=2))
+        return
+    for line in describe(item):
+        click.echo(line)
+
+
+@conflicts.command()
+@_id_argument
+@config_option
+@click.option("--to", metavar="PATH", help="Where in the tree: relative to its root, or absolute. It must be free.")
+def restore(item_id: str, config_file: Path, to: str | None) -> None:
+    """Put an item back into the tree, as a new file, and print its path.
+
+    It gets its old path when that is free, else its name with `.kept-ID` after it. Nothing is ever overwritten.
+    """
+    answer = _ask(config_file, action="restore", id=item_id, to=to)
+    click.echo(printable(os.path.join(answer["root"], answer["path"])))
+
+
+@conflicts.command()
+@_id_argument
+@config_option
+def discard(item_id: str, config_file: Path) -> None:
+    """Delete an item for good."""
+    _ask(config_file, action="discard", id=item_id)
+
+
+def describe(item: dict[str, Any]) -> Iterator[str]:
+    """The lines that show an item to a person."""
+    yield f"id       {item['id']}"
+    yield f"set      {item['set']}"
+    yield f"path     {printable(item['path'])}"
+    yield f"reason   {printable(item['reason'])}"
+    yield f"kept     {item['time']}"
+    yield f"kind     {item['kind']}, {item['size']} bytes, {item['mode'] or 'gone'}, changed {item['mtime'] or '?'}"
+    if item["md5"] is not None:
+        yield f"md5      {item['md5']}"
+    for which in ("winner", "loser"):
+        if item[which] is not None:
+            yield f"{which:<8} {', '.join(_pairs(item[which]))}"
+    yield f"content  {printable(item['place'])}"
+    if item["error"] is not None:
+        yield f"error    {printable(item['error'])}"
+
+
+def _pairs(values: Mapping[str, object]) -> Iterator[str]:
+    for key, value in values.items():
+        yield f"{printable(key)} {printable(value if isinstance(value, str) else json.dumps(value))}"
+
+
+def printable(text: str) -> str:
+    """The text as it is if a terminal can show it, else quoted as a shell understands it, `$'...'`."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    if text.isprintable() and _encodes(text, encoding):
+        return text
+    return "$'" + "".join(_escaped(char, encoding) for char in text) + "'"
+
+
+def _escaped(char: str, encoding: str) -> str:
+    if char in "\\'":
+        return f"\\{char}"
+    if short := {"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(char):
+        return short
+    if char.isprintable() and _encodes(char, encoding):
+        return char
+    return "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))
+
+
+def _encodes(text: str, encoding: str) -> bool:
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _ask(config_file: Path, **arguments: Any) -> dict[str, Any]:
+    """The answer of the running agent, or without one of the store itself. Raises CommandFailed, ConfigError."""
+    import asyncio
+
+    from agent.control import ControlError, ControlUnreachable, request
+
+    state_dir = read_state_dir(config_file)
+    try:
+        # Copying a folder to another file system may take its time.
+        answer = asyncio.run(request(state_dir, "conflicts", reply_timeout=None, **arguments))
+    except ControlUnreachable as error:
+        answer = _without_agent(config_file, state_dir, str(error), arguments)
+    except ControlError as error:
+        raise CommandFailed(f"the agent answered: {error}", ExitCode.FAILURE) from None
+    if isinstance(refused := answer.get("refused"), str):
+        raise CommandFailed(printable(refused), ExitCode.USAGE)
+    return answer
+
+
+def _without_agent(config_file: Path, state_dir: Path, unreachable: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Does it on the state directory itself, holding its lock; only looks where the lock cannot be had."""
+    from agent.kept import KeptStore
+    from agent.keptcontrol import KEPT_NAME, KeptOf, conflicts
+    from config.load import load_agent_config
+    from idtable.errors import StateLocked
+    from idtable.lock import StateLock
+
+    config = load_agent_config(config_file)
+    with ExitStack() as stack:
+        read_only = False
+        try:
+            stack.enter_context(StateLock(state_dir))
+        except StateLocked as error:
+            if arguments["action"] not in ("list", "show"):
+                raise CommandFailed(f"{unreachable}, but {error}", ExitCode.UNREACHABLE) from None
+            read_only = True
+        except FileNotFoundError:
+            read_only = True  # it has never run
+        sets = []
+        for local in config.sets:
+            path = os.path.join(local.state_dir, KEPT_NAME)
+            store = KeptStore(
+                path,
+                config.kept_quota_bytes,
+                durable=config.fsync,
+                read_only=read_only or not os.path.isdir(path),
+            )
+            sets.append(KeptOf(local.name, str(local.root), stack.enter_context(store)))
+        return conflicts(sets, arguments)

@@ -1,0 +1,223 @@
+"""`frs conflicts`, with an agent that answers and without one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.cli import run_cli
+from agent.cli.conflicts_cmd import printable
+from agent.cli.exit_codes import ExitCode
+from agent.control import ControlServer
+from agent.kept import KeptStore
+from agent.keptcontrol import KeptOf, conflicts
+from config.load import load_agent_config
+from idtable.lock import StateLock
+from tests.unit.config.member_files import AGENT, TOPOLOGY, write
+
+SET = "sets/11111111-0000-4000-8000-000000000001"
+STRANGE = os.fsdecode(b"a\n\xff\x1b[2J'b")
+
+
+class Member:
+    """A member with its configuration; `kept` fills its store."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config = write(folder)
+        self.root = folder / "root"
+        self.state = folder / "state"
+        (self.state / SET).mkdir(parents=True)
+
+    def store(self, set_dir: str = SET) -> KeptStore:
+        return KeptStore(str(self.state / set_dir / "kept"), 1 << 20)
+
+    def keep(self, path: str, data: bytes = b"data", **details: Any) -> str:
+        (self.folder / "lost").write_bytes(data)
+        with self.store() as store:
+            return store.keep(str(self.folder / "lost"), tree_path=path, reason="lost", **details)
+
+    def frs(self, *arguments: str) -> int:
+        return run_cli(["conflicts", *arguments, "--config", str(self.config)])
+
+
+@pytest.fixture
+def member(tmp_path: Path) -> Member:
+    return Member(tmp_path)
+
+
+@pytest.fixture(params=["running", "stopped"])
+def begin(request: pytest.FixtureRequest, member: Member) -> Iterator[Callable[[], None]]:
+    """Call it to have the agent run, or not."""
+    with ExitStack() as stack:
+
+        def start() -> None:
+            if request.param == "stopped":
+                return
+            store = stack.enter_context(member.store())
+            stack.enter_context(StateLock(member.state))
+
+            async def handler(arguments: dict[str, Any]) -> dict[str, Any]:
+                return conflicts([KeptOf("docs", str(member.root), store)], arguments)
+
+            loop = asyncio.new_event_loop()
+            server = ControlServer(member.state, {"conflicts": handler})
+            thread = threading.Thread(target=loop.run_forever)
+            thread.start()
+
+            def stop() -> None:
+                asyncio.run_coroutine_threadsafe(server.close(), loop).result()
+                loop.call_soon_threadsafe(loop.stop)
+                thread.join()
+                loop.close()
+
+            stack.callback(stop)
+            asyncio.run_coroutine_threadsafe(server.start(), loop).result()
+
+        yield start
+
+
+def test_the_whole_of_it(member: Member, begin: Callable[[], None], capsys: pytest.CaptureFixture[str]) -> None:
+    first = member.keep(f"sub/{STRANGE}", b"first", md5=bytes(16), winner={"version": 2, "size": 5})
+    second = member.keep("ü", b"second")
+    begin()
+    assert member.frs("list", "--json") == ExitCode.OK
+    items = json.loads(capsys.readouterr().out)
+    assert [item["id"] for item in items] == [second, first]
+    assert items[1].pop("time").endswith("Z")
+    assert items[1] == {
+        "id": first,
+        "path": f"sub/{STRANGE}",
+        "size": 5,
+        "md5": "00" * 16,
+        "winner": {"version": 2, "size": 5},
+        "loser": None,
+        "reason": "lost",
+        "set": "docs",
+    }
+    assert member.frs("list") == ExitCode.OK
+    assert [re.sub(" +", " ", line) for line in capsys.readouterr().out.splitlines()] == [
+        f"{second} 6 ü (lost)",
+        rf"{first} 5 $'sub/a\n\xff\x1b[2J\'b' (lost)",
+    ]
+    assert member.frs("show", first) == ExitCode.OK
+    shown = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert (shown["id"], shown["set"], shown["winner"]) == (first, "docs", "version 2, size 5")
+    assert Path(shown["content"]).read_bytes() == b"first"
+    assert "loser" not in shown
+    assert member.frs("show", first, "--json") == ExitCode.OK
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["kind"], shown["set"], shown["path"]) == ("file", "docs", f"sub/{STRANGE}")
+
+    assert member.frs("restore", first) == ExitCode.OK
+    assert (member.root / "sub" / STRANGE).read_bytes() == b"first"
+    assert capsys.readouterr().out == f"$'{member.root}/sub/a\\n\\xff\\x1b[2J\\'b'\n"
+    assert member.frs("discard", second) == ExitCode.OK
+    assert member.frs("list", "--json") == ExitCode.OK
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_restore_to(member: Member, begin: Callable[[], None], capsys: pytest.CaptureFixture[str]) -> None:
+    ids = [member.keep("a", os.fsencode(name)) for name in ("x", STRANGE, "z")]
+    (member.root / "taken").touch()
+    begin()
+    for to in ("taken", "../x", "/etc/x", ".", str(member.root), f"{member.root}/../x", f"{member.root}x/y"):
+        assert member.frs("restore", ids[0], "--to", to) == ExitCode.USAGE
+        assert "Error: " in capsys.readouterr().err
+    assert member.frs("restore", ids[0], "--to", "new/x") == ExitCode.OK
+    assert member.frs("restore", ids[1], "--to", f"{member.root}/{STRANGE}") == ExitCode.OK
+    assert (member.root / "new" / "x").read_text() == "x"
+    assert (member.root / STRANGE).read_bytes() == os.fsencode(STRANGE)
+    assert (member.root / "taken").read_bytes() == b""
+    assert sorted(os.listdir(member.folder)) == [
+        "agent.toml", "root", "secret.toml", "state", "topology.toml",
+    ]  # fmt: skip
+
+
+def test_an_id_that_is_none(member: Member, begin: Callable[[], None], capsys: pytest.CaptureFixture[str]) -> None:
+    begin()
+    for action in ("show", "restore", "discard"):
+        for item_id in ("x", "20260102T030405-0123abcd", "../frs.db"):
+            assert member.frs(action, item_id) == ExitCode.USAGE
+            assert "frs conflicts list" in capsys.readouterr().err
+    for arguments in ([], ["show"], ["list", "x"], ["burn", "x"]):
+        assert run_cli(["conflicts", *arguments]) == ExitCode.USAGE
+
+
+def test_a_member_that_never_ran(member: Member, capsys: pytest.CaptureFixture[str]) -> None:
+    (member.state / SET).rmdir()
+    (member.state / "sets").rmdir()
+    member.state.rmdir()
+    assert member.frs("list", "--json") == ExitCode.OK
+    assert capsys.readouterr().out == "[]\n"
+    assert member.frs("discard", "x") == ExitCode.USAGE
+    assert not member.state.exists()
+
+
+def test_an_agent_that_does_not_answer(member: Member, capsys: pytest.CaptureFixture[str]) -> None:
+    """It holds its state: looking is allowed, changing is not."""
+    item_id = member.keep("a")
+    with StateLock(member.state), member.store():
+        assert member.frs("list") == ExitCode.OK
+        assert capsys.readouterr().out.startswith(item_id)
+        assert member.frs("show", item_id) == ExitCode.OK
+        for action in ("restore", "discard"):
+            assert member.frs(action, item_id) == ExitCode.UNREACHABLE
+            assert "in use" in capsys.readouterr().err
+    assert os.listdir(member.root) == []
+    assert member.frs("restore", item_id) == ExitCode.OK
+
+
+def test_while_it_works_no_agent_can_start(member: Member, monkeypatch: pytest.MonkeyPatch) -> None:
+    item_id = member.keep("a")
+    restore = KeptStore.restore
+
+    def meanwhile(store: KeptStore, *arguments: Any) -> str:
+        assert run_cli(["run", "--config", str(member.config)]) == ExitCode.FAILURE
+        return restore(store, *arguments)
+
+    monkeypatch.setattr(KeptStore, "restore", meanwhile)
+    assert member.frs("restore", item_id) == ExitCode.OK
+
+
+def test_a_root_that_is_gone(member: Member, begin: Callable[[], None], capsys: pytest.CaptureFixture[str]) -> None:
+    item_id = member.keep("a")
+    member.root.rmdir()
+    begin()
+    assert member.frs("restore", item_id) == ExitCode.USAGE
+    assert str(member.root) in capsys.readouterr().err
+    assert member.frs("show", item_id) == ExitCode.OK
+
+
+def test_several_sets(member: Member, capsys: pytest.CaptureFixture[str]) -> None:
+    other = TOPOLOGY.replace("11111111", "22222222").replace('"docs"', '"more"').replace("a = 2", "a = 3")
+    (member.folder / "topology.toml").write_text(TOPOLOGY + "\n" + other)
+    (member.folder / "more").mkdir()
+    (member.folder / "agent.toml").write_text(AGENT + '\n[[set]]\nname = "more"\nroot = "more"\n')
+    assert [local.name for local in load_agent_config(member.config).sets] == ["docs", "more"]
+    first = member.keep("a")
+    (member.folder / "lost").write_bytes(b"of more")
+    with member.store("sets/22222222-0000-4000-8000-000000000001") as store:
+        second = store.keep(str(member.folder / "lost"), tree_path="b", reason="lost")
+    assert member.frs("list", "--json") == ExitCode.OK
+    assert [(item["id"], item["set"]) for item in json.loads(capsys.readouterr().out)] == [
+        (second, "more"),
+        (first, "docs"),
+    ]
+    assert member.frs("restore", second) == ExitCode.OK
+    assert (member.folder / "more" / "b").read_bytes() == b"of more"
+
+
+def test_printable() -> None:
+    assert printable("plain ü € 'x'") == "plain ü € 'x'"
+    assert printable("a\u202eb") == "$'a\\xe2\\x80\\xaeb'"
+    assert printable("tab\t\\'") == "$'tab\\t\\\\\\''"
