@@ -144,11 +144,13 @@ class Examiner:
 
     def _visit_below(self, settler: Settler, tops: Iterable[str]) -> None:
         """Look at all that is, and all that should be, below some folders."""
-        folders: list[str] = []
+        folders: set[str] = set()
         stack = list(tops)
         while stack:
             path = stack.pop()
-            folders.append(path)
+            if path in folders:
+                continue
+            folders.add(path)
             try:
                 entries = read_folder(self._root, path)
             except OSError:

@@ -240,21 +240,25 @@ class Watches:
             node = node.parent
         return True
 
-    def _add(self, parent: Node, name: str, *, report: bool) -> None:
+    def _add(self, parent: Node, name: str, *, report: bool = False, deep: bool = False) -> None:
         """Watch a folder, then look what is in it already, and so on downwards.
 
-        `report` records what is found as created: it may have been before the watch was there.
+        `report` records what is found as created: it may have been before the watch was there. `deep` asks for
+        each folder to be examined whole: what was in it, and is no longer, went unseen. (For each, as any of
+        them may be renamed to elsewhere before that is done.)
         """
         fd = self._open_node(parent)
         if fd is None:
-            self._missed.setdefault((parent, name), False)
+            self._missed[parent, name] = self._missed.get((parent, name), False) or deep
             return
         try:
-            self._descend(fd, parent, name, report=report)
+            self._descend(fd, parent, name, report=report, deep=deep)
         finally:
             os.close(fd)
 
-    def _descend(self, parent_fd: int, parent: Node, name: str, *, report: bool) -> None:
+    def _descend(
+        self, parent_fd: int, parent: Node, name: str, *, report: bool = False, deep: bool = False
+    ) -> None:
         """_add() by descriptors all the way: no other folder can take a path in between."""
         open_folders: list[tuple[int, Node, str, list[str]]] = []
         try:
@@ -269,6 +273,8 @@ class Watches:
                         if node is None:
                             os.close(fd)
                             continue
+                        if deep:
+                            self._sink.record(above, each, why.FILE_CREATE, True, deep=True)
                         inside: list[str] = []
                         open_folders.append((fd, node, path, inside))
                         for entry_name, is_dir in self._entries(fd):

@@ -88,9 +88,7 @@ class WatchTree(Watches):
                 self._sink.rescan("overflow: the kernel dropped events", "")
         missed, self._missed = self._missed, {}
         for (parent, name), deep in missed.items():
-            self._add(parent, name, report=True)
-            if deep:
-                self._sink.record(parent, name, why.RENAME_NEW_NAME, True, deep=True)
+            self._add(parent, name, report=True, deep=deep)
         if self._missed:
             # A folder that is gone for good, most often; its node is out of the tree, then.
             self._doubt |= any(self._rooted(parent) for parent, _ in self._missed)
@@ -204,10 +202,9 @@ class WatchTree(Watches):
             if child is not None:
                 # The same: what was watched under the old name is not what moved here.
                 self._to_limbo(child)
-            self._descend(parent_fd, node, name, report=False)
+            self._descend(parent_fd, node, name, deep=True)
         finally:
             os.close(parent_fd)
-        self._sink.record(node, name, why.RENAME_NEW_NAME, True, deep=True)
 
     # -- all over again
 
@@ -243,7 +240,7 @@ class WatchTree(Watches):
             try:
                 for name, is_dir in list(self._entries(fd)):
                     if is_dir:
-                        self._descend(fd, self.root, name, report=False)
+                        self._descend(fd, self.root, name)
             finally:
                 os.close(fd)
         for node in list(self._nodes.values()):
