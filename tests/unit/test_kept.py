@@ -288,6 +288,7 @@ def test_discard(store: KeptStore, out: Path) -> None:
         for ask in (store.discard, store.get, store.show):
             with pytest.raises(UnknownItem):
                 ask(item_id)
+    assert Index(os.path.join(store.dir, "index")).read()[0] == {}
     store = again(store)
     assert store.list() == []
     assert sorted(os.listdir(store.dir)) == ["index", "lock"]
@@ -539,10 +540,14 @@ def test_what_has_no_entry_gets_one(store: KeptStore, out: Path) -> None:
     """As they were kept before there was an index; and as a damaged index leaves them."""
     kept = Path(store.dir)
     item_id = keep(store, out, "a", b"0")
+    store.close()
     (kept / "20200102T030405.123456-old\nname.part").write_bytes(b"1")
     (kept / "20200102T030405.123457-\udcff").mkdir()
     (kept / "alien").symlink_to("x")
-    assert {item.path for item in store.list()} == {"a", "old\nname.part", "\udcff", "alien"}
+    store = KeptStore(store.dir, QUOTA)
+    assert store.used_bytes > 4 * 512
+    (kept / "late").mkdir()
+    assert {item.path for item in store.list()} == {"a", "old\nname.part", "\udcff", "alien", "late"}
     store.close()
     with open(kept / "index", "r+b") as stream:
         lines = stream.read().splitlines(keepends=True)
@@ -552,7 +557,7 @@ def test_what_has_no_entry_gets_one(store: KeptStore, out: Path) -> None:
     for _ in range(2):
         store = KeptStore(store.dir, QUOTA)
         items = {item.path: item for item in store.list()}
-        assert items.keys() == {item_id, "old\nname.part", "\udcff", "alien"}
+        assert items.keys() == {item_id, "old\nname.part", "\udcff", "alien", "late"}
         assert Path(items[item_id].place).read_bytes() == b"0"
         assert Path(items["old\nname.part"].place).read_bytes() == b"1"
         store.close()
