@@ -24,6 +24,7 @@ from agent.engine.engine import Engine
 from agent.engine.inbound import Stage
 from agent.fileops import Event as FileEvent
 from agent.fileops import FileOps, ResolvedInstall, ResolvedStep
+from agent.kept import KeptStore
 from agent.localwatch import Excluded, LocalWatch
 from agent.log import get_logger
 from agent.wire import constants as c
@@ -64,6 +65,7 @@ class Replica:
         config: AgentConfig,
         local: LocalSet,
         counters: Counters,
+        kept: KeptStore,
         workers: Executor,
         send: Callable[[bytes, bytes, str], None],
     ) -> None:
@@ -72,6 +74,7 @@ class Replica:
         self.local = local
         self.name = local.name
         self.counters = counters
+        self._kept = kept
         self.workers = workers
         self._send = send
         self.log = get_logger("frs", set_name=self.name)
@@ -107,11 +110,10 @@ class Replica:
             str(self.local.root),
             str(self.local.state_dir),
             self.area,
+            self._kept,
             durable=self.config.fsync,
             compressions=_compressions(self.config.compression),
         )
-        for path in self.files.recovered:
-            self.log.warning("an install was cut short; what it had taken out of the tree is kept as %s", path)
         self.counters.add_set(self.name)
         self._cxtions = tuple(self._make_cxtions())
         self._keys = {cxtion.guid: cxtion.key for cxtion in self._cxtions}

@@ -79,10 +79,9 @@ class Service:
         config = self.config
         for local in config.sets:
             os.makedirs(local.state_dir, mode=0o700, exist_ok=True)
-            self.kept[local.member.guid] = KeptStore(
-                os.path.join(local.state_dir, KEPT_NAME), config.kept_quota_bytes, durable=config.fsync
-            )
-            replica = Replica(config, local, self.counters, self._workers, self._send)
+            kept = KeptStore(os.path.join(local.state_dir, KEPT_NAME), config.kept_quota_bytes, durable=config.fsync)
+            self.kept[local.member.guid] = kept
+            replica = Replica(config, local, self.counters, kept, self._workers, self._send)
             self.replicas[local.member.guid] = replica
             self._closers.append(replica.close)
             for connection in local.set.connections:

@@ -45,7 +45,9 @@ class Claims:
 
     def granted_on(self, token: Token, key: Key) -> bool:
         """True when nothing earlier stands in the way on this one key."""
-        exclusive = self._held[token][key]
+        exclusive = self._held[token].get(key)
+        if exclusive is None:
+            return True
         for other, other_exclusive in self._queues[key].items():
             if other == token:
                 return True
@@ -56,6 +58,23 @@ class Claims:
     def waiting_on(self, key: Key) -> list[Token]:
         """Every token that claims the key, in order of arrival."""
         return list(self._queues.get(key, ()))
+
+    def drop(self, token: Token, key: Key) -> list[Token]:
+        """Give up one claim; returns those that waited for it, in order of arrival."""
+        if self._held[token].pop(key, None) is None:
+            return []
+        queue = self._queues[key]
+        del queue[token]
+        if not queue:
+            del self._queues[key]
+        return list(queue)
+
+    def keep_only(self, token: Token, key: Key) -> list[Token]:
+        """Give up all claims but one; returns those that waited for them."""
+        freed: dict[Token, None] = {}
+        for other in [k for k in self._held[token] if k != key]:
+            freed.update(dict.fromkeys(self.drop(token, other)))
+        return list(freed)
 
     def release(self, token: Token) -> list[Token]:
         """Drop the token; returns those that shared a key with it, in order of arrival per key."""

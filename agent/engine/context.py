@@ -129,6 +129,8 @@ class Context:
         self.last_error: tuple[int, str] | None = None
         self.ours: set[bytes] = set()  # members that announced a compression only we have
         self.last_vsn = 0
+        self.behind: dict[bytes, list[tuple[int, bytes]]] = {}  # originator -> VSN, file GUID: see vvjoin
+        self.caught_up: set[bytes] = set()  # originators of `behind` whose version vector entry has moved
         self._replica_name = config.set_name.upper()
 
     # -- counters --
@@ -187,6 +189,8 @@ class Context:
         if vsn > self.vv.get(originator, 0):
             self.vv[originator] = vsn
             self.store.vv_set(originator, vsn)
+            if originator in self.behind:
+                self.caught_up.add(originator)
 
     # -- guids of the root --
 

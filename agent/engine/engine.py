@@ -5,7 +5,7 @@ that the specification makes responsible for it:
 
     joining    connection sessions (3.3.4.4.2-3.3.4.4.5, 3.3.4.6)
     outbound   the upstream role (3.3.4.1, 3.3.4.4.7, 3.3.4.4.9), vvjoin (3.3.4.4.4.1)
-    inbound    the downstream role (3.3.4.4.6, 3.3.4.4.8, 3.3.4.4.10, 3.3.4.4.11), installs
+    inbound    the downstream role (3.3.4.4.6), fetching (3.3.4.4.8, 3.3.4.4.11), installs, names, retire
     local      local change orders (3.1.1.10.1)
 """
 
@@ -30,11 +30,13 @@ from agent.engine.events import (
     Tick,
     WentOnline,
 )
+from agent.engine.fetching import Fetching
 from agent.engine.inbound import Inbound, Stage
 from agent.engine.installs import Installs
 from agent.engine.joining import NEVER, InboundSessions, OutboundSessions, Session
 from agent.engine.local import LocalChanges
 from agent.engine.outbound import Outbound
+from agent.engine.retire import Retire
 from agent.wire import constants as c
 from agent.wire.guid import ZERO_GUID, guid_text
 from agent.wire.packet import Packet
@@ -70,14 +72,16 @@ class Engine:
         self.in_sessions = InboundSessions(ctx, self._inbound_joined, self._inbound_unjoined)
         self.inbound = Inbound(ctx, self.in_sessions.sessions)
         self.local = LocalChanges(ctx, self.outbound)
-        self.installs = Installs(ctx, self.inbound, self.outbound, self.local)
+        self.fetching = Fetching(ctx, self.inbound)
+        self.retire = Retire(ctx, self.inbound, self.outbound, self.local)
+        self.installs = Installs(ctx, self.inbound, self.fetching, self.local, self.retire)
         self._trim_at = 0
         self._handlers: dict[type, Callable[[Any], None]] = {
             PacketReceived: self._packet,
             PartnerUnreachable: self._unreachable,
             LocalChange: self._local_change,
             FetchStored: self._fetch_stored,
-            FetchFailed: self.inbound.fetch_failed,
+            FetchFailed: self.fetching.fetch_failed,
             Installed: self.installs.installed,
             StageBlock: self.outbound.stage_block,
             StageRefused: self.outbound.stage_refused,
@@ -89,8 +93,8 @@ class Engine:
             c.CMD_JOINED: self.in_sessions.joined,
             c.CMD_VVJOIN_DONE: self._vvjoin_done,
             c.CMD_REMOTE_CO: self._remote_co,
-            c.CMD_RECEIVING_STAGE: self.inbound.receiving_stage,
-            c.CMD_RETRY_FETCH: lambda _, packet: self.inbound.retry_fetch(packet),
+            c.CMD_RECEIVING_STAGE: self.fetching.receiving_stage,
+            c.CMD_RETRY_FETCH: lambda _, packet: self.fetching.retry_fetch(packet),
             c.CMD_ABORT_FETCH: self._abort_fetch,
             c.CMD_NEED_JOIN: lambda session, _: self.out_sessions.need_join(session),
             c.CMD_SEND_STAGE: self.outbound.send_stage,
@@ -105,6 +109,8 @@ class Engine:
         out: list[Action] = []
         self.ctx.out = out
         self._handlers[type(event)](event)
+        while self.inbound.unblocked:
+            self.installs.advance(self.inbound.unblocked.pop(0))
         if not isinstance(event, FetchStored | StageBlock):
             self.outbound.pump_all()
         return out
@@ -172,7 +178,7 @@ class Engine:
             self.inbound.switch(entry)
             self.installs.advance(entry)
             return
-        self.installs.finish(entry, None, aborted=True)
+        self.retire.finish(entry, None, aborted=True)
 
     def _vvjoin_done(self, session: Session, packet: Packet) -> None:
         self.in_sessions.vvjoin_done(session)
@@ -232,7 +238,7 @@ class Engine:
                 self.installs.advance(entry)
 
     def _fetch_stored(self, event: FetchStored) -> None:
-        entry = self.inbound.stored(event)
+        entry = self.fetching.stored(event)
         if entry is not None:
             self.installs.advance(entry)
 
@@ -242,7 +248,7 @@ class Engine:
         self.out_sessions.tick()
         for entry in self.inbound.due():
             if entry.attempts >= 3:
-                self.installs.pass_on_behind(entry)
+                self.retire.pass_on_behind(entry)
             entry.judged = False
             self.installs.advance(entry)
         if ctx.now >= self._trim_at:
@@ -258,7 +264,7 @@ class Engine:
         for entry in self.inbound.restore():
             entry.staged = entry.co.change_order_guid in event.stages
             if entry.stage >= Stage.FINISHED:
-                self.installs.retire(entry)
+                self.retire.retire(entry)
             elif entry.staged:
                 entry.stage = Stage.FETCHED
         for entry in sorted(self.inbound.entries.values(), key=lambda e: e.arrival):

@@ -226,12 +226,51 @@ class InstallStep(enum.Enum):
     RENAME = "rename"  # from (old_parent, old_name) to (parent, name)
     CONTENT = "content"  # put the staging file's content at (parent, name)
     DELETE = "delete"  # remove (parent, name)
-    VACATE = "vacate"  # move what the IDTable knows at (parent, name) to (parent, old_name)
+    VACATE = "vacate"  # move what the IDTable knows at (parent, name) to (old_parent, old_name)
+
+
+class KeepReason(enum.Enum):
+    """Why something that leaves the tree has to be kept."""
+
+    UPDATED = "updated elsewhere at the same time"
+    DELETED = "deleted elsewhere while it was changed here"
+    NAME = "another file of the same name was changed later"
+    IN_THE_WAY = "in the way of the initial sync"
+
+
+@dataclass(frozen=True, slots=True)
+class Edition:
+    """One version of a file, for people to tell apart: times are FILETIMEs, `size` bytes, `parent_guid` its folder."""
+
+    file_guid: bytes
+    parent_guid: bytes
+    name: str
+    version: int
+    event_time: int
+    size: int
+    md5: bytes
+    originator_guid: bytes
+    originator_vsn: int
+    deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """What a step takes out of the tree is to be kept: why, what it is (None when the IDTable does not know it), and
+    what takes its place."""
+
+    reason: KeepReason
+    loser: Edition | None
+    winner: Edition
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step with everything resolved; `expected` is what the IDTable says is at the place it works on."""
+    """A step with everything resolved; `expected` is what the IDTable says is at the place it works on.
+
+    With `keep`, what the step replaces or removes is not deleted but kept. With `aside` (only while this member is
+    seeded) whatever else is at the name, a folder with all that is in it too, is first moved to what is kept.
+    """
 
     step: InstallStep
     parent_guid: bytes
@@ -240,6 +279,8 @@ class Step:
     old_parent_guid: bytes = b""
     old_name: str = ""
     file_guid: bytes = b""
+    keep: Keep | None = None
+    aside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +292,6 @@ class Install:
     is_dir: bool
     steps: tuple[Step, ...]
     md5: bytes
-    keep_displaced: bool = False
 
 
 @dataclass(frozen=True, slots=True)

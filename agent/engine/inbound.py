@@ -1,29 +1,29 @@
-"""The downstream role: taking change orders in and fetching staging files ([MS-FRS1] 3.3.4.4.6, 3.3.4.4.8).
+"""The downstream role: taking change orders in ([MS-FRS1] 3.3.4.4.6).
 
 Every change order that is neither dampened nor a duplicate becomes an Entry, is written to the inbound log, and is
-moved on by `advance`: judged (is it still news? does it lose a conflict?), its staging file fetched, then, once
-nothing that arrived earlier stands in its way (see claims), installed (see installs) and retired.
+moved on by `advance`: judged (is it still news? does it lose a conflict?), its staging file fetched (see fetching),
+then, once nothing that arrived earlier stands in its way (see claims), installed (see installs) and retired.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from agent.engine import flags as fl
 from agent.engine.claims import Claims
 from agent.engine.claims import Key as ClaimKey
 from agent.engine.context import Context
-from agent.engine.events import FetchFailed, FetchStored, Outcome, StoreBlock
-from agent.engine.joining import Session
+from agent.engine.events import Outcome
+from agent.engine.joining import JoinState, Session
 from agent.engine.order import Key, RetireOrder
+from agent.engine.records import MARKS, mark, mark_of
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder, CoExtension2
 from agent.wire.guid import guid_text
 from agent.wire.packet import Gvsn, Packet
-from idtable.records import InlogRow
-
-MAX_STAGE_SIZE = 1 << 46
+from idtable.records import IDRecord, InlogRow
 
 
 class Stage(enum.IntEnum):
@@ -34,7 +34,8 @@ class Stage(enum.IntEnum):
     FETCHED = 2
     INSTALLING = 3
     FINISHED = 4  # done here; waits for an earlier change before it is passed on
-    PASSED_ON = 5  # as FINISHED, and already passed on with CO_FLAG_SKIP_VV_UPDATE
+    PASSED_ON = 5  # as FINISHED, and there is nothing (more) to pass on
+    PASSED_EARLY = 6  # as FINISHED, and passed on with CO_FLAG_SKIP_VV_UPDATE: once more when its turn has come
 
 
 @dataclass(slots=True)
@@ -61,6 +62,7 @@ class Entry:
     first_try: int = 0
     arrival: int = 0
     retry_fetch: bool = False
+    outdid: int = -1  # the highest version number that it beat by its event time alone (see reconcile)
 
     @property
     def is_delete(self) -> bool:
@@ -100,6 +102,10 @@ class Inbound:
         self.order = RetireOrder()
         self.pending_names: dict[bytes, tuple[bytes, str]] = {}
         self.waiting: set[Key] = set()
+        self._line: dict[bytes, tuple[int, set[int]]] = {}  # file GUID -> mark of its version here, see descends()
+        self.on_known: Callable[[Key], None] = lambda key: None  # a change that came in order is known already
+        self.unblocked: list[Entry] = []  # entries that may go on now
+        self._orphans: dict[bytes, dict[Key, None]] = {}  # folder that is missing -> what waits for it
         self._arrival = 0
 
     # -- arrival --
@@ -138,8 +144,7 @@ class Inbound:
             self.dampen(session, co)
             if ordered:
                 self.order.arrive(session.cxtion.guid, key)
-                for passed in self.order.finish(key):
-                    ctx.set_vv(passed.originator, passed.vsn)
+                self.on_known(key)
             return None
         self._arrival += 1
         entry = Entry(
@@ -160,10 +165,10 @@ class Inbound:
                 self._rename_co(entry, co)
             entry.co.partner_ack_seq_number = co.partner_ack_seq_number
             entry.co.sequence_number = co.sequence_number
-            if entry.stage in (Stage.FINISHED, Stage.PASSED_ON):
+            if entry.stage >= Stage.FINISHED:
                 self.dampen(session, co)
             return entry
-        if entry.stage in (Stage.FINISHED, Stage.PASSED_ON):
+        if entry.stage >= Stage.FINISHED:
             self.dampen(session, co)
             return None
         entry.alternates = [a for a in entry.alternates if a[0] != guid] + [(guid, co)]
@@ -312,124 +317,37 @@ class Inbound:
         packet.co_extension_2 = CoExtension2(checksum=bytes(16), retry_count=0, first_try_time=ctx.now)
         ctx.send(session.cxtion, packet)
 
-    # -- fetching --
-
-    def fetch(self, entry: Entry) -> None:
-        """Ask for the staging file from its beginning (3.3.4.4.6.1); without a session, later."""
-        session = self.sessions[entry.cxtion]
-        if not session.joined:
-            self.switch(entry)
-            session = self.sessions[entry.cxtion]
-            if not session.joined:
-                return
-        entry.stage = Stage.FETCHING
-        entry.received = entry.requested = entry.stage_size = 0
-        entry.early.clear()
-        self._request(session, entry)
-
-    def _request(self, session: Session, entry: Entry) -> None:
-        ctx = self.ctx
-        co = entry.co
-        flags = fl.request(
-            initial=entry.initial,
-            is_dir=entry.is_dir,
-            rename=entry.is_rename,
-            new=entry.is_new,
-            compressed=entry.compressed,
-        )
-        if entry.retry_fetch:
-            flags |= c.CO_FLAG_RETRY
-        packet = session.packet(ctx, c.CMD_SEND_STAGE)
-        packet.block_size = 0
-        packet.file_size = entry.stage_size
-        packet.file_offset = entry.requested
-        packet.co_guid = co.change_order_guid
-        packet.co_sequence_number = 0
-        packet.remote_co = co.replace(
-            sequence_number=1,
-            flags=flags,
-            iflags=0,
-            state=fl.STATE_REQUEST_INITIAL if entry.initial else fl.STATE_REQUEST_NORMAL,
-            file_offset=0,
-        )
-        known = bytes(16) if entry.is_new else entry.checksum
-        packet.co_extension_2 = CoExtension2(checksum=known, retry_count=entry.attempts, first_try_time=ctx.now)
-        ctx.count_both(session.cxtion, "Fetch Requests Sent")
-        ctx.send(session.cxtion, packet)
-        entry.requested += c.MAX_BLOCK
-
-    def receiving_stage(self, session: Session, packet: Packet) -> None:
-        """CMD_RECEIVING_STAGE: take the block in its order and ask for the next (3.3.4.4.8)."""
-        ctx = self.ctx
-        entry = self.entry_of(packet.co_guid)
-        if entry is None or entry.stage is not Stage.FETCHING or entry.cxtion != session.cxtion.guid:
-            return
-        data = packet.block or b""
-        size, offset = packet.file_size or 0, packet.file_offset or 0
-        ctx.count_both(session.cxtion, "Fetch Blocks Received")
-        ctx.count_both(session.cxtion, "Fetch Blocks Received in Bytes", len(data))
-        if entry.received < offset < entry.requested and len(data) <= c.MAX_BLOCK:
-            entry.early[offset] = (data, size)  # the partner reads blocks asked for together in any order
-            return
-        while offset == entry.received:
-            if not self._take_block(session, entry, offset, data, size):
-                return
-            offset = entry.received
-            data, size = entry.early.pop(offset, (b"", size))
-            if not data:
-                return
-
-    def _take_block(self, session: Session, entry: Entry, offset: int, data: bytes | memoryview, size: int) -> bool:
-        """The next block in order; False when it is not what it should be, or was the last."""
-        ctx = self.ctx
-        wanted = min(c.MAX_BLOCK, size - offset)
-        changed = entry.stage_size not in (0, size)
-        if len(data) != wanted or changed or size > MAX_STAGE_SIZE or size < 0x400:
-            self.retry(entry, Outcome.STAGE_DAMAGED, f"a block of {len(data)} bytes at {offset} of {size}")
-            return False
-        entry.stage_size = size
-        entry.received += len(data)
-        last = entry.received >= size
-        ctx.out.append(StoreBlock(entry.co.change_order_guid, offset, data, last, size, entry.checksum, entry.is_dir))
-        if last:
-            return False
-        ahead = ctx.limits.fetch_window if session.cxtion.partner.guid in ctx.ours else 1
-        while entry.requested < size and entry.requested - entry.received < ahead * c.MAX_BLOCK:
-            self._request(session, entry)
-        return True
-
-    def stored(self, event: FetchStored) -> Entry | None:
-        """A block is on disk. Returns the entry when its staging file is complete and verified."""
-        entry = self.entry_of(event.co_guid)
-        if entry is None or not event.complete or entry.stage is not Stage.FETCHING:
-            return None
-        entry.stage = Stage.FETCHED
-        entry.staged = True
-        self.ctx.count("Staging Files Fetched")
-        self.ctx.count("Bytes of Staging Fetched", entry.stage_size)
-        return entry
-
-    def fetch_failed(self, event: FetchFailed) -> None:
-        """The staging file could not be stored, or was not what was announced: fetch it again later."""
-        entry = self.entry_of(event.co_guid)
-        if entry is not None and entry.stage is Stage.FETCHING:
-            self.retry(entry, event.outcome, event.error)
-
-    def retry_fetch(self, packet: Packet) -> None:
-        """CMD_RETRY_FETCH: ask again after five seconds (3.3.4.4.11)."""
-        entry = self.entry_of(packet.co_guid)
-        if entry is None or entry.stage is not Stage.FETCHING:
-            return
-        entry.retry_fetch = True
-        entry.stage = Stage.QUEUED
-        entry.retry_at = self.ctx.now + self.ctx.limits.retry_fetch_delay
-        self.waiting.add(entry.key)
-        self.ctx.count_co("Retried at Fetch", False)
+    # -- finding --
 
     def entry_of(self, co_guid: bytes | None) -> Entry | None:
         """The entry of this change order GUID."""
         key = self.by_co.get(co_guid or b"")
         return None if key is None else self.entries.get(key)
+
+    def descends(self, co: ChangeOrder, record: IDRecord) -> bool:
+        """The change was made by somebody who knew the record's version, or a change made from it (see records)."""
+        base = co.ack_version & MARKS
+        here = mark_of(record)
+        seen, line = self._line.get(co.file_guid, (0, set[int]()))
+        return base == here or (base != 0 and seen == here and base in line)
+
+    def passed_over(self, co: ChangeOrder, record: IDRecord | None) -> None:
+        """A version that is never installed here: if it was made from the one that is, what is made from it is, too."""
+        if record is None or record.deleted or not self.descends(co, record):
+            return
+        here = mark_of(record)
+        if self._line.get(co.file_guid, (0,))[0] != here:
+            self._line[co.file_guid] = (here, set())
+        self._line[co.file_guid][1].add(mark(co.originator_guid, co.frs_vsn))
+
+    def pending_for(self, file_guid: bytes, but: Key | None = None) -> bool:
+        """A change order of that file (other than `but`) is in the inbound log and not finished."""
+        tokens = self.claims.waiting_on(("g", file_guid))
+        return any(t[0] == file_guid and t != but for t in tokens)  # type: ignore[index]
+
+    def joining_anew(self) -> bool:
+        """Some upstream partner is still sending all that it has."""
+        return any(s.state is JoinState.VVJOIN for s in self.sessions.values())
 
     # -- retrying --
 
@@ -446,6 +364,8 @@ class Inbound:
             ctx.count_co("Retried at Fetch" if fetching else "Retried at Install", False)
         ctx.count_co("Retried", False)
         self.waiting.add(entry.key)
+        # What it waits for may be among those that wait for it: it keeps its turn for its own file only.
+        self._unblock(self.claims.keep_only(entry.key, ("g", entry.co.file_guid)))
         text = f"{entry.co.file_name!r}: {why.value}{': ' + detail if detail else ''}"
         if why in (Outcome.NO_SPACE, Outcome.FAILED):
             ctx.report("error", f"{text}; tried again in {delay // 10_000_000} s")
@@ -458,6 +378,30 @@ class Inbound:
         return (
             entry.attempts > limits.max_retries or self.ctx.now - entry.first_try > limits.max_retry_time
         ) and entry.waits_for is not Outcome.NO_SPACE
+
+    def orphaned(self, entry: Entry, parent: bytes) -> None:
+        """The entry's folder is not here: nothing that goes there may hold up the change order that brings it."""
+        for token in self.claims.waiting_on(("g", parent)):
+            if token[0] != parent:  # type: ignore[index]  # else a change order of the folder itself
+                self._unblock(self.claims.drop(token, ("g", parent)))
+        self._orphans.setdefault(parent, {})[entry.key] = None
+
+    def _unblock(self, tokens: Iterable[object]) -> None:
+        for token in tokens:
+            other = self.entries.get(token)  # type: ignore[call-overload]
+            if other is not None and other not in self.unblocked:
+                self.unblocked.append(other)
+
+    def wake_orphans(self, parent: bytes) -> list[Entry]:
+        """What waited for that folder, in order of arrival."""
+        woken = []
+        for key in self._orphans.pop(parent, ()):
+            entry = self.entries.get(key)
+            if entry is not None and entry.stage in (Stage.QUEUED, Stage.FETCHED):
+                entry.retry_at = 0
+                self.waiting.discard(key)
+                woken.append(entry)
+        return woken
 
     def due(self) -> list[Entry]:
         """The waiting entries whose time has come, oldest first."""

@@ -6,6 +6,7 @@ from agent.engine import flags as fl
 from agent.engine.context import Context, facts_of, with_facts
 from agent.engine.events import ChangeKind, DropStage, Examine, LocalChange
 from agent.engine.outbound import Outbound
+from agent.engine.records import mark_of, with_base
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder
 from idtable.records import IDRecord
@@ -39,7 +40,7 @@ class LocalChanges:
         if event.kind is ChangeKind.DELETE:
             if record is None or not live:
                 return False
-            self.issue_delete(record, event)
+            self._delete(record, event)
             return True
         parent = ctx.store.get(event.parent_guid)
         root = event.parent_guid == ctx.config.root_guid
@@ -50,13 +51,28 @@ class LocalChanges:
         if other is not None and other.file_guid != event.file_guid:
             ctx.out.append(Examine(event.parent_guid, event.name))
             return False
+        stale = event.kind is ChangeKind.CREATE if live else event.kind is not ChangeKind.CREATE
+        if stale or self._below(event.parent_guid, event.file_guid):
+            # The IDTable has moved on since the tree was looked at: look again.
+            ctx.out.append(Examine(event.parent_guid, event.name))
+            return False
         if record is None or not live:
             self._create(event, record)
             return True
-        if event.kind is ChangeKind.CREATE:
-            ctx.out.append(Examine(event.parent_guid, event.name))
-            return False
         return self._update(event, record)
+
+    def _below(self, folder: bytes, guid: bytes) -> bool:
+        """The folder is, as the IDTable has it, the one of that GUID or below it."""
+        seen: set[bytes] = set()
+        while folder != self.ctx.config.root_guid and folder not in seen:
+            if folder == guid:
+                return True
+            seen.add(folder)
+            record = self.ctx.store.get(folder)
+            if record is None:
+                return False
+            folder = record.parent_guid
+        return False
 
     def _create(self, event: LocalChange, tombstone: IDRecord | None) -> None:
         record = IDRecord(
@@ -81,13 +97,14 @@ class LocalChanges:
             content_cmd=(event.reasons & _CONTENT_REASONS) or c.REASON_FILE_CREATE,
             location_cmd=fl.location(c.CO_LOCATION_CREATE, event.is_dir),
             old_parent=event.parent_guid,
+            base=mark_of(tombstone),
         )
 
     def _update(self, event: LocalChange, record: IDRecord) -> bool:
         moved = record.parent_guid != event.parent_guid
         renamed = moved or record.name != event.name
         facts = event.facts
-        plain_rename = event.kind is ChangeKind.RENAME and not event.staged
+        plain_rename = event.kind is ChangeKind.RENAME and event.md5 == bytes(16)
         md5 = record.md5 if plain_rename else event.md5
         changed = md5 != record.md5 or (not plain_rename and event.attributes != record.attributes)
         if not changed and facts is not None and not plain_rename:
@@ -101,7 +118,7 @@ class LocalChanges:
             if event.staged:
                 self.ctx.count("Change Orders Evaporated")
             return False
-        old_parent = record.parent_guid
+        old_parent, base = record.parent_guid, mark_of(record)
         record.parent_guid, record.name = event.parent_guid, event.name
         record.md5 = md5
         record.version += 1
@@ -128,20 +145,26 @@ class LocalChanges:
             content_cmd=reasons,
             location_cmd=fl.location(command, event.is_dir),
             old_parent=old_parent,
+            base=base,
         )
         return True
 
-    def issue_delete(self, record: IDRecord, event: LocalChange | None = None) -> None:
+    def _delete(self, record: IDRecord, event: LocalChange) -> None:
         """The file or folder is gone: a tombstone and a change order (3.3.4.1.2, 3.3.4.1.5)."""
-        ctx = self.ctx
-        time = event.event_time if event is not None else ctx.now
+        base = mark_of(record)
+        self._bury(record, event.event_time)
+        self._issue_delete(record, event, base=base)
+
+    def _bury(self, record: IDRecord, event_time: int) -> None:
         record.deleted = True
-        record.deleted_time = ctx.now
+        record.deleted_time = self.ctx.now
         record.version += 1
-        record.event_time = max(time, record.event_time + 1)
+        record.event_time = max(event_time, record.event_time + 1)
         record.md5 = bytes(16)
         record.dev = record.ino = record.btime_ns = record.mtime_ns = record.ctime_ns = None
         record.fsize = record.mode = record.uid = record.gid = None
+
+    def _issue_delete(self, record: IDRecord, event: LocalChange | None, *, base: int) -> None:
         self._issue(
             record,
             event,
@@ -149,36 +172,41 @@ class LocalChanges:
             content_cmd=0,
             location_cmd=fl.location(c.CO_LOCATION_DELETE, record.is_dir),
             old_parent=record.parent_guid,
+            base=base,
         )
 
-    def issue_rename(self, record: IDRecord, parent_guid: bytes, name: str) -> None:
-        """Announce a rename that this member made itself (a morphed name)."""
-        moved = record.parent_guid != parent_guid
-        old_parent = record.parent_guid
-        record.parent_guid, record.name = parent_guid, name
+    def issue_resolution(self, record: IDRecord, *, base: int) -> None:
+        """Announce where a file or folder is now, after a conflict with another moved it: newer by the smallest step,
+        so that the same decision made elsewhere is the same version, and any change of a user is newer."""
         record.version += 1
-        record.event_time = max(self.ctx.now, record.event_time + 1)
-        command = c.CO_LOCATION_MOVEDIR if moved else c.CO_LOCATION_NO_CMD
-        self._issue(
-            record,
-            None,
-            flags=fl.local_renamed(compressed=False, moved=moved),
-            content_cmd=c.REASON_RENAME_NEW_NAME,
-            location_cmd=fl.location(command, record.is_dir),
-            old_parent=old_parent,
-        )
+        record.event_time += 1
+        self._issue_place(record, base)
 
-    def reannounce(self, record: IDRecord, *, after: int, above: int) -> None:
-        """Announce a file or folder once more, as newer than what others believe of it."""
+    def issue_removal(self, record: IDRecord) -> None:
+        """Announce that a file lost its name to another. It bears no mark of descent, so whoever made its last
+        version keeps it."""
+        self._bury(record, record.event_time + 1)
+        self._issue_delete(record, None, base=0)
+
+    def reannounce(self, record: IDRecord, *, above: int) -> None:
+        """Announce a version once more with a number above another one's, which it beat (see reconcile)."""
+        base = mark_of(record)
         record.version = max(record.version, above) + 1
-        record.event_time = max(self.ctx.now, record.event_time + 1, after + 1)
+        if record.deleted:
+            self._issue_delete(record, None, base=base)
+        else:
+            self._issue_place(record, base)
+
+    def _issue_place(self, record: IDRecord, base: int) -> None:
+        """A renaming says where a file is, and its content need not be fetched by whoever has it."""
         self._issue(
             record,
             None,
-            flags=fl.local_created(is_dir=record.is_dir, has_content=bool(record.fsize), compressed=False),
-            content_cmd=c.REASON_FILE_CREATE,
-            location_cmd=fl.location(c.CO_LOCATION_CREATE, record.is_dir),
+            flags=fl.local_renamed(compressed=False, moved=False),
+            content_cmd=c.REASON_RENAME_NEW_NAME,
+            location_cmd=fl.location(c.CO_LOCATION_NO_CMD, record.is_dir),
             old_parent=record.parent_guid,
+            base=base,
         )
 
     def _issue(
@@ -190,11 +218,12 @@ class LocalChanges:
         content_cmd: int,
         location_cmd: int,
         old_parent: bytes,
+        base: int,
     ) -> None:
         ctx = self.ctx
         vsn = ctx.next_vsn()
         record.originator_guid, record.originator_vsn = ctx.config.originator_guid, vsn
-        record.flags = 0
+        record.flags = with_base(0, base)
         ctx.store.put(record)
         ctx.set_vv(ctx.config.originator_guid, vsn)
         staged = event is not None and event.staged
@@ -214,6 +243,7 @@ class LocalChanges:
             change_order_guid=guid,
             originator_guid=ctx.config.originator_guid,
             file_guid=record.file_guid,
+            ack_version=base,
             old_parent_guid=old_parent,
             new_parent_guid=record.parent_guid,
             event_time=record.event_time,

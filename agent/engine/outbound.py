@@ -14,7 +14,7 @@ from agent.engine import flags as fl
 from agent.engine.context import Context
 from agent.engine.events import DropStage, Examine, ReadStage, StageBlock, StageRefused
 from agent.engine.joining import NEVER, JoinState, Session
-from agent.engine.vvjoin import vvjoin_change_orders
+from agent.engine.vvjoin import caught_up, vvjoin_change_orders
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder, CoExtension2, CoExtWin2k
 from agent.wire.packet import Packet
@@ -34,6 +34,7 @@ class Flow:
     vvjoin_seq: int = 0
     vvjoin_unacked: dict[int, bytes] = field(default_factory=dict)
     resume_at: int = 0
+    early: dict[bytes, int] = field(default_factory=dict)  # change orders sent with CO_FLAG_SKIP_VV_UPDATE
 
 
 class Outbound:
@@ -91,6 +92,7 @@ class Outbound:
         ctx = self.ctx
         flow = self.flows[session.cxtion.guid]
         flow.unacked.clear()
+        flow.early.clear()
         flow.vvjoin_unacked.clear()
         flow.vvjoin = None
         flow.leading = flow.trailing
@@ -120,6 +122,7 @@ class Outbound:
         """The session is over: what is unacknowledged is sent again in the next one."""
         flow = self.flows[session.cxtion.guid]
         flow.unacked.clear()
+        flow.early.clear()
         flow.vvjoin_unacked.clear()
         flow.vvjoin = None
         flow.leading = flow.trailing
@@ -128,6 +131,9 @@ class Outbound:
 
     def pump_all(self) -> None:
         """Send on every joined connection as far as its window allows."""
+        if self.ctx.caught_up:
+            for co, checksum in caught_up(self.ctx):
+                self.append(co, checksum, b"", staged=False)
         for flow in self.flows.values():
             if flow.session.joined:
                 self.pump(flow)
@@ -178,6 +184,8 @@ class Outbound:
                 if self._skip(flow, row):
                     continue
                 flow.unacked[row.seq] = row.co_guid
+                if row.flags & c.CO_FLAG_SKIP_VV_UPDATE:
+                    flow.early[row.co_guid] = row.seq
                 self._send(flow, ChangeOrder.decode(row.co), CoExtension2.decode(row.ext).checksum, row.seq)
         self._advance(flow)
 
@@ -241,6 +249,9 @@ class Outbound:
             seq = next((number for number, guid in flow.unacked.items() if guid == co_guid), 0)
         if seq:
             del flow.unacked[seq]
+            early = flow.early.pop(co_guid, 0)
+            if early < seq:  # sent before, marked CO_FLAG_SKIP_VV_UPDATE: one answer stands for both
+                flow.unacked.pop(early, None)
             self._advance(flow)
         self.pump(flow)
 

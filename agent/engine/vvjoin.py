@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from agent.engine import flags as fl
 from agent.engine.context import Context
+from agent.engine.records import ASIDE, base_of
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder
 from idtable.records import IDRecord
@@ -24,8 +25,8 @@ def vvjoin_change_orders(ctx: Context, partner_vv: Mapping[bytes, int]) -> Itera
     early: set[bytes] = set()
     for guid in ctx.store.iter_vvjoin(partner_vv):
         record = ctx.store.get(guid)
-        if record is None or guid == ctx.config.root_guid:
-            continue
+        if record is None or guid == ctx.config.root_guid or record.flags & ASIDE:
+            continue  # what stands aside has a change order of its own on its way
         if not record.deleted:
             for ancestor in _unknown_ancestors(ctx, record, partner_vv, early):
                 early.add(ancestor.file_guid)
@@ -63,11 +64,29 @@ def vvjoin_guid(record: IDRecord) -> bytes:
     return hashlib.md5(seed, usedforsecurity=False).digest()
 
 
+def caught_up(ctx: Context) -> Iterator[Item]:
+    """What went out in a VVJoin marked CO_FLAG_SKIP_VV_UPDATE, because an earlier change was not finished here, and is
+    no longer ahead of the version vector: once more, so that the partners' version vectors may follow."""
+    for originator in sorted(ctx.caught_up):
+        waiting = ctx.behind.pop(originator, [])
+        reached = ctx.vv.get(originator, 0)
+        later = [item for item in waiting if item[0] > reached]
+        if later:
+            ctx.behind[originator] = later
+        for vsn, guid in sorted(set(waiting).difference(later)):
+            record = ctx.store.get(guid)
+            if record is not None and (record.originator_guid, record.originator_vsn) == (originator, vsn):
+                co = _change_order(ctx, record, 0)
+                yield co.replace(flags=co.flags & ~c.CO_FLAG_VVJOIN_TO_ORIG), record.md5
+    ctx.caught_up.clear()
+
+
 def _change_order(ctx: Context, record: IDRecord, extra: int) -> ChangeOrder:
     if record.originator_vsn > ctx.vv.get(record.originator_guid, 0):
         # Carried out here while an earlier change of that originator is not: the partner must not believe
         # that it has everything up to this one either (3.1.1.10.5).
         extra = c.CO_FLAG_SKIP_VV_UPDATE
+        ctx.behind.setdefault(record.originator_guid, []).append((record.originator_vsn, record.file_guid))
     flags = fl.VVJOIN | extra
     if record.deleted:
         command, content = c.CO_LOCATION_DELETE, 0
@@ -84,6 +103,7 @@ def _change_order(ctx: Context, record: IDRecord, extra: int) -> ChangeOrder:
         change_order_guid=vvjoin_guid(record),
         originator_guid=record.originator_guid,
         file_guid=record.file_guid,
+        ack_version=base_of(record),
         old_parent_guid=record.parent_guid,
         new_parent_guid=record.parent_guid,
         event_time=record.event_time,

@@ -1,0 +1,153 @@
+"""Who gets a name, and where a folder may go ([MS-FRS1] 1.3, 3.3.4.4.6): conflicts between different files.
+
+What is decided here is decided alike wherever the same two meet, and is announced as a change of the loser: its version
+number and event time grow by one, so that the same decision made by several members is the same state, and whatever a
+user does next is newer. Until then no two records of the IDTable share a name.
+
+    file and file      the later one keeps the name; the other is removed, and kept
+    folder and folder  the one changed last gets the morphed name
+    file and folder    the file gets the morphed name
+    a circle           of the folders that would lie within each other, the one ranked lowest moves to the root
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from agent.engine.context import Context, facts_of
+from agent.engine.events import Edition, InstallStep, Keep, KeepReason, Outcome, Step
+from agent.engine.inbound import Entry, Inbound
+from agent.engine.reconcile import change_order_wins, morphed_name
+from agent.engine.records import edition_in, edition_of, offered, version_of
+from idtable.records import IDRecord
+
+
+class Place(enum.Enum):
+    """What comes of an entry that wants a name."""
+
+    TAKE = "take"  # it gets `parent` and `name`, once `steps` are done
+    WAIT = "wait"
+    LOSE = "lose"  # the name belongs to `winner`
+    CLEAR = "clear"  # `steps` first, alone; then it is looked at again
+
+
+@dataclass(slots=True)
+class Verdict:
+    """The place of an entry. `vacated` (file GUID, parent, name, announce) and `removed` (file GUID) are what `steps`
+    do to others."""
+
+    place: Place
+    parent: bytes = b""
+    name: str = ""
+    steps: list[Step] = field(default_factory=list)
+    vacated: tuple[bytes, bytes, str, bool] | None = None
+    removed: bytes | None = None
+    winner: Edition | None = None
+
+
+class Names:
+    """Settles places for entries that are about to be installed."""
+
+    def __init__(self, ctx: Context, inbound: Inbound) -> None:
+        self.ctx = ctx
+        self.inbound = inbound
+
+    def settle(self, entry: Entry) -> Verdict:
+        """The place of the entry's file or folder."""
+        verdict = self._folder(entry)
+        if verdict.place is not Place.TAKE:
+            return verdict
+        return self._name(entry, verdict)
+
+    # -- the folder --
+
+    def _folder(self, entry: Entry) -> Verdict:
+        """The parent folder must be installed first, and must not be below what is moved into it."""
+        ctx, root = self.ctx, self.ctx.config.root_guid
+        parent, name = entry.co.new_parent_guid, entry.co.file_name
+        guid, above = parent, list[IDRecord]()
+        while guid != root:
+            folder = ctx.store.get(guid)
+            if folder is None or folder.deleted or not folder.is_dir or len(above) > 10_000:
+                self.inbound.orphaned(entry, parent)
+                self.inbound.retry(entry, Outcome.PARENT_MISSING, "its folder has not arrived")
+                return Verdict(Place.WAIT)
+            if guid == entry.co.file_guid:
+                return self._circle(entry, above)
+            above.append(folder)
+            guid = folder.parent_guid
+        return Verdict(Place.TAKE, parent, name)
+
+    def _circle(self, entry: Entry, above: list[IDRecord]) -> Verdict:
+        """The folder would be moved below itself: another member moved one of `above` at the same time."""
+        root = self.ctx.config.root_guid
+        lowest = min(above, key=lambda r: version_of(r).rank)
+        moving = self.inbound.pending_for(lowest.file_guid, but=entry.key)
+        if not moving and entry.attempts < self.ctx.limits.name_grace:
+            self.inbound.retry(entry, Outcome.PARENT_MISSING, "it would be moved into itself")
+            return Verdict(Place.WAIT)
+        if not moving and offered(entry.co).rank < version_of(lowest).rank:
+            name = morphed_name(entry.co.file_name, entry.co.file_guid)
+            return Verdict(Place.TAKE, root, name)
+        return self._vacate(Verdict(Place.CLEAR), lowest, root, announce=not moving)
+
+    # -- the name --
+
+    def _name(self, entry: Entry, verdict: Verdict) -> Verdict:
+        ctx, co = self.ctx, entry.co
+        parent, name = verdict.parent, verdict.name
+        other = ctx.store.by_name(parent, name)
+        if other is None or other.file_guid == co.file_guid:
+            return verdict
+        if self.inbound.pending_for(other.file_guid, but=entry.key):
+            # Its own change order, which waits behind this one, moves or removes it: let it step aside.
+            return self._vacate(verdict, other, other.parent_guid, announce=False)
+        if entry.attempts < ctx.limits.name_grace:
+            self.inbound.retry(entry, Outcome.NAME_TAKEN, "the name is still taken")
+            return Verdict(Place.WAIT)
+        wins = change_order_wins(offered(co), version_of(other))
+        if other.is_dir and (wins or not entry.is_dir):
+            ctx.count_co("Morphed", False)
+            return self._morph(entry, verdict)
+        if entry.is_dir:
+            return self._vacate(verdict, other, other.parent_guid, announce=True)
+        if not wins:
+            return Verdict(Place.LOSE, winner=edition_of(other))
+        verdict.removed = other.file_guid
+        keep = Keep(KeepReason.NAME, edition_of(other), edition_in(co, entry.checksum))
+        step = Step(InstallStep.DELETE, parent, name, facts_of(other), file_guid=other.file_guid, keep=keep)
+        verdict.steps.append(step)
+        return verdict
+
+    def _morph(self, entry: Entry, verdict: Verdict) -> Verdict:
+        """The entry itself goes to its morphed name. Should even that be taken, its holder steps aside."""
+        verdict.name = morphed_name(entry.co.file_name, entry.co.file_guid)
+        other = self.ctx.store.by_name(verdict.parent, verdict.name)
+        if other is not None and other.file_guid != entry.co.file_guid:
+            return self._vacate(verdict, other, other.parent_guid, announce=True)
+        return verdict
+
+    def _vacate(self, verdict: Verdict, other: IDRecord, parent: bytes, *, announce: bool) -> Verdict:
+        aside = self._free_name(parent, other)
+        verdict.vacated = (other.file_guid, parent, aside, announce)
+        verdict.steps.append(
+            Step(
+                InstallStep.VACATE,
+                other.parent_guid,
+                other.name,
+                facts_of(other),
+                parent,
+                aside,
+                file_guid=other.file_guid,
+            )
+        )
+        return verdict
+
+    def _free_name(self, parent: bytes, other: IDRecord) -> str:
+        name = other.name
+        while True:
+            name = morphed_name(name, other.file_guid)
+            there = self.ctx.store.by_name(parent, name)
+            if there is None or (there.file_guid == other.file_guid and parent != other.parent_guid):
+                return name

@@ -1,0 +1,153 @@
+"""The end of a change order: record, version vector, logs, acknowledgement ([MS-FRS1] 3.1.1.11, 3.3.4.4.6).
+
+In one transaction go the IDTable record, the version vector, the outbound log and the inbound log; the acknowledgement
+is an action and follows the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from agent.engine.context import Context
+from agent.engine.events import DropStage, Outcome
+from agent.engine.inbound import Entry, Inbound, Stage
+from agent.engine.local import LocalChanges
+from agent.engine.order import Key
+from agent.engine.outbound import Outbound
+from agent.engine.records import ASIDE, mark_of
+from agent.wire import constants as c
+from idtable.records import IDRecord
+
+
+class Retire:
+    """Ends entries of the inbound log; `advance` is told which others may go on because of it."""
+
+    def __init__(self, ctx: Context, inbound: Inbound, outbound: Outbound, local: LocalChanges) -> None:
+        self.ctx = ctx
+        self.inbound = inbound
+        self.outbound = outbound
+        self.local = local
+        self.advance: Callable[[Entry], None] = lambda entry: None
+        inbound.on_known = self.known
+
+    def finish(
+        self,
+        entry: Entry,
+        record: IDRecord | None,
+        *,
+        dampened: bool = False,
+        lost: bool = False,
+        aborted: bool = False,
+        then: Callable[[], None] | None = None,
+    ) -> None:
+        """End the entry. `record` is what the IDTable says from now on of its file; None: nothing new. `then` comes
+        before anything that waited for the entry."""
+        ctx, inbound = self.ctx, self.inbound
+        co = entry.co
+        if record is not None:
+            ctx.store.put(record)
+        elif aborted or lost:
+            inbound.passed_over(co, ctx.store.get(co.file_guid))
+        session = inbound.sessions[entry.cxtion]
+        if aborted:
+            ctx.count_co("Aborted", False)
+        if not (aborted and not lost):
+            if dampened:
+                inbound.dampen(session, co)
+            else:
+                inbound.answer_done(session, co, lost=lost, new=entry.is_new)
+        for guid, other in entry.alternates:
+            inbound.dampen(inbound.sessions[guid], other)
+        ctx.count_co("Retired", False)
+        entry.stage = Stage.FINISHED if record is not None else Stage.PASSED_ON
+        if inbound.pending_names.get(co.file_guid) == (co.new_parent_guid, co.file_name):
+            del inbound.pending_names[co.file_guid]
+        inbound.waiting.discard(entry.key)
+        if entry.staged and record is None:
+            ctx.out.append(DropStage(co.change_order_guid))
+        self.retire(entry)
+        if then is not None:
+            then()
+        self._announce_aside(entry)
+        self._release(entry)
+
+    def _announce_aside(self, entry: Entry) -> None:
+        """A file that stepped aside for another, because its own change order was on its way, and whose change
+        order came to nothing: where it stands now is news to everybody."""
+        guid = entry.co.file_guid
+        record = self.ctx.store.get(guid)
+        if record is None or record.deleted or not record.flags & ASIDE:
+            return
+        if self.inbound.pending_for(guid, but=entry.key):
+            return
+        self.local.issue_resolution(record, base=mark_of(record))
+
+    # -- the version vector --
+
+    def known(self, key: Key) -> None:
+        """A change that came in, in order, is known already: its turn in the order may be now."""
+        self._passed(key)
+
+    def retire(self, entry: Entry) -> None:
+        """Let the version vector follow, and pass on what has had its turn."""
+        inbound = self.inbound
+        if not inbound.order.waits(entry.key):
+            self._pass_on(entry, extra=0)
+            self._forget(entry)
+            return
+        self._passed(entry.key)
+        if entry.key in inbound.entries:
+            inbound.save(entry)  # finished, but an earlier change is not: keep it until that one is
+
+    def _passed(self, key: Key) -> None:
+        for item in self.inbound.order.finish(key):
+            done = self.inbound.entries.get(item.key)
+            self.ctx.set_vv(item.originator, item.vsn)
+            if done is not None:
+                self._pass_on(done, extra=0)
+                self._forget(done)
+
+    def pass_on_behind(self, entry: Entry) -> None:
+        """The entry will take long: what is finished behind it is passed on now, marked so that nobody's
+        version vector moves past the one that is missing (3.1.1.10.5), and once more when its turn has come."""
+        for key in self.inbound.order.behind(entry.key):
+            done = self.inbound.entries.get(key)
+            if done is not None and done.stage is Stage.FINISHED:
+                self._pass_on(done, extra=c.CO_FLAG_SKIP_VV_UPDATE)
+                self.inbound.save(done)
+
+    def _pass_on(self, entry: Entry, extra: int) -> None:
+        """Put a finished change order into the outbound log for the other partners."""
+        if entry.stage is Stage.PASSED_ON:
+            return
+        entry.stage = Stage.PASSED_EARLY if extra else Stage.PASSED_ON
+        sources = [entry.cxtion] + [guid for guid, _ in entry.alternates]
+        members = b"".join(self.inbound.sessions[g].cxtion.partner.guid for g in sources)
+        record = self.ctx.store.get(entry.co.file_guid)
+        checksum = entry.checksum
+        if record is not None and record.originator_vsn == entry.co.frs_vsn and not record.deleted:
+            checksum = record.md5
+        keep = c.CO_FLAG_CONTENT_CMD | c.CO_FLAG_LOCATION_CMD | c.CO_FLAG_COMPRESSED_STAGE
+        keep |= c.CO_FLAG_OUT_OF_ORDER | c.CO_FLAG_SKIP_VV_UPDATE
+        co = entry.co.replace(flags=(entry.co.flags & keep) | extra, iflags=0)
+        self.outbound.append(co, checksum, members, staged=entry.staged)
+
+    def _forget(self, entry: Entry) -> None:
+        self.inbound.entries.pop(entry.key, None)
+        self.inbound.by_co.pop(entry.co.change_order_guid, None)
+        self.ctx.store.inlog_delete(entry.co.change_order_guid)
+
+    def _release(self, entry: Entry) -> None:
+        inbound = self.inbound
+        woken: list[Entry] = []
+        if entry.key in inbound.claims:
+            for token in inbound.claims.release(entry.key):
+                other = inbound.entries.get(token)  # type: ignore[call-overload]
+                if other is None:
+                    continue
+                if other.waits_for in (Outcome.PARENT_MISSING, Outcome.NAME_TAKEN, Outcome.NOT_EMPTY):
+                    other.retry_at = 0
+                woken.append(other)
+        woken += inbound.wake_orphans(entry.co.file_guid)
+        for other in woken:
+            self.advance(other)

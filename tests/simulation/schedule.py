@@ -1,0 +1,140 @@
+"""Random schedules: who does what when, and what goes wrong meanwhile. A schedule is a list of small tuples, so that
+one that fails can be made smaller and printed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from agent.engine.context import Limits
+from tests.simulation.simworld import Step, World
+
+OPERATIONS = (
+    "create", "create", "create", "mkdir", "mkdir", "write", "write", "append", "truncate", "chmod", "move", "move",
+    "rename", "rename", "case", "swap", "delete", "rmdir", "save", "save", "backup", "copy", "busy",
+)  # fmt: skip
+
+
+def mesh(names: str) -> list[tuple[str, str]]:
+    return [(a, b) for a in names for b in names if a != b]
+
+
+def ring(names: str) -> list[tuple[str, str]]:
+    pairs = [(names[i], names[(i + 1) % len(names)]) for i in range(len(names))]
+    return list(dict.fromkeys(pairs + [(b, a) for a, b in pairs]))
+
+
+def chain(names: str) -> list[tuple[str, str]]:
+    pairs = list(itertools.pairwise(names))
+    return pairs + [(b, a) for a, b in pairs]
+
+
+def star(names: str) -> list[tuple[str, str]]:
+    pairs = [(names[0], n) for n in names[1:]]
+    return pairs + [(b, a) for a, b in pairs]
+
+
+TOPOLOGIES: dict[str, Callable[[str], list[tuple[str, str]]]] = {
+    "mesh": mesh, "ring": ring, "chain": chain, "star": star,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Schedule:
+    seed: int
+    names: str
+    topology: str
+    steps: tuple[Step, ...]
+
+    def world(self) -> World:
+        """The world in which the steps are taken."""
+        limits = Limits(max_join_interval=600_000_000)
+        return World(self.names, TOPOLOGIES[self.topology](self.names), self.seed, limits=limits)
+
+    def run(self) -> list[str]:
+        """The violations found."""
+        world = self.world()
+        try:
+            for step in self.steps:
+                world.step(step)
+                if world.violations:
+                    break
+            world.check()
+        except Exception as error:
+            world.violation(f"{type(error).__name__}: {error}")
+        return world.violations
+
+
+def generate(seed: int) -> Schedule:
+    """The schedule of a seed."""
+    rng = random.Random(seed * 7919 + 1)
+    names = "abcdefgh"[: rng.choice((2, 2, 2, 3, 3, 3, 3, 4, 4, 5) if rng.random() < 0.97 else (6, 7, 8))]
+    topology = rng.choice(sorted(TOPOLOGIES)) if len(names) > 2 else "mesh"
+    late = [i for i in range(1, len(names)) if rng.random() < 0.2]
+    steps: list[Step] = [("start", i) for i in range(len(names)) if i not in late]
+    steps.append(("run", rng.choice((5, 60, 120))))
+    faulty = rng.random() < 0.8
+    for _ in range(rng.randrange(3, 26)):
+        steps.append(("op", rng.randrange(len(names)), rng.choice(OPERATIONS), *(rng.randrange(60) for _ in range(3))))
+        if late and rng.random() < 0.1:
+            steps.append(("start", late.pop()))
+        if faulty and rng.random() < 0.3:
+            steps += fault(rng, len(names))
+        if rng.random() < 0.5:
+            longest = rng.choice((1, 1, 4, 4, 20, 20, 100, 2500))
+            steps.append(("run", round(rng.random() * longest, 2)))
+    return Schedule(seed, names, topology, tuple(steps))
+
+
+def fault(rng: random.Random, count: int) -> list[Step]:
+    one, other = rng.randrange(count), rng.randrange(count)
+    pause: Step = ("run", round(rng.random() * rng.choice((1, 10, 100)), 2))
+    match rng.randrange(16):
+        case 0 | 1 | 2:
+            return [("cut", one, other)]
+        case 3 | 4:
+            return [("heal", one, other)]
+        case 5:
+            return [("flap", one, other)]
+        case 6 | 7:
+            return [("crash", one), pause, ("start", one)]
+        case 8 | 9:
+            return [("crash_soon", one, rng.randrange(1, 20)), pause, ("start", one)]
+        case 10:
+            return [("slow", one, other, rng.choice((1, 20, 600)))]
+        case 11:
+            return [("skew", one, rng.choice((-4000, -1000, -100, 100, 1000, 1700, 4000, 90000)))]
+        case 12:
+            return [("full", one, rng.random() < 0.6)]
+        case 13:
+            return [("save_backup", one)]
+        case 14:
+            return [("restore", one)]
+        case _:
+            return [("leave", one)] if rng.random() < 0.3 else [("flap", one, other)]
+
+
+def shrink(schedule: Schedule, tries: int = 400) -> Schedule:
+    """A smaller schedule that fails too: steps are taken away, many at once, then one by one."""
+    size = max(len(schedule.steps) // 2, 1)
+    while size and tries > 0:
+        at, smaller = 0, False
+        while at < len(schedule.steps) and tries > 0:
+            fewer = replace(schedule, steps=schedule.steps[:at] + schedule.steps[at + size :])
+            tries -= 1
+            if fewer.steps and fewer.run():
+                schedule, smaller = fewer, True
+            else:
+                at += size
+        if not smaller or size > 1:
+            size //= 2
+    return schedule
+
+
+def text_of(schedule: Schedule, violations: list[str]) -> str:
+    lines = [f"seed {schedule.seed}: members {schedule.names}, {schedule.topology}"]
+    lines += [f"    {step!r}," for step in schedule.steps]
+    return "\n".join(lines + [f"  {v}" for v in violations])
