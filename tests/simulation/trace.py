@@ -105,7 +105,8 @@ def main() -> None:
             r = member.store.get(guid)
             if r:
                 who = f"o {r.originator_guid.hex()[:4]} n {r.originator_vsn - START}"
-                print(" ", guid.hex()[:4], r.name, "v", r.version, "t", r.event_time - START, who, "-" if r.deleted else "")
+                dead = "-" if r.deleted else ""
+                print(" ", guid.hex()[:4], r.name, "v", r.version, "t", r.event_time - START, who, dead)
         print("    vv", {k.hex()[:4]: v - START for k, v in member.store.vv_get().items()}, member.pending())
     print(*world.violations, sep="\n")
 
