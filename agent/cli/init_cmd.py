@@ -59,7 +59,7 @@ def _parse_address(text: str) -> Address:
 )  # fmt: skip
 @click.option(
     "--listen", callback=_address, metavar="HOST:PORT",
-    help=f"Where this member listens.  [default: all addresses, the port in --topology, of --address, or {DEFAULT_PORT}]",
+    help=f"Where this member listens.  [default: all addresses; port of --topology, --address, or {DEFAULT_PORT}]",
 )  # fmt: skip
 @click.option(
     "--address", callback=_address, metavar="HOST:PORT",
