@@ -16,8 +16,10 @@ from datetime import UTC, datetime
 from typing import Final
 
 from agent.engine import events as ev
+from agent.kept import KeptStore
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder
+from agent.wire.guid import guid_text
 from staging import fsops, install, preinstall, restore
 from staging.area import StageWriter, StagingArea
 from staging.errors import AccessDenied, NoSpace, StagingError, Torn, Unsupported, Vanished
@@ -89,17 +91,24 @@ class FileOps:
     change order."""
 
     def __init__(
-        self, root: str, state_dir: str, area: StagingArea, *, durable: bool, compressions: Iterable[bytes]
+        self,
+        root: str,
+        state_dir: str,
+        area: StagingArea,
+        kept: KeptStore,
+        *,
+        durable: bool,
+        compressions: Iterable[bytes],
     ) -> None:
         """Raises StagingError when the root cannot be opened or no folder for installs can be made."""
         self.root = RootDir(root)
         self.area = area
+        self.kept = kept
         self.durable = durable
         self.compressions = tuple(compressions)  # those to choose from, best first
-        self.kept_dir = os.path.join(state_dir, "kept")
-        os.makedirs(self.kept_dir, mode=0o700, exist_ok=True)
         self.preinstall = preinstall.preinstall_dir(root, state_dir)
-        self.recovered = [self._keep(path, os.path.basename(path)) for path in preinstall.sweep(self.preinstall)]
+        for path in preinstall.sweep(self.preinstall):
+            self._keep(path, os.path.basename(path), None, "an install was cut short")
         self._writers: dict[bytes, StageWriter] = {}
         self._making: dict[bytes, threading.Lock] = {}
         self._lock = threading.Lock()
@@ -306,7 +315,7 @@ class FileOps:
             keep = step.step.keep is not None
             result = install.remove_file(self.root, step.path, expected, self.preinstall, keep=keep)
         if result.displaced is not None:
-            self._keep(result.displaced, step.step.name)
+            self._keep(result.displaced, step.path, step.step.keep)
         return _OUTCOMES[result.outcome]
 
     def _rename(self, old: str, new: str, step: ev.Step) -> tuple[ev.Outcome, Fingerprint | None]:
@@ -350,7 +359,7 @@ class FileOps:
         finally:
             _remove(temp)
         if result.displaced is not None:
-            self._keep(result.displaced, step.step.name)
+            self._keep(result.displaced, step.path, step.step.keep)
         if result.outcome is install.Outcome.DONE and result.fingerprint is not None:
             return _installed(action, built, result.fingerprint, ev.Outcome.DONE)
         same = self._same_already(action, step, built)
@@ -401,9 +410,7 @@ class FileOps:
         except (StagingError, OSError):
             return None
 
-    def _in_the_way(
-        self, action: ev.Install, step: ResolvedStep, built: restore.Restored, stage: str
-    ) -> ev.Installed:
+    def _in_the_way(self, action: ev.Install, step: ResolvedStep, built: restore.Restored, stage: str) -> ev.Installed:
         """Initial sync finds something at the name: a folder is taken over by a folder; all else is kept elsewhere,
         and the next attempt finds the name free."""
         with self.root.parent(step.path) as (fd, name):
@@ -414,7 +421,7 @@ class FileOps:
                 return _installed(action, built, fsops.fingerprint(name, dir_fd=fd), ev.Outcome.ALREADY)
             aside = os.path.join(self.preinstall, f"{action.co_guid.hex()}{preinstall.ASIDE_SUFFIX}")
             os.rename(name, aside, src_dir_fd=fd)
-        self._keep(aside, step.step.name)
+        self._keep(aside, step.path, step.step.keep, ev.KeepReason.IN_THE_WAY.value)
         return ev.Installed(action.co_guid, ev.Outcome.NAME_TAKEN, detail="what was in the way is kept elsewhere")
 
     def _look(self, path: str) -> Fingerprint | None:
@@ -424,17 +431,26 @@ class FileOps:
         except (OSError, Vanished):
             return None
 
-    def _keep(self, path: str, name: str) -> str:
-        """Move what came out of the tree, and is not to be lost, to the folder of kept files."""
-        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
-        encoded = os.fsencode(name)[:180]
-        target = os.path.join(self.kept_dir, f"{stamp}-{os.fsdecode(encoded)}")
+    def _keep(
+        self, path: str, tree_path: str, keep: ev.Keep | None, reason: str = "changed while it was replaced"
+    ) -> None:
+        """What came out of the tree and is not to be lost goes to the store of `frs conflicts`."""
+        loser = keep.loser if keep is not None else None
         try:
-            os.rename(path, target)
-        except OSError:
-            target = path  # another file system: it stays where it is, and is never swept
-        log.warning("kept %s", target)
-        return target
+            found = self.kept.keep(
+                path,
+                tree_path=tree_path,
+                reason=keep.reason.value if keep is not None else reason,
+                md5=loser.md5 if loser is not None else None,
+                winner=_edition(keep.winner) if keep is not None else None,
+                loser=_edition(loser) if loser is not None else None,
+            )
+        except OSError as error:
+            log.error("%s cannot be kept where `frs conflicts` finds it, and stays: %s", path, error)
+        else:
+            log.warning(
+                "%r: %s; kept as %s, see `frs conflicts`", tree_path, keep.reason.value if keep else reason, found
+            )
 
 
 _OUTCOMES: Final = {
@@ -453,6 +469,25 @@ def with_change_order(block: bytes, co: ChangeOrder) -> bytes:
 
 def _installed(action: ev.Install, built: restore.Restored, found: Fingerprint, outcome: ev.Outcome) -> ev.Installed:
     return ev.Installed(action.co_guid, outcome, facts_of(found), built.md5, built.info.file_attributes, built.kind)
+
+
+def _edition(edition: ev.Edition) -> dict[str, object]:
+    """A version as `frs conflicts` shows it."""
+    return {
+        "file": guid_text(edition.file_guid),
+        "name": edition.name,
+        "originator": guid_text(edition.originator_guid),
+        "vsn": edition.originator_vsn,
+        "version": edition.version,
+        "event_time": _iso(edition.event_time),
+        "size": edition.size,
+        "deleted": edition.deleted,
+    }
+
+
+def _iso(filetime: int) -> str:
+    seconds = max(filetime - 116_444_736_000_000_000, 0) / 10_000_000
+    return datetime.fromtimestamp(min(seconds, 253_402_300_799), UTC).isoformat(timespec="milliseconds")
 
 
 def _remove(temp: str) -> None:
