@@ -97,10 +97,12 @@ class AgingCache:
         return True
 
     def link(self, old: tuple[Node, str], new: tuple[Node, str]) -> None:
-        """What was at `old` was renamed to `new`."""
-        entry = self.pending.get(old)
+        """What was at `old` was renamed to `new`; a folder still to be examined whole is so at its new place."""
+        entry, target = self.pending.get(old), self.pending.get(new)
         if entry is not None and old != new:
             entry.moved_to = new
+            if target is not None and entry.deep and target.is_dir:
+                target.deep = True
 
     def _push(self, entry: Entry) -> None:
         self._order += 1

@@ -217,6 +217,10 @@ class Watches:
                 return node
             if parent is node or self._mounted(path):
                 return None  # one folder at two paths: the first stays
+        else:
+            # It was out of the tree: what was below it may be elsewhere by now, and has to be met anew.
+            for child in list(node.children.values()):
+                self._drop(child)
         self._attach(node, parent, name)
         node.generation = self._generation
         if self._repairing:

@@ -161,6 +161,19 @@ async def test_folder_moved_in_is_to_be_looked_through(tmp_path):
         assert "d/e/f" in await ears.flush()
 
 
+async def test_folder_moved_out_and_in_again_is_looked_through_wherever_its_parts_go(tmp_path):
+    async with Ears(tmp_path) as ears:
+        os.makedirs(ears.path("d", "e", "f"))
+        await ears.flush()
+        os.rename(ears.path("d"), tmp_path / "outside")
+        await ears.flush()
+        os.rename(tmp_path / "outside", ears.path("d"))
+        os.rename(ears.path("d", "e"), ears.path("e"))
+        seen = await ears.flush()
+        assert seen["d"].deep
+        assert seen["e"].deep
+
+
 async def test_excluded_and_own_folders_are_not_watched(tmp_path):
     async with Ears(tmp_path, excluded=lambda path: path.rpartition("/")[2].endswith(".tmp")) as ears:
         os.mkdir(ears.path(".frs-preinstall"))
