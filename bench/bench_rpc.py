@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0)
     options = parser.parse_args()
     pipe, other = multiprocessing.Pipe()
-    process = multiprocessing.Process(target=serve, args=(other, options.profile == "server"))
+    process = multiprocessing.Process(target=serve, args=(other, options.profile == "server"), daemon=True)
     process.start()
     port = pipe.recv()
     profiler = cProfile.Profile()

@@ -139,7 +139,7 @@ class FrsPartner:
     async def connect(self) -> RpcClient:
         """Make sure that there is an association. Raises RpcError."""
         client = self._client
-        if client is not None and not client.closed and self._connector is None:
+        if client is not None and not client.closed:
             return client
         connector = self._connecting()
         await asyncio.wait((connector,))
@@ -196,7 +196,7 @@ class FrsPartner:
     def submit(self, opnum: int, stub: bytes, timeout: float) -> asyncio.Future[bytes]:
         """Put a call in its place in the order at once; the future gets the stub of the response."""
         client = self._client
-        if client is not None and not client.closed and self._connector is None:
+        if client is not None and not client.closed:
             return client.submit(opnum, stub, timeout)
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._queued.append((opnum, stub, timeout, future))

@@ -501,6 +501,43 @@ async def test_a_server_without_multiplexing_gets_one_call_at_a_time() -> None:
     server.close()
 
 
+async def test_a_server_that_does_not_read_gets_no_more() -> None:
+    """Calls wait outside the write buffer, and keep their order."""
+    let_go = asyncio.Event()
+    seen: list[int] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        raw = await reader.readexactly(15)
+        await reader.readexactly(struct.unpack_from("<H", raw, 7)[0] - 16)
+        writer.write(ack(c.PFC_WHOLE | c.PFC_CONC_MPX, max_recv=65528))
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await let_go.wait()
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        while len(seen) < 400:
+            header = p.decode_header(await reader.readexactly(16))
+            stub = (await reader.readexactly(header.frag_length - 16))[8:]
+            seen.append(int.from_bytes(stub[:4], "little"))
+            writer.write(encode_call(c.RESPONSE, header.call_id, 0, 0, stub[:4], 5840, None))
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    client = await RpcClient.connect("127.0.0.1", port, ECHO, None, timeout=T, max_in_flight=1000)
+    calls = [client.submit(0, i.to_bytes(4, "little") + bytes(60_000), T) for i in range(400)]
+    association = client._association
+    assert association.write_paused
+    assert association.transport is not None
+    assert association.transport.get_write_buffer_size() < 500_000
+    assert len(association._waiting) > 100
+    let_go.set()
+    answers = await asyncio.gather(*calls)
+    assert [int.from_bytes(x, "little") for x in answers] == list(range(400)) == seen
+    await client.close()
+    server.close()
+
+
 async def test_answers_may_come_in_another_order() -> None:
     """Multiplexed answers are matched by call identifier, also when their fragments mix."""
 

@@ -138,3 +138,20 @@ def test_oversized_token_is_refused_when_encoding() -> None:
     verifier = p.AuthVerifier(9, 6, 0, 1, bytes(0xFFF8))
     with pytest.raises(RpcProtocolError):
         p.encode_bind(p.Bind(5840, 5840, 0, (), verifier=verifier))
+
+
+def test_verifiers_that_do_not_fit() -> None:
+    """A verifier that reaches into the header, or padding that does."""
+    raw = p.encode_auth3(1, p.AuthVerifier(10, 6, 0, 1, b"token"))
+    header = p.decode_header(raw)
+    verifier = p.decode_verifier(raw, header)
+    assert verifier is not None
+    assert verifier.value == b"token"
+    with pytest.raises(RpcProtocolError, match="overlaps"):
+        p.decode_verifier(raw, header, 24)
+    padded = bytearray(raw)
+    padded[verifier.start + 2] = 4
+    assert p.decode_verifier(padded, header) is not None
+    padded[verifier.start + 2] = 5
+    with pytest.raises(RpcProtocolError, match="padding"):
+        p.decode_verifier(padded, header)
