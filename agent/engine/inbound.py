@@ -103,7 +103,8 @@ class Inbound:
         self.pending_names: dict[bytes, tuple[bytes, str]] = {}
         self.waiting: set[Key] = set()
         self._line: dict[bytes, tuple[int, set[int]]] = {}  # file GUID -> mark of its version here, see descends()
-        self.on_known: Callable[[Key], None] = lambda key: None  # a change that came in order is known already
+        #: A change that came in its order is known already, from when it came out of its order.
+        self.on_known: Callable[[Key, ChangeOrder, Session], None] = lambda key, co, session: None
         self.unblocked: list[Entry] = []  # entries that may go on now
         self._orphans: dict[bytes, dict[Key, None]] = {}  # folder that is missing -> what waits for it
         self._arrival = 0
@@ -144,7 +145,7 @@ class Inbound:
             self.dampen(session, co)
             if ordered:
                 self.order.arrive(session.cxtion.guid, key)
-                self.on_known(key)
+                self.on_known(key, co, session)
             return None
         self._arrival += 1
         entry = Entry(
@@ -160,6 +161,7 @@ class Inbound:
         guid = session.cxtion.guid
         if ordered:
             self.order.arrive(guid, entry.key)
+            entry.co.flags &= ~c.CO_FLAG_SKIP_VV_UPDATE
         if entry.cxtion == guid:
             if co.change_order_guid != entry.co.change_order_guid:
                 self._rename_co(entry, co)
@@ -366,6 +368,7 @@ class Inbound:
         self.waiting.add(entry.key)
         # What it waits for may be among those that wait for it: it keeps its turn for its own file only.
         self._unblock(self.claims.keep_only(entry.key, ("g", entry.co.file_guid)))
+        self._let_past(entry.co.file_guid)
         text = f"{entry.co.file_name!r}: {why.value}{': ' + detail if detail else ''}"
         if why in (Outcome.NO_SPACE, Outcome.FAILED):
             ctx.report("error", f"{text}; tried again in {delay // 10_000_000} s")
@@ -381,10 +384,14 @@ class Inbound:
 
     def orphaned(self, entry: Entry, parent: bytes) -> None:
         """The entry's folder is not here: nothing that goes there may hold up the change order that brings it."""
-        for token in self.claims.waiting_on(("g", parent)):
-            if token[0] != parent:  # type: ignore[index]  # else a change order of the folder itself
-                self._unblock(self.claims.drop(token, ("g", parent)))
+        self._let_past(parent)
         self._orphans.setdefault(parent, {})[entry.key] = None
+
+    def _let_past(self, folder: bytes) -> None:
+        """What goes into a folder or leaves it, and its own change orders, need not wait for each other."""
+        for token in self.claims.waiting_on(("g", folder)):
+            if token[0] != folder:  # type: ignore[index]
+                self._unblock([token, *self.claims.drop(token, ("g", folder))])
 
     def _unblock(self, tokens: Iterable[object]) -> None:
         for token in tokens:

@@ -11,12 +11,28 @@ from collections.abc import Callable
 from agent.engine.context import Context
 from agent.engine.events import DropStage, Outcome
 from agent.engine.inbound import Entry, Inbound, Stage
+from agent.engine.joining import Session
 from agent.engine.local import LocalChanges
 from agent.engine.order import Key
 from agent.engine.outbound import Outbound
 from agent.engine.records import ASIDE, mark_of
 from agent.wire import constants as c
+from agent.wire.change_order import ChangeOrder
 from idtable.records import IDRecord
+
+#: What a change order keeps of its flags when it is passed on.
+PASSED_ON_FLAGS = (
+    c.CO_FLAG_CONTENT_CMD
+    | c.CO_FLAG_LOCATION_CMD
+    | c.CO_FLAG_COMPRESSED_STAGE
+    | c.CO_FLAG_OUT_OF_ORDER
+    | c.CO_FLAG_SKIP_VV_UPDATE
+)
+
+
+def onward(co: ChangeOrder, extra: int = 0) -> ChangeOrder:
+    """The change order for the other partners."""
+    return co.replace(flags=(co.flags & PASSED_ON_FLAGS) | extra, iflags=0)
 
 
 class Retire:
@@ -28,6 +44,7 @@ class Retire:
         self.outbound = outbound
         self.local = local
         self.advance: Callable[[Entry], None] = lambda entry: None
+        self._known: dict[Key, tuple[ChangeOrder, bytes]] = {}  # known, from that member; not yet its turn
         inbound.on_known = self.known
 
     def finish(
@@ -84,8 +101,10 @@ class Retire:
 
     # -- the version vector --
 
-    def known(self, key: Key) -> None:
-        """A change that came in, in order, is known already: its turn in the order may be now."""
+    def known(self, key: Key, co: ChangeOrder, session: Session) -> None:
+        """A change that came in its order is known already, from when it came marked CO_FLAG_SKIP_VV_UPDATE, and so
+        it was passed on: unmarked it goes the same way in its turn, so that every version vector may follow."""
+        self._known[key] = (co, session.cxtion.partner.guid)
         self._passed(key)
 
     def retire(self, entry: Entry) -> None:
@@ -103,9 +122,15 @@ class Retire:
         for item in self.inbound.order.finish(key):
             done = self.inbound.entries.get(item.key)
             self.ctx.set_vv(item.originator, item.vsn)
+            known = self._known.pop(item.key, None)
             if done is not None:
                 self._pass_on(done, extra=0)
                 self._forget(done)
+            elif known is not None:
+                co, member = known
+                record = self.ctx.store.get(co.file_guid)
+                checksum = record.md5 if record is not None else bytes(16)
+                self.outbound.append(onward(co), checksum, member, staged=False)
 
     def pass_on_behind(self, entry: Entry) -> None:
         """The entry will take long: what is finished behind it is passed on now, marked so that nobody's
@@ -127,10 +152,7 @@ class Retire:
         checksum = entry.checksum
         if record is not None and record.originator_vsn == entry.co.frs_vsn and not record.deleted:
             checksum = record.md5
-        keep = c.CO_FLAG_CONTENT_CMD | c.CO_FLAG_LOCATION_CMD | c.CO_FLAG_COMPRESSED_STAGE
-        keep |= c.CO_FLAG_OUT_OF_ORDER | c.CO_FLAG_SKIP_VV_UPDATE
-        co = entry.co.replace(flags=(entry.co.flags & keep) | extra, iflags=0)
-        self.outbound.append(co, checksum, members, staged=entry.staged)
+        self.outbound.append(onward(entry.co, extra), checksum, members, staged=entry.staged)
 
     def _forget(self, entry: Entry) -> None:
         self.inbound.entries.pop(entry.key, None)

@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Iterator
+from typing import Any
 
 from tests.simulation.schedule import generate, shrink, text_of
 
@@ -25,11 +25,14 @@ def one(seed: int) -> str | None:
     return text_of(small, small.run())
 
 
-def seeds(first: int, until: float, most: int) -> Iterator[int]:
-    for seed in range(first, first + most):
-        if time.monotonic() > until:
-            return
-        yield seed
+def work(first: int, step: int, args: argparse.Namespace, results: Any) -> None:
+    """One process's share of the seeds."""
+    until = time.monotonic() + args.minutes * 60
+    for number, seed in enumerate(range(first, first + args.schedules * step, step)):
+        if time.monotonic() > until or number * step >= args.schedules:
+            break
+        results.put(one(seed) or "")
+    results.put(None)
 
 
 def main() -> int:
@@ -40,20 +43,24 @@ def main() -> int:
     parser.add_argument("--schedules", type=int, default=10**9, help="at most so many")
     parser.add_argument("--stop", type=int, default=10, help="give up after so many violations")
     args = parser.parse_args()
-    until = time.monotonic() + args.minutes * 60
     count = found = 0
-    source = seeds(args.seed, until, args.schedules)
-    pool = multiprocessing.Pool(args.jobs) if args.jobs > 1 else None
-    results = pool.imap(one, source, chunksize=8) if pool is not None else map(one, source)
-    for result in results:
+    results: Any = multiprocessing.Queue()
+    running = []
+    for job in range(args.jobs):
+        running.append(multiprocessing.Process(target=work, args=(args.seed + job, args.jobs, args, results)))
+        running[-1].start()
+    left = args.jobs
+    while left and found < args.stop:
+        result = results.get()
+        if result is None:
+            left -= 1
+            continue
         count += 1
-        if result is not None:
+        if result:
             found += 1
             print(result, flush=True)
-            if found >= args.stop:
-                break
-    if pool is not None:
-        pool.terminate()
+    for process in running:
+        process.terminate()
     print(f"{count} schedules, {found} violations")
     return 1 if found else 0
 

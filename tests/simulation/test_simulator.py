@@ -1,0 +1,42 @@
+"""Random schedules of operations and faults: 500 of them here, as many as wanted by script/simulate."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.schedule import Schedule, generate, shrink, text_of
+
+BATCH = 25
+
+#: Schedules that once ended badly; docs/simulation.md tells what was wrong.
+FOUND = (9, 13, 18, 22, 29, 37, 44, 58, 69, 97, 118, 126, 159, 290, 291, 389, 579, 1081, 1148, 2150)
+
+
+def run(seed: int) -> None:
+    schedule = generate(seed)
+    violations = schedule.run()
+    if violations:
+        small = shrink(schedule)
+        pytest.fail(text_of(small, small.run() or violations), pytrace=False)
+
+
+@pytest.mark.parametrize("first", range(0, 500, BATCH))
+def test_schedules(first: int) -> None:
+    for seed in range(first, first + BATCH):
+        run(seed)
+
+
+@pytest.mark.parametrize("seed", FOUND)
+def test_what_was_found_stays_mended(seed: int) -> None:
+    run(seed)
+
+
+def test_a_schedule_can_fail_and_is_made_small() -> None:
+    """A user's file that nobody has at the end is noticed, and only the step that matters is left."""
+    schedule = Schedule(1, "ab", "mesh", (("start", 0), ("start", 1), ("run", 60), ("op", 0, "create", 0, 0, 0)))
+    world = schedule.world()
+    for step in schedule.steps:
+        world.step(step)
+    world.written[b"never there"] = world.members["a"]
+    world.check()
+    assert world.violations == ["b'never there' written on a is lost"]
