@@ -146,7 +146,13 @@ class Frs(Peer):
     def start_near(self) -> None:
         self.start("a")
 
+    def _joined(self) -> bool:
+        told = [self.status(member) for member in "ab"]
+        links = [link for one in told if one for part in one["sets"] for link in part["connections"]]
+        return all(told) and all(link["state"] == "joined" for link in links)
+
     def settle(self) -> None:
+        until("frs, both members joined", self._joined, poll=0.2)
         for member in "aba":
             done = self._ask(member, "wait", "--timeout", "900", timeout=960)
             if done.returncode:
