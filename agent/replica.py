@@ -172,6 +172,10 @@ class Replica:
                         wire_name=guid_text(connection.guid).upper(),
                         partner=NamedGuid(member.guid, member.name),
                         inbound=connection.downstream == me,
+                        priority=connection.priority,
+                        schedule=connection.schedule,
+                        ignore_schedule=connection.ignore_schedule,
+                        trigger=self.local.set.type == "sysvol",
                     )
                 )
         return found

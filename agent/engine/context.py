@@ -41,6 +41,8 @@ class EngineStore(Protocol):
     def outlog_head(self) -> int: ...
     def outlog_first(self) -> int: ...
     def outlog_trim(self, upto_seq: int, before_time: int) -> list[bytes]: ...
+    def purge_tombstones(self, before: int) -> int: ...
+    def all_live(self) -> Iterator[IDRecord]: ...
     def inlog_put(self, row: InlogRow) -> None: ...
     def inlog_get(self, co_guid: bytes) -> InlogRow | None: ...
     def inlog_delete(self, co_guid: bytes) -> bool: ...
@@ -65,7 +67,9 @@ class CounterSink(Protocol):
 class Cxtion:
     """A connection of the replica set with this member at one end (3.1.1.8).
 
-    `key` is how people and counters name it ("a->b"), `wire_name` what COMM_CXTION carries.
+    `key` is how people and counters name it ("a->b"), `wire_name` what COMM_CXTION carries. `priority` is the class
+    of 3.1.5.1; `schedule` the 84 bytes of 2.3.1.2, None for always; a `trigger` schedule (SYSVOL, 3.3.2.1.1) only
+    says when to begin; `ignore_schedule` lets the initial VVJoin pass at any time.
     """
 
     guid: bytes
@@ -73,6 +77,10 @@ class Cxtion:
     wire_name: str
     partner: NamedGuid
     inbound: bool
+    priority: int = 7
+    schedule: bytes | None = None
+    ignore_schedule: bool = False
+    trigger: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +93,8 @@ class Limits:
     max_retries: int = 3000
     max_retry_time: int = 7 * DAY
     outlog_history: int = 7 * DAY
+    outlog_most: int = 60 * DAY  # kept so long for a partner that does not acknowledge; then it needs a VVJoin
+    tombstone_lifetime: int = 60 * DAY
     retry_fetch_delay: int = 5 * SECOND
     first_retry: int = SECOND
     max_retry: int = MINUTE

@@ -14,14 +14,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from agent.engine.context import HOUR, SECOND, Context, CounterSink, EngineConfig, EngineStore
+from agent.engine import seeding
+from agent.engine.context import DAY, HOUR, MINUTE, SECOND, Context, CounterSink, EngineConfig, EngineStore
 from agent.engine.events import (
     Action,
     Event,
     FetchFailed,
     FetchStored,
+    ForceReplication,
     Installed,
     LocalChange,
+    Outcome,
     PacketReceived,
     PartnerUnreachable,
     StageBlock,
@@ -33,10 +36,12 @@ from agent.engine.events import (
 from agent.engine.fetching import Fetching
 from agent.engine.inbound import Inbound, Stage
 from agent.engine.installs import Installs
-from agent.engine.joining import NEVER, InboundSessions, OutboundSessions, Session
+from agent.engine.joining import NEVER, InboundSessions, JoinState, OutboundSessions, Session
 from agent.engine.local import LocalChanges
 from agent.engine.outbound import Outbound
+from agent.engine.reseed import Reseed
 from agent.engine.retire import Retire
+from agent.engine.schedule import next_change
 from agent.wire import constants as c
 from agent.wire.guid import ZERO_GUID, guid_text
 from agent.wire.packet import Packet
@@ -64,25 +69,31 @@ class Engine:
     ) -> None:
         self.ctx = ctx = Context(config, store, counters, new_guid)
         ctx.vv = store.vv_get()
-        ctx.online = config.primary or store.meta_get(_ONLINE) is not None
+        ctx.online = store.meta_get(_ONLINE) == b"1" or (config.primary and store.meta_get(_ONLINE) is None)
         self.outbound = Outbound(ctx)
-        self.out_sessions = OutboundSessions(ctx, self.outbound.joined, self.outbound.unjoined)
+        self.out_sessions = OutboundSessions(ctx, self.outbound.joined, self.outbound.unjoined, self._behind)
+        self.outbound.on_quiet = self.out_sessions.close
         for session in self.out_sessions.sessions.values():
             self.outbound.add(session)
-        self.in_sessions = InboundSessions(ctx, self._inbound_joined, self._inbound_unjoined)
+        self.in_sessions = InboundSessions(
+            ctx, self._inbound_joined, self._inbound_unjoined, self._may_join, self._knows
+        )
         self.inbound = Inbound(ctx, self.in_sessions.sessions)
         self.local = LocalChanges(ctx, self.outbound)
         self.fetching = Fetching(ctx, self.inbound)
         self.retire = Retire(ctx, self.inbound, self.outbound, self.local)
         self.installs = Installs(ctx, self.inbound, self.fetching, self.local, self.retire)
+        self.reseed = Reseed(ctx, self.outbound, self.local)
         self._trim_at = 0
+        self._own_at_start = ctx.vv.get(config.originator_guid, 0)
         self._handlers: dict[type, Callable[[Any], None]] = {
             PacketReceived: self._packet,
             PartnerUnreachable: self._unreachable,
             LocalChange: self._local_change,
             FetchStored: self._fetch_stored,
             FetchFailed: self.fetching.fetch_failed,
-            Installed: self.installs.installed,
+            Installed: self._installed,
+            ForceReplication: self._force,
             StageBlock: self.outbound.stage_block,
             StageRefused: self.outbound.stage_refused,
             Tick: self._tick,
@@ -105,6 +116,8 @@ class Engine:
 
     def handle(self, event: Event, now: int) -> list[Action]:
         """Take one event at the FILETIME `now`; returns what is to be done once the transaction is committed."""
+        if now < self.ctx.now - MINUTE:
+            self._clock_set_back(now)
         self.ctx.now = now
         out: list[Action] = []
         self.ctx.out = out
@@ -131,6 +144,10 @@ class Engine:
         if self.ctx.online:
             times += [s.deadline for s in self.out_sessions.sessions.values() if s.deadline]
         times += [self.inbound.entries[k].retry_at for k in self.inbound.waiting if k in self.inbound.entries]
+        for sessions in (self.in_sessions.sessions, self.out_sessions.sessions):
+            for s in sessions.values():
+                if s.joined and s.cxtion.schedule is not None and not s.closing:
+                    times.append(next_change(s.cxtion.schedule, self.ctx.now) or self.ctx.now + DAY)
         times.append(self._trim_at or self.ctx.now + SECOND)
         return min(times)
 
@@ -165,6 +182,8 @@ class Engine:
             self._commands[command](session, packet)
 
     def _remote_co(self, session: Session, packet: Packet) -> None:
+        if packet.remote_co is not None:
+            self.reseed.seen(packet.remote_co.file_guid)
         entry = self.inbound.remote_co(session, packet)
         if entry is not None:
             self.installs.advance(entry)
@@ -203,12 +222,16 @@ class Engine:
                 self.in_sessions.unjoin(session, event.error, retry=not waiting)
 
     def _inbound_unjoined(self, session: Session) -> None:
+        self.reseed.in_touch(save=True)
         for entry in self.inbound.unjoined(session):
             self.installs.advance(entry)
 
     def _inbound_joined(self, session: Session) -> None:
+        self.reseed.in_touch(save=True)
         for entry in sorted(self.inbound.entries.values(), key=lambda e: e.arrival):
             if entry.cxtion == session.cxtion.guid:
+                if entry.waits_for is Outcome.STAGE_MISSING:
+                    entry.retry_at = 0
                 self.installs.advance(entry)
         self._maybe_online()
 
@@ -218,18 +241,95 @@ class Engine:
         if ctx.online:
             return
         sessions = self.in_sessions.sessions.values()
-        if any(s.joined and s.last_join_time == NEVER for s in sessions):
-            return
-        if any(s.last_join_time != NEVER for s in sessions):
+        if seeding.is_over(sessions):
             self._go_online()
+        else:
+            for session in sessions:
+                if session.state is JoinState.UNJOINED and session.last_join_time == NEVER:
+                    self.in_sessions.need_join(session)
 
     def _go_online(self) -> None:
         ctx = self.ctx
         ctx.online = True
         ctx.store.meta_set(_ONLINE, b"1")
         ctx.out.append(WentOnline())
+        self.reseed.end()
         for session in self.out_sessions.sessions.values():
             self.out_sessions.start_join(session)
+
+    def _may_join(self, session: Session) -> bool:
+        """In initial sync, one upstream partner at a time; who was away too long, begins anew."""
+        ctx = self.ctx
+        if self.reseed.due():
+            self._seed_again()
+        if ctx.online:
+            return True
+        guid = session.cxtion.guid
+        if any(e.cxtion == guid and e.stage < Stage.FINISHED for e in self.inbound.entries.values()):
+            return True  # what it began to send is missing, and may be in the way of others
+        return seeding.may_join(self.in_sessions.sessions.values(), session)
+
+    def _seed_again(self) -> None:
+        ctx = self.ctx
+        ctx.online = False
+        ctx.store.meta_set(_ONLINE, b"0")
+        self.reseed.begin()
+        for session in self.in_sessions.sessions.values():
+            if session.joined:
+                self.in_sessions.unjoin(session, "this member is seeded again")
+            self.in_sessions.forget(session)
+        for session in self.out_sessions.sessions.values():
+            if session.joined:
+                self.out_sessions.unjoin(session, "this member is seeded again")
+
+    def _knows(self) -> dict[bytes, int]:
+        """The version vector for CMD_JOINING: who is seeded again asks for all there is."""
+        return {} if self.reseed.active else self.ctx.vv
+
+    def _behind(self, known: int) -> None:
+        """A partner knows changes of ours that we do not: our database is older than it was (3.1.1.11). Numbers go on
+        above; what was numbered below meanwhile, which the partner would take for known, is announced anew."""
+        ctx = self.ctx
+        me = ctx.config.originator_guid
+        ctx.report(
+            "warning",
+            f"{ctx.config.set_name}: a partner knows later changes of this member than its own database does (was it "
+            "restored from a backup?); what is missing is asked for",
+        )
+        issued = ctx.last_vsn
+        ctx.last_vsn = max(known, ctx.now)
+        if issued > self._own_at_start:
+            others = dict.fromkeys(ctx.vv, (1 << 64) - 1) | {me: self._own_at_start}
+            for guid in list(ctx.store.iter_vvjoin(others)):
+                record = ctx.store.get(guid)
+                if record is not None and record.originator_guid == me:
+                    self.local.reannounce(record, above=record.version)
+
+    def _installed(self, event: Installed) -> None:
+        if not self.reseed.installed(event):
+            self.installs.installed(event)
+
+    def _force(self, event: ForceReplication) -> None:
+        """Force replication: join now, whatever the schedule says, until it next changes."""
+        for session in [*self.in_sessions.sessions.values(), *self.out_sessions.sessions.values()]:
+            if event.cxtion in (None, session.cxtion.guid) and not session.joined:
+                session.forced = True
+                session.interval = self.ctx.limits.first_join_interval
+                if session.cxtion.inbound:
+                    self.in_sessions.need_join(session)
+                elif self.ctx.online:
+                    self.out_sessions.start_join(session)
+
+    def _clock_set_back(self, now: int) -> None:
+        """What was to happen at a time that is now far away happens no later than the longest interval from now."""
+        limits = self.ctx.limits
+        for session in [*self.in_sessions.sessions.values(), *self.out_sessions.sessions.values()]:
+            if session.deadline:
+                session.deadline = min(session.deadline, now + limits.max_join_interval)
+        for entry in self.inbound.entries.values():
+            entry.retry_at = min(entry.retry_at, now + limits.max_retry)
+            entry.first_try = min(entry.first_try, now)
+        self._trim_at = min(self._trim_at, now + HOUR)
 
     def _local_change(self, event: LocalChange) -> None:
         self.local.change(event)
@@ -251,7 +351,10 @@ class Engine:
                 self.retire.pass_on_behind(entry)
             entry.judged = False
             self.installs.advance(entry)
+        if any(s.joined for s in self.in_sessions.sessions.values()):
+            self.reseed.in_touch()
         if ctx.now >= self._trim_at:
+            ctx.store.purge_tombstones(ctx.now - ctx.limits.tombstone_lifetime)
             self._trim_at = ctx.now + HOUR
             self.outbound.trim()
 

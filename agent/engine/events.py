@@ -152,6 +152,13 @@ class StageRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class ForceReplication:
+    """Join now, whatever the schedule says: all connections, or one."""
+
+    cxtion: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed; the engine's next_deadline() says when one is wanted."""
 
@@ -172,6 +179,7 @@ Event = (
     | Installed
     | StageBlock
     | StageRefused
+    | ForceReplication
     | Tick
     | Started
 )
@@ -236,6 +244,7 @@ class KeepReason(enum.Enum):
     DELETED = "deleted elsewhere while it was changed here"
     NAME = "another file of the same name was changed later"
     IN_THE_WAY = "in the way of the initial sync"
+    FORGOTTEN = "deleted elsewhere while this member was away"
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ class Fetching:
             self.inbound.switch(entry)
             session = self.inbound.sessions[entry.cxtion]
             if not session.joined:
+                self.inbound.retry(entry, Outcome.STAGE_MISSING, f"{session.cxtion.partner.name} is not joined")
                 return
         entry.stage = Stage.FETCHING
         entry.received = entry.requested = entry.stage_size = 0

@@ -347,9 +347,13 @@ class Inbound:
         tokens = self.claims.waiting_on(("g", file_guid))
         return any(t[0] == file_guid and t != but for t in tokens)  # type: ignore[index]
 
-    def joining_anew(self) -> bool:
-        """Some upstream partner is still sending all that it has."""
-        return any(s.state is JoinState.VVJOIN for s in self.sessions.values())
+    def joining_anew(self, but: Entry) -> bool:
+        """Some upstream partner is still sending all that it has, and does not just wait for what waits here."""
+        joining = {guid for guid, s in self.sessions.items() if s.state is JoinState.VVJOIN}
+        if not joining:
+            return False
+        moving = (e for e in self.entries.values() if e.stage < Stage.FINISHED and e.key not in self.waiting)
+        return any(entry is not but and entry.cxtion in joining for entry in moving)
 
     # -- retrying --
 

@@ -346,6 +346,6 @@ class Installs:
         if entry.attempts < ctx.limits.name_grace or record is None or record.deleted:
             return False
         children = ctx.store.children(guid)
-        if not children or self.inbound.joining_anew():
+        if not children or self.inbound.joining_anew(entry):
             return False
         return not any(self.inbound.pending_for(child.file_guid) for child in children)

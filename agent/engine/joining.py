@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from agent.engine.context import Context, Cxtion
+from agent.engine.schedule import is_open, next_trigger
 from agent.wire import constants as c
 from agent.wire.guid import ZERO_GUID
 from agent.wire.packet import Gvsn, Packet
@@ -48,6 +49,11 @@ class Session:
     interval: int = 0
     last_error: str | None = None
     minor: int = c.NTFRS_COMM_MINOR_9
+    partner_originator: bytes = ZERO_GUID
+    asked: int = 0  # how often a Join was asked for since the last one
+    forced: bool = False  # force replication: the schedule does not count until it closes
+    closing: bool = False  # a trigger schedule has closed: it ends once all that was there at the Join is done
+    upto: int = 0  # outbound log number at the Join (trigger schedules)
     partner_vv: dict[bytes, int] = field(default_factory=dict)
     compressions: frozenset[bytes] = frozenset((c.COMPRESSION_NONE,))
 
@@ -56,18 +62,46 @@ class Session:
         """True when change orders may pass."""
         return self.state in (JoinState.JOINED, JoinState.VVJOIN)
 
+    def is_open(self, now: int) -> bool:
+        """The schedule lets replicate now (3.3.2.1), or does not count."""
+        initial = self.cxtion.ignore_schedule and self.last_join_time == NEVER
+        return self.forced or initial or is_open(self.cxtion.schedule, now)
+
+    def next_opening(self, now: int) -> int:
+        """When a Join may be asked for next: now, when the schedule opens, 0 for never."""
+        if self.is_open(now):
+            return now
+        return next_trigger(self.cxtion.schedule, now) or 0
+
     def packet(self, ctx: Context, command: int) -> Packet:
         """A packet of this session."""
         return ctx.packet(self.cxtion, command, self.join_guid, self.joined_time)
+
+
+#: Why a session ended when its schedule did.
+CLOSED = "the schedule is closed"
+
+
+def close(ctx: Context, session: Session) -> None:
+    """Tell the partner that the session is over (3.3.4.4.13)."""
+    session.forced = session.closing = False
+    ctx.send(session.cxtion, session.packet(ctx, c.CMD_UNJOIN_REMOTE))
 
 
 class InboundSessions:
     """The downstream end of every inbound connection."""
 
     def __init__(
-        self, ctx: Context, on_joined: Callable[[Session], None], on_unjoined: Callable[[Session], None]
+        self,
+        ctx: Context,
+        on_joined: Callable[[Session], None],
+        on_unjoined: Callable[[Session], None],
+        may_join: Callable[[Session], bool],
+        knows: Callable[[], dict[bytes, int]],
     ) -> None:
         self.ctx = ctx
+        self.may_join = may_join
+        self.knows = knows
         self.on_joined = on_joined
         self.on_unjoined = on_unjoined
         self.sessions: dict[bytes, Session] = {}
@@ -80,8 +114,18 @@ class InboundSessions:
                 self.sessions[cxtion.guid] = session
 
     def need_join(self, session: Session) -> None:
-        """Ask the upstream partner for a Join, and again after a doubling interval (note 87)."""
+        """Ask the upstream partner for a Join, and again after a doubling interval (note 87); while the schedule is
+        closed, or another partner is to seed this member first, later."""
         ctx = self.ctx
+        if not session.is_open(ctx.now):
+            session.state = JoinState.UNJOINED
+            session.deadline = session.next_opening(ctx.now)
+            return
+        if not self.may_join(session):
+            session.state = JoinState.UNJOINED
+            session.deadline = ctx.now + ctx.limits.first_join_interval
+            return
+        session.asked += 1
         session.state = JoinState.NEED_JOIN
         session.deadline = ctx.now + session.interval
         session.interval = min(session.interval * 2, ctx.limits.max_join_interval)
@@ -94,6 +138,10 @@ class InboundSessions:
         ctx.count_both(session.cxtion, "Join Notifications Received")
         if session.joined:
             self.unjoin(session, "the partner starts a new session", retry=False)
+        if not session.is_open(ctx.now) or not self.may_join(session):
+            session.state = JoinState.UNJOINED
+            session.deadline = ctx.now + ctx.limits.first_join_interval  # when its turn may have come
+            return
         if session.state is not JoinState.JOINING:
             # else both partners started at once, or the upstream one could not join a moment ago: the
             # same session GUID again, so that it is one session whichever CMD_JOINING is answered
@@ -101,7 +149,7 @@ class InboundSessions:
             session.join_guid = ctx.new_guid()
         session.deadline = ctx.now + session.interval
         answer = ctx.packet(session.cxtion, c.CMD_JOINING, session.join_guid, session.last_join_time)
-        answer.vvector = [Gvsn(vsn, guid) for guid, vsn in sorted(ctx.vv.items())]
+        answer.vvector = [Gvsn(vsn, guid) for guid, vsn in sorted(self.knows().items())]
         if not answer.vvector:
             answer.vvector = [Gvsn(0, ctx.config.originator_guid)]
         answer.join_time = ctx.now
@@ -114,17 +162,26 @@ class InboundSessions:
         ctx = self.ctx
         if session.state is not JoinState.JOINING or packet.join_guid != session.join_guid:
             return
+        if not self.may_join(session):
+            session.state = JoinState.UNJOINED  # another was faster: this one is paused (3.1.5.1)
+            return
         first = session.last_join_time == NEVER
         session.state = JoinState.VVJOIN if first else JoinState.JOINED
         session.deadline = 0
         session.interval = ctx.limits.first_join_interval
         session.last_error = None
+        session.asked = 0
         ctx.count_both(session.cxtion, "Joins")
         session.joined_time = packet.last_join_time
         if not first:
             session.last_join_time = packet.last_join_time
             self._save(session)
         self.on_joined(session)
+
+    def forget(self, session: Session) -> None:
+        """As if the connection had never been joined: the next Join is a VVJoin."""
+        session.last_join_time = NEVER
+        self._save(session)
 
     def vvjoin_done(self, session: Session) -> None:
         """CMD_VVJOIN_DONE: all that the upstream partner had was sent and processed (3.3.4.4.12)."""
@@ -160,7 +217,11 @@ class InboundSessions:
     def tick(self) -> None:
         """Ask again where a time limit has passed."""
         for session in self.sessions.values():
-            if session.deadline and session.deadline <= self.ctx.now:
+            if session.joined and not session.cxtion.trigger and not session.is_open(self.ctx.now):
+                close(self.ctx, session)
+                self.unjoin(session, CLOSED, retry=False)
+                session.deadline = session.next_opening(self.ctx.now)
+            elif session.deadline and session.deadline <= self.ctx.now:
                 self.need_join(session)
 
 
@@ -172,8 +233,10 @@ class OutboundSessions:
         ctx: Context,
         on_joined: Callable[[Session, bool], None],
         on_unjoined: Callable[[Session], None],
+        on_behind: Callable[[int], None],
     ) -> None:
         self.ctx = ctx
+        self.on_behind = on_behind
         self.on_joined = on_joined
         self.on_unjoined = on_unjoined
         self.sessions: dict[bytes, Session] = {}
@@ -185,9 +248,13 @@ class OutboundSessions:
                     session.last_join_time = row.last_join_time
                 self.sessions[cxtion.guid] = session
 
-    def start_join(self, session: Session) -> None:
-        """Tell the downstream partner that a Join may start: in answer, or of our own accord (3.3.4.6)."""
+    def start_join(self, session: Session, *, asked: bool = False) -> None:
+        """Tell the downstream partner that a Join may start: in answer, or of our own accord (3.3.4.6). With a trigger
+        schedule only the downstream partner's counts (3.3.2.1.1)."""
         ctx = self.ctx
+        if not (asked and session.cxtion.trigger) and not session.is_open(ctx.now):
+            session.deadline = session.next_opening(ctx.now)
+            return
         session.state = JoinState.START_JOIN
         session.deadline = 0
         ctx.count_both(session.cxtion, "Join Notifications Sent")
@@ -198,7 +265,7 @@ class OutboundSessions:
         self.ctx.count_both(session.cxtion, "Join Notifications Received")
         if session.joined:
             self.unjoin(session, "the partner asks for a new session")
-        self.start_join(session)
+        self.start_join(session, asked=True)
 
     def joining(self, session: Session, packet: Packet, minor: int) -> None:
         """CMD_JOINING: establish the session and say so with CMD_JOINED (3.3.4.4.4)."""
@@ -218,9 +285,18 @@ class OutboundSessions:
             )
             ctx.report("error", f"{session.cxtion.key}: Join refused: {session.last_error}")
             return
+        if not session.cxtion.trigger and not session.is_open(ctx.now):
+            session.last_error = CLOSED
+            return
         if session.joined:
             self.unjoin(session, "the partner joined anew")
+        # Either was never joined; or one of the two does not remember the last Join: its database is older than that.
         vvjoin = NEVER in (packet.last_join_time, session.last_join_time)
+        vvjoin = vvjoin or packet.last_join_time != session.last_join_time
+        session.partner_originator = packet.replica_version_guid
+        known = next((g.vsn for g in packet.vvector if g.guid == ctx.config.originator_guid), 0)
+        if known > max(ctx.vv.get(ctx.config.originator_guid, 0), ctx.last_vsn):
+            self.on_behind(known)
         session.join_guid = packet.join_guid
         session.partner_vv = {g.guid: g.vsn for g in packet.vvector}
         session.compressions = frozenset(packet.compression_guids) | {c.COMPRESSION_NONE}
@@ -252,7 +328,20 @@ class OutboundSessions:
 
     def tick(self) -> None:
         """Offer a Join again where a time limit has passed."""
-        if self.ctx.online:
-            for session in self.sessions.values():
-                if session.deadline and session.deadline <= self.ctx.now:
-                    self.start_join(session)
+        ctx = self.ctx
+        if not ctx.online:
+            return
+        for session in self.sessions.values():
+            if session.joined and not session.is_open(ctx.now):
+                if session.cxtion.trigger:
+                    session.closing = True  # ended by Outbound once all that was there at the Join is acknowledged
+                else:
+                    self.close(session)
+            elif session.deadline and session.deadline <= ctx.now:
+                self.start_join(session)
+
+    def close(self, session: Session) -> None:
+        """The schedule has closed."""
+        close(self.ctx, session)
+        self.unjoin(session, CLOSED)
+        session.deadline = session.next_opening(self.ctx.now)

@@ -188,6 +188,11 @@ class LocalChanges:
         self._bury(record, record.event_time + 1)
         self._issue_delete(record, None, base=0)
 
+    def forget(self, record: IDRecord) -> None:
+        """A file that is gone everywhere, long ago: a tombstone that is no news."""
+        self._bury(record, record.event_time)
+        self.ctx.store.put(record)
+
     def reannounce(self, record: IDRecord, *, above: int) -> None:
         """Announce a version once more with a number above another one's, which it beat (see reconcile)."""
         base = mark_of(record)

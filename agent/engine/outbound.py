@@ -7,7 +7,7 @@ every Join.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from agent.engine import flags as fl
@@ -45,6 +45,7 @@ class Outbound:
         self.flows: dict[bytes, Flow] = {}
         self.staged: dict[int, bytes] = {}  # outbound log number -> change order whose staging file is here
         self.head = ctx.store.outlog_head()
+        self.on_quiet: Callable[[Session], None] = lambda session: None  # a session that is to close may
         self._seq = 0x40000000  # numbers of directed change orders, which are in no log
 
     def add(self, session: Session) -> None:
@@ -99,7 +100,9 @@ class Outbound:
         if vvjoin or self._fell_behind(flow):
             session.state = JoinState.VVJOIN
             flow.resume_at = self.head
-            flow.vvjoin = vvjoin_change_orders(ctx, session.partner_vv)
+            flow.vvjoin = vvjoin_change_orders(ctx, session.partner_vv, session.partner_originator)
+        session.upto = self.head
+        session.closing = False
         self.pump(flow)
 
     def _fell_behind(self, flow: Flow) -> bool:
@@ -253,6 +256,9 @@ class Outbound:
             if early < seq:  # sent before, marked CO_FLAG_SKIP_VV_UPDATE: one answer stands for both
                 flow.unacked.pop(early, None)
             self._advance(flow)
+        if flow.session.closing and flow.session.state is JoinState.JOINED and flow.trailing >= flow.session.upto:
+            self.on_quiet(flow.session)
+            return
         self.pump(flow)
 
     def _advance(self, flow: Flow) -> None:
@@ -389,3 +395,5 @@ class Outbound:
         if self.flows:
             lowest = min(f.trailing for f in self.flows.values())
             ctx.store.outlog_trim(lowest, ctx.now - ctx.limits.outlog_history)
+        # Whoever does not acknowledge for so long is told by a VVJoin what the log no longer holds.
+        ctx.store.outlog_trim(self.head, ctx.now - ctx.limits.outlog_most)

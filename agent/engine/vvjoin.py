@@ -20,9 +20,16 @@ from idtable.records import IDRecord
 Item = tuple[ChangeOrder, bytes]  # the change order and the checksum for its extension
 
 
-def vvjoin_change_orders(ctx: Context, partner_vv: Mapping[bytes, int]) -> Iterator[Item]:
-    """Yield each change order to send. Records are read when their turn comes, so later changes are included."""
+def vvjoin_change_orders(ctx: Context, partner_vv: Mapping[bytes, int], partner: bytes) -> Iterator[Item]:
+    """Yield each change order to send. Records are read when their turn comes, so later changes are included.
+
+    `partner` is the partner's originator GUID. Should its database have been restored from a backup, its version
+    vector does not tell which of its own changes it lost: all of them are sent, marked CO_FLAG_OUT_OF_ORDER so that
+    it looks at them whatever its version vector says.
+    """
     early: set[bytes] = set()
+    whole_vv = partner_vv
+    partner_vv = {guid: vsn for guid, vsn in whole_vv.items() if guid != partner}
     for guid in ctx.store.iter_vvjoin(partner_vv):
         record = ctx.store.get(guid)
         if record is None or guid == ctx.config.root_guid or record.flags & ASIDE:
@@ -31,7 +38,8 @@ def vvjoin_change_orders(ctx: Context, partner_vv: Mapping[bytes, int]) -> Itera
             for ancestor in _unknown_ancestors(ctx, record, partner_vv, early):
                 early.add(ancestor.file_guid)
                 yield _change_order(ctx, ancestor, c.CO_FLAG_SKIP_VV_UPDATE), ancestor.md5
-        yield _change_order(ctx, record, 0), record.md5
+        lost = record.originator_vsn <= whole_vv.get(record.originator_guid, 0)
+        yield _change_order(ctx, record, c.CO_FLAG_OUT_OF_ORDER if lost else 0), record.md5
 
 
 def _unknown_ancestors(
