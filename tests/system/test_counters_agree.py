@@ -7,9 +7,7 @@ import os
 import re
 import shutil
 import subprocess
-import time
 import urllib.request
-from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -45,14 +43,6 @@ def chosen(counters: dict[str, int], member: str) -> dict[str, int]:
     return {name: counters.get(name, 0) for name in PROMISED[member]}
 
 
-def until(what: str, condition: Callable[[], bool]) -> None:
-    """Look again and again until the condition holds; fails as hung after `PATIENCE`."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, f"never reached: {what}"
-        time.sleep(0.05)
-
-
 def last_samples(state: Path, whole: bool) -> dict[str, dict[str, int]]:
     """FileReplicaSet instance -> its counters in the newest line; ``whole``: no line may be torn."""
     newest: dict[str, tuple[int, dict[str, int]]] = {}
@@ -68,6 +58,12 @@ def last_samples(state: Path, whole: bool) -> dict[str, dict[str, int]]:
                     newest.get(row["instance"], (-1, {})), (row["seq"], row["counters"]), key=lambda one: one[0]
                 )
     return {instance: counters for instance, (_, counters) in newest.items()}
+
+
+def sampled(state: Path, name: str) -> bool:
+    """Whether the newest sample of a member has the promised numbers."""
+    (found,) = last_samples(state, whole=False).values()
+    return chosen(found, name) == PROMISED[name]
 
 
 def fetch(url: str) -> Any:
@@ -148,11 +144,7 @@ def test_five_files_give_the_same_numbers_everywhere(tmp_path: Path) -> None:
             assert chosen(sets, name) == PROMISED[name], f"the dashboard's API of {name}"
             state = demo.members[name].state
 
-            def sampled(name: str = name, state: Path = state) -> bool:
-                (found,) = last_samples(state, whole=False).values()
-                return chosen(found, name) == PROMISED[name]
-
-            until(f"a sample of {name} with the numbers", sampled)
+            demo.until(f"a sample of {name}", lambda state=state, name=name: sampled(state, name))
         states = {name: demo.members[name].state for name in "ab"}
     for name in "ab":
         (found,) = last_samples(states[name], whole=True).values()
@@ -188,6 +180,20 @@ def test_five_files_on_the_dashboard_in_a_browser(tmp_path: Path) -> None:
                 assert found == str(value) or (found is None and value == 0), (
                     f"{counter} on the page of {name}: {found}"
                 )
+        # The summary of Spark goes where the dashboard looks for it, and is shown with the same numbers.
+        for name in "ab":
+            state = demo.members[name].state
+            demo.until(f"a sample of {name}", lambda state=state, name=name: sampled(state, name))
+        folders = [os.fspath(demo.members[name].state / "samples") for name in "ab"]
+        done = run_frs("summarize", *folders, "--output", os.fspath(demo.directory / "summary"))
+        assert done.returncode == 0, done.stderr
+        pieces = rendered(demo.members["a"].dashboard_url, tmp_path / "browser for the summary")
+        fleet = pieces[pieces.index("Fleet summary") :]
+        heads = fleet[fleet.index("Member") : fleet.index("Staging used") + 1]
+        for name, installed in (("a", "0"), ("b", "5")):
+            row = fleet[fleet.index("Staging used") :]
+            row = row[row.index(name) :]
+            assert row[heads.index("Files installed")] == installed, f"{name} in the summary on the page: {row}"
 
 
 def find_sets(answer: Any) -> dict[str, int]:
