@@ -312,7 +312,7 @@ class FileOps:
         if stat.S_ISDIR(found.mode):
             result = install.remove_folder(self.root, step.path, expected)
         else:
-            keep = step.step.keep is not None
+            keep = step.step.keep is not None and not self._is_the_same(step.step.keep.winner, step.path)
             result = install.remove_file(self.root, step.path, expected, self.preinstall, keep=keep)
         if result.displaced is not None:
             self._keep(result.displaced, step.path, step.step.keep)
@@ -423,6 +423,16 @@ class FileOps:
             os.rename(name, aside, src_dir_fd=fd)
         self._keep(aside, step.path, step.step.keep, ev.KeepReason.IN_THE_WAY.value)
         return ev.Installed(action.co_guid, ev.Outcome.NAME_TAKEN, detail="what was in the way is kept elsewhere")
+
+    def _is_the_same(self, winner: ev.Edition, path: str) -> bool:
+        """What loses is just like what wins, made alike on two members: nothing is lost with it."""
+        if winner.deleted or winner.md5 == bytes(16):
+            return False
+        try:
+            with self.root.parent(path) as (fd, name):
+                return generate(name, None, object_id=winner.file_guid, dir_fd=fd).md5 == winner.md5
+        except (StagingError, OSError):
+            return False
 
     def _look(self, path: str) -> Fingerprint | None:
         try:

@@ -27,6 +27,7 @@ from idtable.store import Store
 from journal.changes import PREINSTALL, Aged, Change, Kind, RootGone
 from journal.examine import Examiner
 from journal.journal import Journal
+from journal.reasons import CONTENT
 from staging import fsops
 from staging.errors import AccessDenied, NoSpace, StagingError, Torn, Unsupported, Vanished
 from staging.generate import Staged, generate
@@ -124,6 +125,7 @@ class _Work:
     event_time: int
     usns: tuple[int, int]
     known: IDRecord | None
+    verify: bool = False  # a rename of which only a checksum can say that nothing else changed
 
 
 class LocalWatch:
@@ -245,7 +247,9 @@ class LocalWatch:
         self._busy += len(batch)
         try:
             loop = asyncio.get_running_loop()
-            changes = await loop.run_in_executor(self._thread, self._examiner.examine, batch)
+            changes, moved_away = await loop.run_in_executor(self._thread, self._examine, batch)
+            if moved_away:
+                self._rescan_later("a folder was renamed before what happened in it was looked at")
             for path in self._examiner.retry:
                 self.touch(path, after=RETRY_S)
             told = {a.path: a for a in batch}
@@ -254,6 +258,24 @@ class LocalWatch:
             self.journal.retire(a.usn for a in batch)
         finally:
             self._busy -= len(batch)
+
+    def _examine(self, batch: list[Aged]) -> tuple[list[Change], bool]:
+        """In the examiner's thread: the changes, and whether a path is gone that nobody was seen to remove: a folder
+        above it has another name since the path was told, so what is in there has not been looked at."""
+        changes = self._examiner.examine(batch)
+        gone = c.REASON_FILE_DELETE | c.REASON_RENAME_OLD_NAME
+        seen = (aged.path for aged in batch if not aged.reason & gone)
+        return changes, any(not os.path.lexists(os.path.join(self._root, path)) for path in seen)
+
+    def _rescan_later(self, reason: str) -> None:
+        loop = asyncio.get_running_loop()
+
+        def fire() -> None:
+            self._later.discard(handle)
+            self._on_rescan(reason, "")
+
+        handle = loop.call_later(RETRY_S, fire)
+        self._later.add(handle)
 
     async def _scan(self, subtree: str) -> None:
         loop = asyncio.get_running_loop()
@@ -291,6 +313,7 @@ class LocalWatch:
         host = self._host
         guids, places = host.installing()
         made: dict[str, bytes] = {}
+        came_from = {aged.moved_to: aged for aged in told.values()}  # whatever their folders were called
         works: list[_Work] = []
         now = _filetime(time.time_ns())
         for change in changes:
@@ -308,23 +331,40 @@ class LocalWatch:
                 if ours or (change.kind is Kind.CREATE and self._is_known(change, parent)):
                     self.touch(change.path, after=RETRY_S)
                     continue
-                known = host.store.get(change.file_guid) if change.kind is Kind.UPDATE and change.file_guid else None
+                known, verify = self._known(change, told, came_from)
             guid = change.file_guid or host.new_guid()
             if change.kind is Kind.CREATE:
                 made[change.path] = guid
             when = aged.event_time if aged is not None else self._event_time(change, now)
             usns = (aged.first_usn, aged.usn) if aged is not None else (0, 0)
-            works.append(_Work(change, guid, parent, host.new_guid(), min(when, now), usns, known))
+            works.append(_Work(change, guid, parent, host.new_guid(), min(when, now), usns, known, verify))
         return works
+
+    def _known(
+        self, change: Change, told: dict[str, Aged], came_from: dict[str | None, Aged]
+    ) -> tuple[IDRecord | None, bool]:
+        """The record of what is there already, and whether a plain rename has to be verified: an attribute set
+        before it leaves no trace but the event, under the old name or the new one."""
+        if change.file_guid is None or change.kind not in (Kind.UPDATE, Kind.RENAME):
+            return None, False
+        known = self._host.store.get(change.file_guid)
+        if change.kind is Kind.UPDATE or change.content_changed or change.temporary:
+            return known, False
+        after = told.get(change.path)
+        before = came_from.get(change.path)
+        sure = after is not None and not (after.reason | (before.reason if before is not None else 0)) & CONTENT
+        return known, change.file_kind == "folder" or not sure
 
     def _is_known(self, change: Change, parent: bytes) -> bool:
         """The store has moved on since the examiner looked."""
         store = self._host.store
         if store.by_name(parent, change.name) is not None:
             return True
+        if change.fingerprint is None or change.fingerprint.nlink > 1:
+            return False  # the names of a hard link share an object ID, and each is a file of its own here
         for guid in (change.file_guid, change.object_id):
             record = store.get(guid) if guid is not None else None
-            if record is not None and not record.deleted and change.fingerprint is not None:
+            if record is not None and not record.deleted:
                 return record.ino == change.fingerprint.ino
         return False
 
@@ -357,7 +397,8 @@ class LocalWatch:
 
     def _stage(self, work: _Work, compression: bytes) -> ev.LocalChange | tuple[_Work, StagingError]:
         change = work.change
-        if change.kind is Kind.DELETE or (change.kind is Kind.RENAME and not change.content_changed):
+        rename = change.kind is Kind.RENAME and not change.content_changed
+        if change.kind is Kind.DELETE or (rename and not work.verify):
             return self._event(work, None, staged=False, compressed=False)
         files = self._host.files
         folder, _, name = change.path.rpartition("/")
@@ -369,6 +410,8 @@ class LocalWatch:
                 os.close(fd)
         except StagingError as error:
             return work, error
+        if rename and not on_disk and work.known is not None and staged.md5 == work.known.md5:
+            return self._event(work, None, staged=False, compressed=False)
         return self._event(work, staged, staged=on_disk, compressed=on_disk and compression != c.COMPRESSION_NONE)
 
     def _generate(self, work: _Work, name: str, fd: int, compression: bytes) -> tuple[Staged, bool]:

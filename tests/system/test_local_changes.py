@@ -1,0 +1,78 @@
+"""What local changes look like when several come at once."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from tests.system.demo import Demo, compare_trees
+
+
+def test_an_attribute_set_just_before_a_rename_travels(tmp_path: Path) -> None:
+    """A rename leaves size and modification time alone, and so does an attribute: only the event tells of it."""
+    with Demo(tmp_path / "demo", members=2, aging=0.3) as demo:
+        a, b = demo.members["a"].root, demo.members["b"].root
+        (a / "folder").mkdir()
+        (a / "folder" / "inside").write_bytes(b"content")
+        (a / "file").write_bytes(b"content")
+        demo.wait_converged()
+        os.setxattr(a / "file", "user.note", b"1")
+        (a / "file").rename(a / "renamed file")
+        os.setxattr(a / "folder", "user.note", b"2")
+        (a / "folder").rename(a / "renamed folder")
+        os.setxattr(a / "renamed folder" / "inside", "user.note", b"3")
+        (a / "renamed folder" / "inside").rename(a / "moved out")
+        demo.wait_converged()
+        assert compare_trees(a, b) == []
+        assert os.getxattr(b / "renamed file", "user.note") == b"1"
+        assert os.getxattr(b / "renamed folder", "user.note") == b"2"
+        assert os.getxattr(b / "moved out", "user.note") == b"3"
+
+
+def test_a_hard_link_to_a_replicated_file_is_a_file_of_its_own(tmp_path: Path) -> None:
+    """Both names share the attribute that holds the object ID; how GLib saves a file makes such a link for a moment."""
+    with Demo(tmp_path / "demo", members=2, aging=0.3) as demo:
+        a, b = demo.members["a"].root, demo.members["b"].root
+        (a / "doc").write_bytes(b"one")
+        demo.wait_converged()
+        os.link(a / "doc", a / "doc~")
+        demo.wait_converged()
+        assert (b / "doc~").read_bytes() == b"one"
+        (a / "new").write_bytes(b"two")
+        (a / "new").rename(a / "doc")
+        demo.wait_converged()
+        assert compare_trees(a, b) == []
+        assert ((b / "doc").read_bytes(), (b / "doc~").read_bytes()) == (b"two", b"one")
+
+
+def test_identical_files_made_on_two_members_are_no_conflict(tmp_path: Path) -> None:
+    """One of them wins the name; nothing is kept of the other, for nothing is lost."""
+    with Demo(tmp_path / "demo", members=2, aging=0.3) as demo:
+        roots = [demo.members[name].root for name in "ab"]
+        for root in roots:
+            for number in range(20):
+                (root / f"{number}").write_bytes(b"the same %d" % number)
+                os.utime(root / f"{number}", ns=(10**18, 10**18))
+        demo.wait_converged()
+        assert compare_trees(*roots) == []
+        assert len(os.listdir(roots[0])) == 20
+        for name in "ab":
+            listed = demo.frs("conflicts", "list", "--config", os.fspath(demo.members[name].config), "--json")
+            assert json.loads(listed.stdout) == []
+
+
+def test_a_plain_rename_fetches_nothing(tmp_path: Path) -> None:
+    """The content is there already: only the name has to change."""
+    with Demo(tmp_path / "demo", members=2, aging=0.3) as demo:
+        a, b = demo.members["a"].root, demo.members["b"].root
+        (a / "folder").mkdir()
+        (a / "folder" / "file").write_bytes(b"content")
+        demo.wait_converged()
+        before = demo.counters("b")["FileReplicaSet"]["demo"]["Staging Files Fetched"]
+        (a / "folder" / "file").rename(a / "folder" / "other")
+        (a / "folder").rename(a / "elsewhere")
+        demo.wait_converged()
+        assert compare_trees(a, b) == []
+        assert (b / "elsewhere" / "other").read_bytes() == b"content"
+        assert demo.counters("b")["FileReplicaSet"]["demo"]["Staging Files Fetched"] == before
