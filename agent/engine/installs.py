@@ -19,6 +19,7 @@ from agent.engine.names import Names, Place, Verdict
 from agent.engine.reconcile import against_version, change_order_wins
 from agent.engine.records import (
     ASIDE,
+    MARKS,
     edition_in,
     edition_of,
     mark_of,
@@ -123,8 +124,10 @@ class Installs:
                 entry.outdid = max(entry.outdid, record.version)
         entry.needs_stage = fl.needs_staging_file(co.location_cmd, co.flags, co.content_cmd)
         if entry.needs_stage and record is not None and not record.deleted and entry.is_rename:
-            # Only the name changed and the content is here already (note 84): no need to fetch it.
+            # Only the name changed since the very version that is here (note 84): no need to fetch it. The checksum
+            # alone does not say so: it leaves times out.
             same = entry.checksum not in (bytes(16), b"") and entry.checksum == record.md5
+            same = same and co.ack_version & MARKS == mark_of(record)
             if same and co.file_attributes == record.attributes:
                 entry.needs_stage = False
         entry.judged = True
