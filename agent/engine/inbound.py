@@ -164,6 +164,10 @@ class Inbound:
             entry.co.flags &= ~c.CO_FLAG_SKIP_VV_UPDATE
         if entry.cxtion == guid:
             if co.change_order_guid != entry.co.change_order_guid:
+                if not ordered and entry.stage < Stage.FINISHED:
+                    self.dampen(session, co)
+                    return entry
+                self.answer_done(session, entry.co, dampened=True)  # the new one stands for it
                 self._rename_co(entry, co)
             entry.co.partner_ack_seq_number = co.partner_ack_seq_number
             entry.co.sequence_number = co.sequence_number
@@ -173,6 +177,9 @@ class Inbound:
         if entry.stage >= Stage.FINISHED:
             self.dampen(session, co)
             return None
+        for where, other in entry.alternates:
+            if where == guid and other.change_order_guid != co.change_order_guid:
+                self.answer_done(session, other, dampened=True)  # the new one stands for it
         entry.alternates = [a for a in entry.alternates if a[0] != guid] + [(guid, co)]
         if not self.sessions[entry.cxtion].joined and entry.stage in (Stage.QUEUED, Stage.FETCHING):
             self.switch(entry)

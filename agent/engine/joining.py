@@ -160,7 +160,13 @@ class InboundSessions:
     def joined(self, session: Session, packet: Packet) -> None:
         """CMD_JOINED: the session is established (3.3.4.4.5)."""
         ctx = self.ctx
-        if session.state is not JoinState.JOINING or packet.join_guid != session.join_guid:
+        if packet.join_guid != session.join_guid:
+            if session.joined:
+                # A CMD_JOINING of an earlier session came late, and the partner took it for a new one.
+                self.unjoin(session, "the partner joined an earlier session", retry=False)
+                self.need_join(session)
+            return
+        if session.state is not JoinState.JOINING:
             return
         if not self.may_join(session):
             session.state = JoinState.UNJOINED  # another was faster: this one is paused (3.1.5.1)

@@ -14,11 +14,12 @@ from agent.engine import flags as fl
 from agent.engine.context import Context
 from agent.engine.events import DropStage, Examine, ReadStage, StageBlock, StageRefused
 from agent.engine.joining import NEVER, JoinState, Session
-from agent.engine.vvjoin import caught_up, vvjoin_change_orders
+from agent.engine.records import ASIDE
+from agent.engine.vvjoin import caught_up, present, vvjoin_change_orders
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder, CoExtension2, CoExtWin2k
 from agent.wire.packet import Packet
-from idtable.records import CxtionRow, OutlogRow
+from idtable.records import CxtionRow, IDRecord, OutlogRow
 
 
 @dataclass(slots=True)
@@ -378,7 +379,21 @@ class Outbound:
         if event.retry and record is not None and not record.deleted:
             ctx.out.append(Examine(record.parent_guid, record.name))
         if not event.retry:
+            if record is not None and (record.originator_guid, record.originator_vsn) != (
+                co.originator_guid,
+                co.frs_vsn,
+            ):
+                self._send_present(flow, record)
             self._acknowledge(flow, co.partner_ack_seq_number, co.change_order_guid)
+
+    def _send_present(self, flow: Flow, record: IDRecord) -> None:
+        """The version asked for was replaced. The present one is in the log, but perhaps behind much that waits for it
+        (a folder, for what is in it): so it goes at once, out of order."""
+        if not record.flags & ASIDE:
+            co, checksum = present(self.ctx, record)
+            self._seq += 1
+            flow.vvjoin_unacked[self._seq] = co.change_order_guid
+            self._send(flow, co, checksum, self._seq, at_join=True)
 
     # -- what is left --
 

@@ -72,6 +72,11 @@ def vvjoin_guid(record: IDRecord) -> bytes:
     return hashlib.md5(seed, usedforsecurity=False).digest()
 
 
+def present(ctx: Context, record: IDRecord) -> Item:
+    """A change order for a record's present version, out of order."""
+    return _change_order(ctx, record, c.CO_FLAG_SKIP_VV_UPDATE), record.md5
+
+
 def caught_up(ctx: Context) -> Iterator[Item]:
     """What went out in a VVJoin marked CO_FLAG_SKIP_VV_UPDATE, because an earlier change was not finished here, and is
     no longer ahead of the version vector: once more, so that the partners' version vectors may follow."""
