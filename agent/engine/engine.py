@@ -182,8 +182,11 @@ class Engine:
             self._commands[command](session, packet)
 
     def _remote_co(self, session: Session, packet: Packet) -> None:
-        if packet.remote_co is not None:
-            self.reseed.seen(packet.remote_co.file_guid)
+        co, me = packet.remote_co, self.ctx.config.originator_guid
+        if co is not None:
+            self.reseed.seen(co.file_guid)
+            if co.originator_guid == me and co.frs_vsn > max(self.ctx.vv.get(me, 0), self.ctx.last_vsn):
+                self._behind(co.frs_vsn)
         entry = self.inbound.remote_co(session, packet)
         if entry is not None:
             self.installs.advance(entry)
@@ -297,9 +300,10 @@ class Engine:
             "restored from a backup?); what is missing is asked for",
         )
         issued = ctx.last_vsn
+        self._own_at_start, start = max(known, ctx.now), self._own_at_start
         ctx.last_vsn = max(known, ctx.now)
-        if issued > self._own_at_start:
-            others = dict.fromkeys(ctx.vv, (1 << 64) - 1) | {me: self._own_at_start}
+        if issued > start:
+            others = dict.fromkeys(ctx.vv, (1 << 64) - 1) | {me: start}
             for guid in list(ctx.store.iter_vvjoin(others)):
                 record = ctx.store.get(guid)
                 if record is not None and record.originator_guid == me:
@@ -346,6 +350,7 @@ class Engine:
         ctx = self.ctx
         self.in_sessions.tick()
         self.out_sessions.tick()
+        self.outbound.close_quiet()
         for entry in self.inbound.due():
             if entry.attempts >= 3:
                 self.retire.pass_on_behind(entry)

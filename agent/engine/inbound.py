@@ -133,7 +133,10 @@ class Inbound:
             return None
         key: Key = (co.file_guid, co.originator_guid, co.frs_vsn)
         ordered = not co.flags & (c.CO_FLAG_OUT_OF_ORDER | c.CO_FLAG_SKIP_VV_UPDATE)
-        known = ctx.vv.get(co.originator_guid, 0) >= co.frs_vsn
+        # Of its own changes a member knows by its version vector what it made, not what it has: its database may have
+        # been restored from a backup.
+        own = co.originator_guid == ctx.config.originator_guid
+        known = ctx.vv.get(co.originator_guid, 0) >= co.frs_vsn and not own
         if known and not co.flags & c.CO_FLAG_OUT_OF_ORDER:
             self.dampen(session, co)
             return None
@@ -143,7 +146,7 @@ class Inbound:
         record = ctx.store.get(co.file_guid)
         if record is not None and (record.originator_guid, record.originator_vsn) == key[1:]:
             self.dampen(session, co)
-            if ordered:
+            if ordered and not own:
                 self.order.arrive(session.cxtion.guid, key)
                 self.on_known(key, co, session)
             return None
@@ -162,41 +165,19 @@ class Inbound:
         if ordered:
             self.order.arrive(guid, entry.key)
             entry.co.flags &= ~c.CO_FLAG_SKIP_VV_UPDATE
-        if entry.cxtion == guid:
-            if co.change_order_guid != entry.co.change_order_guid:
-                if not ordered and entry.stage < Stage.FINISHED:
-                    self.dampen(session, co)
-                    return entry
-                self.answer_done(session, entry.co, dampened=True)  # the new one stands for it
-                self._rename_co(entry, co)
-            entry.co.partner_ack_seq_number = co.partner_ack_seq_number
-            entry.co.sequence_number = co.sequence_number
-            if entry.stage >= Stage.FINISHED:
-                self.dampen(session, co)
-            return entry
         if entry.stage >= Stage.FINISHED:
             self.dampen(session, co)
             return None
-        for where, other in entry.alternates:
-            if where == guid and other.change_order_guid != co.change_order_guid:
-                self.answer_done(session, other, dampened=True)  # the new one stands for it
-        entry.alternates = [a for a in entry.alternates if a[0] != guid] + [(guid, co)]
+        if co.change_order_guid == entry.co.change_order_guid and entry.cxtion == guid:
+            entry.co.partner_ack_seq_number = co.partner_ack_seq_number
+            entry.co.sequence_number = co.sequence_number
+            return entry
+        same = (guid, co.change_order_guid)
+        entry.alternates = [a for a in entry.alternates if (a[0], a[1].change_order_guid) != same] + [(guid, co)]
         if not self.sessions[entry.cxtion].joined and entry.stage in (Stage.QUEUED, Stage.FETCHING):
             self.switch(entry)
             return entry
         return None
-
-    def _rename_co(self, entry: Entry, co: ChangeOrder) -> None:
-        """The same change under another change order GUID (a VVJoin of a change already on its way)."""
-        self.by_co.pop(entry.co.change_order_guid, None)
-        self.ctx.store.inlog_delete(entry.co.change_order_guid)
-        entry.co = co
-        if entry.stage is Stage.FETCHING:
-            entry.stage = Stage.QUEUED
-        entry.staged = False
-        entry.received = entry.requested = 0
-        self.by_co[co.change_order_guid] = entry.key
-        self.save(entry)
 
     def switch(self, entry: Entry) -> None:
         """Go on with the entry over another connection that offered it."""

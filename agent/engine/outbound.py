@@ -35,7 +35,7 @@ class Flow:
     vvjoin_seq: int = 0
     vvjoin_unacked: dict[int, bytes] = field(default_factory=dict)
     resume_at: int = 0
-    early: dict[bytes, int] = field(default_factory=dict)  # change orders sent with CO_FLAG_SKIP_VV_UPDATE
+    numbers: dict[bytes, list[int]] = field(default_factory=dict)  # of a change order, which may be sent twice
 
 
 class Outbound:
@@ -94,7 +94,7 @@ class Outbound:
         ctx = self.ctx
         flow = self.flows[session.cxtion.guid]
         flow.unacked.clear()
-        flow.early.clear()
+        flow.numbers.clear()
         flow.vvjoin_unacked.clear()
         flow.vvjoin = None
         flow.leading = flow.trailing
@@ -126,7 +126,7 @@ class Outbound:
         """The session is over: what is unacknowledged is sent again in the next one."""
         flow = self.flows[session.cxtion.guid]
         flow.unacked.clear()
-        flow.early.clear()
+        flow.numbers.clear()
         flow.vvjoin_unacked.clear()
         flow.vvjoin = None
         flow.leading = flow.trailing
@@ -188,8 +188,7 @@ class Outbound:
                 if self._skip(flow, row):
                     continue
                 flow.unacked[row.seq] = row.co_guid
-                if row.flags & c.CO_FLAG_SKIP_VV_UPDATE:
-                    flow.early[row.co_guid] = row.seq
+                flow.numbers.setdefault(row.co_guid, []).append(row.seq)
                 self._send(flow, ChangeOrder.decode(row.co), CoExtension2.decode(row.ext).checksum, row.seq)
         self._advance(flow)
 
@@ -249,18 +248,30 @@ class Outbound:
             del flow.vvjoin_unacked[number]
         if found:
             self.ctx.out.append(DropStage(co_guid))
-        if flow.unacked.get(seq) != co_guid:
-            seq = next((number for number, guid in flow.unacked.items() if guid == co_guid), 0)
-        if seq:
-            del flow.unacked[seq]
-            early = flow.early.pop(co_guid, 0)
-            if early < seq:  # sent before, marked CO_FLAG_SKIP_VV_UPDATE: one answer stands for both
-                flow.unacked.pop(early, None)
+        numbers = flow.numbers.pop(co_guid, [])
+        if numbers:
+            # An answer stands for the number it names and for all before; one that names none of them, for all.
+            later = [number for number in numbers if number > seq] if seq in numbers else []
+            if later:
+                flow.numbers[co_guid] = later
+            for number in numbers[: len(numbers) - len(later)]:
+                flow.unacked.pop(number, None)
             self._advance(flow)
-        if flow.session.closing and flow.session.state is JoinState.JOINED and flow.trailing >= flow.session.upto:
-            self.on_quiet(flow.session)
-            return
-        self.pump(flow)
+        if not self._closed(flow):
+            self.pump(flow)
+
+    def _closed(self, flow: Flow) -> bool:
+        """A trigger schedule has closed, and all that was in the log at the Join is acknowledged (3.3.2.1.1)."""
+        session = flow.session
+        if not session.closing or session.state is not JoinState.JOINED or flow.trailing < session.upto:
+            return False
+        self.on_quiet(session)
+        return True
+
+    def close_quiet(self) -> None:
+        """End the sessions that are to end and have nothing left to do."""
+        for flow in self.flows.values():
+            self._closed(flow)
 
     def _advance(self, flow: Flow) -> None:
         trailing = next(iter(flow.unacked)) - 1 if flow.unacked else flow.leading  # in order of sending

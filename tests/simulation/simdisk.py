@@ -212,7 +212,7 @@ class Disk:
             built = Node(0, staged.is_dir, staged.content, staged.mode)
             if here.md5(action.file_guid) == built.md5(action.file_guid):
                 return
-        for node in [here, *self.walk(here)]:
+        for node in self.walk(here):
             if not node.is_dir:
                 self.kept.append((node.content, place.step.keep))
         self.detach(here)

@@ -93,6 +93,7 @@ class Member:
                         f"{up}->{down}",
                         NamedGuid(world.guid_of("member", other), other),
                         inbound=self.name == down,
+                        **world.cxtion_options,
                     )
                 )
         return EngineConfig(

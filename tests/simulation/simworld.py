@@ -10,6 +10,7 @@ import heapq
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from agent.engine import events as ev
 from agent.engine.context import Limits
@@ -39,6 +40,7 @@ class World:
         self.edges = list(edges)
         self.limits = limits or Limits()
         self.minor = minor
+        self.cxtion_options: dict[str, Any] = {}
         self.now = START
         self.aging = 3 * SECOND
         self.heap: list[tuple[int, int, Callable[[], None]]] = []
@@ -416,6 +418,8 @@ class World:
                 theirs = tables[0].get(guid)
                 if mine is None or mine.file_guid in (m.root for m in members):
                     continue
+                if theirs is None and mine.deleted:
+                    continue  # that tombstone was forgotten before
                 what = (mine.version, mine.event_time, mine.originator_guid, mine.originator_vsn, mine.deleted)
                 if theirs is None or what != (
                     theirs.version, theirs.event_time, theirs.originator_guid, theirs.originator_vsn, theirs.deleted

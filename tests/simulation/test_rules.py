@@ -1,0 +1,375 @@
+"""Single rules, each in a small world of simulated members."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.engine import events as ev
+from agent.engine.context import DAY, HOUR, Limits
+from agent.engine.schedule import QUARTER, is_open, quarter_of
+from agent.wire.change_order import ChangeOrder
+from tests.simulation.schedule import mesh, ring
+from tests.simulation.simmember import Member
+from tests.simulation.simworld import START, World
+
+
+def started(names: str, *, limits: Limits | None = None, minor: int = 9, ringed: bool = False) -> World:
+    world = World(names, (ring if ringed else mesh)(names), 1, limits=limits, minor=minor)
+    for member in world.members.values():
+        member.start()
+    world.run(60)
+    assert not world.pending()
+    return world
+
+
+def make(member: Member, path: str, content: bytes | None = b"") -> None:
+    """A user makes a file, or with None a folder."""
+    folder, _, name = path.rpartition("/")
+    parent = member.disk.look(folder)
+    assert parent is not None
+    member.disk.now = member.world.now
+    member.disk.add(parent, name, is_dir=content is None, content=content or b"")
+    member.touch(member.world.aging)
+
+
+def move(member: Member, old: str, new: str) -> None:
+    node, folder = member.disk.look(old), member.disk.look(new.rpartition("/")[0])
+    assert node is not None
+    assert folder is not None
+    member.disk.detach(node)
+    member.disk.attach(node, folder, new.rpartition("/")[2])
+    member.touch(member.world.aging)
+
+
+def remove(member: Member, path: str) -> None:
+    node = member.disk.look(path)
+    assert node is not None
+    member.disk.detach(node)
+    member.touch(member.world.aging)
+
+
+def write(member: Member, path: str, content: bytes) -> None:
+    node = member.disk.look(path)
+    assert node is not None
+    member.disk.now = member.world.now
+    node.content, node.mtime = content, member.disk.tick()
+    member.touch(member.world.aging)
+
+
+def names(member: Member) -> list[str]:
+    return sorted(member.tree())
+
+
+def all_agree(world: World) -> Member:
+    """Everything settles and nothing is wrong; any member will do then."""
+    world.check()
+    assert world.violations == []
+    return world.members["a"]
+
+
+def kept(world: World) -> list[tuple[str, bytes]]:
+    return [(k.reason.name if k else "", c) for m in world.members.values() for c, k in m.disk.kept]
+
+
+def test_files_of_one_name_the_later_stays_the_other_is_kept() -> None:
+    world = started("abc")
+    make(world.members["a"], "hello.txt", b"12345678")
+    world.run(2)
+    make(world.members["b"], "hello.txt", b"1234567890")
+    assert all_agree(world).tree()["hello.txt"][1] == b"1234567890"
+    assert ("NAME", b"12345678") in kept(world) or ("DELETED", b"12345678") in kept(world)
+
+
+def test_folders_of_one_name_both_stay() -> None:
+    world = started("ab")
+    make(world.members["a"], "d", None)
+    make(world.members["a"], "d/x", b"x")
+    world.run(2)
+    make(world.members["b"], "d", None)
+    make(world.members["b"], "d/y", b"y")
+    found = names(all_agree(world))
+    assert found[:2] == ["d", "d/x"]
+    assert found[2].startswith("d_NTFRS_")
+    assert found[3] == found[2] + "/y"
+
+
+def test_a_file_gives_way_to_a_folder() -> None:
+    world = started("ab")
+    make(world.members["a"], "n", b"file")
+    make(world.members["b"], "n", None)
+    found = names(all_agree(world))
+    assert found[0] == "n"
+    assert found[1].startswith("n_NTFRS_")
+    assert world.members["b"].tree()[found[1]][1] == b"file"
+
+
+def test_each_folder_moved_into_the_other() -> None:
+    world = started("ab")
+    a, b = world.members["a"], world.members["b"]
+    for name in ("x", "y"):
+        make(a, name, None)
+        make(a, f"{name}/{name}", name.encode())
+    world.run(60)
+    move(a, "x", "y/x")
+    move(b, "y", "x/y")
+    tree = all_agree(world).tree()
+    assert sorted(c for _, c in tree.values() if c) == [b"x", b"y"]
+
+
+def test_rename_against_rename() -> None:
+    world = started("abc")
+    make(world.members["a"], "n", b"1")
+    world.run(60)
+    move(world.members["a"], "n", "one")
+    move(world.members["b"], "n", "two")
+    assert len(names(all_agree(world))) == 1
+
+
+@pytest.mark.parametrize("late", [5, 2400])
+def test_update_against_delete(late: float) -> None:
+    """The later one wins beyond half an hour; the version made by somebody who did not know is kept or stays."""
+    world = started("ab")
+    a, b = world.members["a"], world.members["b"]
+    make(a, "n", b"1")
+    world.run(60)
+    world.step(("cut", 0, 1))
+    write(a, "n", b"2")
+    world.run(late)
+    remove(b, "n")
+    tree = all_agree(world).tree()
+    assert not tree
+    assert ("DELETED", b"2") in kept(world)
+
+
+def test_a_new_file_brings_its_deleted_folder_back() -> None:
+    world = started("ab")
+    a, b = world.members["a"], world.members["b"]
+    make(a, "d", None)
+    world.run(60)
+    make(a, "d/new", b"new")
+    remove(b, "d")
+    assert names(all_agree(world)) == ["d", "d/new"]
+
+
+def test_identical_content_is_no_conflict() -> None:
+    world = started("ab")
+    a, b = world.members["a"], world.members["b"]
+    make(a, "n", b"1")
+    world.run(60)
+    world.step(("cut", 0, 1))
+    write(a, "n", b"same")
+    write(b, "n", b"same")
+    all_agree(world)
+    assert kept(world) == []
+
+
+def test_who_knew_the_version_replaces_it_without_a_conflict() -> None:
+    world = started("abc")
+    make(world.members["a"], "n", b"1")
+    world.run(60)
+    for number, name in enumerate("bcabc"):
+        write(world.members[name], "n", b"%d" % number)
+        world.run(60)
+    remove(world.members["a"], "n")
+    all_agree(world)
+    assert kept(world) == []
+
+
+def test_a_restored_database_gets_its_own_changes_back() -> None:
+    world = started("ab")
+    a, b = world.members["a"], world.members["b"]
+    make(b, "before", b"1")
+    world.run(60)
+    b.save_backup()
+    make(b, "after", b"2")
+    world.run(60)
+    assert names(a) == ["after", "before"]
+    remove(b, "after")  # the tree is restored too
+    node = b.disk.root.children.get("after")
+    assert node is None
+    b.dirty = False
+    b.restore_backup()
+    world.run(120)
+    assert names(b) == ["after", "before"]
+    make(b, "new", b"3")
+    assert names(all_agree(world)) == ["after", "before", "new"]
+
+
+def test_numbers_go_on_above_those_a_partner_knows() -> None:
+    """The database is restored and the clock set back too: what was numbered below is announced anew."""
+    world = started("ab")
+    a, b = world.members["a"], world.members["b"]
+    b.save_backup()
+    make(b, "one", b"1")
+    world.run(60)
+    known = a.engine.ctx.vv[world.guid_of("originator", "b")]
+    world.step(("cut", 0, 1))
+    b.skew = -1200 * 10_000_000
+    b.restore_backup()
+    make(b, "two", b"2")
+    world.run(30)
+    assert b.engine.ctx.vv[world.guid_of("originator", "b")] < known
+    world.cut.clear()
+    world.run(600)
+    assert names(a) == ["one", "two"]
+    assert a.engine.ctx.vv[world.guid_of("originator", "b")] > known
+    assert any("restored from a backup" in r.text for r in b.reports)
+    all_agree(world)
+
+
+def test_away_longer_than_tombstones_are_kept() -> None:
+    world = started("abc", limits=Limits(tombstone_lifetime=2 * DAY, outlog_most=2 * DAY, outlog_history=HOUR))
+    a, c = world.members["a"], world.members["c"]
+    for name in ("stays", "goes", "changes"):
+        make(a, name, name.encode())
+    make(a, "d", None)
+    make(a, "d/deep", b"deep")
+    world.run(60)
+    c.crash()
+    remove(a, "goes")
+    remove(a, "d")
+    write(a, "changes", b"changed")
+    world.run(5 * 86400)
+    assert a.store.counts()[2] == 0  # no tombstone is left
+    assert a.store.outlog_first() == a.store.outlog_head() + 1  # nor does the log wait for c
+    make(c, "news", b"news")
+    c.start()
+    world.run(300)
+    assert any("seeded again" in r.text for r in c.reports)
+    assert names(all_agree(world)) == ["changes", "news", "stays"]
+    assert a.tree()["changes"][1] == b"changed"
+    assert sorted(kept(world)) == [("FORGOTTEN", b"deep"), ("FORGOTTEN", b"goes")]
+
+
+def test_what_is_in_the_way_of_the_initial_sync_is_kept_or_used() -> None:
+    world = World("ab", mesh("ab"), 1)
+    a, b = world.members["a"], world.members["b"]
+    a.start()
+    make(a, "d", None)
+    make(a, "d/same", b"same")
+    make(a, "n", b"theirs")
+    world.run(60)
+    make(b, "d", None)
+    make(b, "n", b"ours")
+    b.start()
+    assert names(all_agree(world)) == ["d", "d/same", "n"]
+    assert kept(world) == [("IN_THE_WAY", b"ours")]
+
+
+def test_a_clock_too_far_off_is_told_and_refused() -> None:
+    world = World("ab", mesh("ab"), 1)
+    world.members["b"].skew = 31 * 60 * 10_000_000
+    for member in world.members.values():
+        member.start()
+    world.run(120)
+    assert any("set the clocks right" in r.text for r in world.members["a"].reports)
+    assert world.pending()
+    all_agree(world)
+
+
+@pytest.mark.parametrize("minor", range(10))
+def test_partners_of_every_minor_version(minor: int) -> None:
+    world = started("ab", minor=minor)
+    make(world.members["a"], "d", None)
+    make(world.members["a"], "d/n", b"1")
+    world.run(60)
+    move(world.members["b"], "d/n", "n")
+    assert names(all_agree(world)) == ["d", "n"]
+
+
+def test_an_incomplete_install_stays_in_the_outbound_log() -> None:
+    world = started("ab")
+    a = world.members["a"]
+    world.members["b"].disk.full = True
+    make(a, "n", b"1")
+    world.run(10)
+    flow = next(iter(a.engine.outbound.flows.values()))
+    assert flow.unacked
+    (seq, guid), trailing = next(iter(flow.unacked.items())), flow.trailing
+    session = flow.session
+    packet = session.packet(a.engine.ctx, 0x250)
+    row = a.store.outlog_by_co(guid)
+    assert row is not None
+    packet.co_guid, packet.co_sequence_number = guid, seq
+    packet.remote_co = ChangeOrder.decode(row.co).replace(flags=0x80)
+    with a.store.transaction():
+        a.engine.outbound.acknowledged(session, packet)
+    assert seq in flow.unacked
+    assert flow.trailing == trailing
+    packet.remote_co.flags = 0
+    with a.store.transaction():
+        a.engine.outbound.acknowledged(session, packet)
+    assert flow.trailing > trailing
+
+
+def test_tries_end_with_the_limits() -> None:
+    world = started("ab", limits=Limits(max_retry_time=DAY))
+    a, b = world.members["a"], world.members["b"]
+    make(a, "n", b"1")
+    world.run(60)
+    node = b.disk.look("n")
+    assert node is not None
+    b.disk.busy[node.ino] = world.now + 10 * DAY
+    write(a, "n", b"2")
+    world.run(2 * 86400)
+    assert any("given up" in r.text for r in b.reports)
+    assert not world.pending()
+
+
+def opened(*offsets: int) -> bytes:
+    """Open in the quarters that begin so many quarters after the start of the world's clock."""
+    bits = bytearray(84)
+    for offset in offsets:
+        quarter = quarter_of(START + offset * QUARTER)
+        bits[quarter // 8] |= 1 << quarter % 8
+    return bytes(bits)
+
+
+def scheduled(schedule: bytes, **more: object) -> World:
+    world = World("ab", mesh("ab"), 1)
+    world.cxtion_options = {"schedule": schedule, **more}
+    for member in world.members.values():
+        member.start()
+    return world
+
+
+def states(world: World) -> set[str]:
+    return {x["state"] for m in world.members.values() for x in m.engine.connections()}
+
+
+def test_a_schedule_opens_and_closes_the_connection() -> None:
+    schedule = opened(2, 3)
+    world = scheduled(schedule)
+    make(world.members["a"], "n", b"1")
+    world.run(600)
+    assert not is_open(schedule, world.now)
+    assert states(world) <= {"unjoined", "start_join"}
+    assert names(world.members["b"]) == []
+    world.run(1500)
+    assert states(world) == {"joined"}
+    assert names(world.members["b"]) == ["n"]
+    world.run(1800)
+    assert states(world) == {"unjoined"}
+    make(world.members["a"], "later", b"2")
+    world.run(600)
+    assert names(world.members["b"]) == ["n"]
+    for member in world.members.values():
+        member.post(ev.ForceReplication())
+    world.run(120)
+    assert names(world.members["b"]) == ["later", "n"]
+
+
+def test_the_initial_join_may_ignore_the_schedule() -> None:
+    world = scheduled(opened(50), ignore_schedule=True)
+    make(world.members["a"], "n", b"1")
+    world.run(120)
+    assert names(world.members["b"]) == ["n"]
+
+
+def test_a_trigger_schedule_ends_after_what_was_there() -> None:
+    world = scheduled(opened(2), trigger=True)
+    make(world.members["a"], "n", b"1")
+    world.run(2 * 900 + 120)
+    assert names(world.members["b"]) == ["n"]
+    world.run(1200)
+    assert states(world) <= {"unjoined", "start_join", "need_join"}
