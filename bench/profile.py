@@ -156,10 +156,14 @@ def drop_files(peer: Frs, hold: Path, timeout: float) -> float:
 def started(base: Path, aging: float) -> Frs:
     """Two joined members with nothing to do."""
     peer = Frs(aging)
-    peer.lay(base)
-    peer.start_far()
-    peer.start_near()
-    peer.settle()
+    try:
+        peer.lay(base)
+        peer.start_far()
+        peer.start_near()
+        peer.settle()
+    except BaseException:
+        peer.stop()
+        raise
     return peer
 
 
