@@ -27,7 +27,7 @@ from idtable.store import Store
 from journal.changes import PREINSTALL, Aged, Change, Kind, RootGone
 from journal.examine import Examiner
 from journal.journal import Journal
-from journal.reasons import CONTENT
+from journal.reasons import CONTENT, METADATA
 from staging import fsops
 from staging.errors import AccessDenied, NoSpace, StagingError, Torn, Unsupported, Vanished
 from staging.generate import Staged, generate
@@ -163,10 +163,12 @@ class LocalWatch:
         self.scanning = False
         self.scanned = asyncio.Event()  # the whole tree was compared once
         self._first = False
+        self._started = 0
 
     async def start(self, *, first: bool) -> None:
         """Begin to watch, then compare the whole tree once. `first` is the initial scan of a primary member."""
         self.scanning = True
+        self._started = _filetime(time.time_ns())
         self._first = first
         self.journal.start(asyncio.get_running_loop(), self._on_aged, self._on_rescan)
         self._task = asyncio.create_task(self._run(), name="local changes")
@@ -244,6 +246,10 @@ class LocalWatch:
                 self._busy -= 1
             return
         batch = [self._aged.popleft() for _ in range(min(BATCH, len(self._aged)))]
+        for aged in batch:
+            if aged.is_dir and aged.event_time < self._started:
+                # Told to a former run, which may have ended between an install and giving the folder its time back.
+                aged.reason &= ~METADATA
         self._busy += len(batch)
         try:
             loop = asyncio.get_running_loop()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from agent.engine import flags as fl
-from agent.engine.context import Context, facts_of
+from agent.engine.context import SECOND, Context, facts_of
 from agent.engine.events import Examine, Install, Installed, InstallStep, Keep, KeepReason, Outcome, Step
 from agent.engine.fetching import Fetching
 from agent.engine.inbound import Entry, Inbound, Stage
@@ -115,7 +115,9 @@ class Installs:
             here, coming = version_of(record), offered(co)
             against = against_version(coming, here)
             if not change_order_wins(coming, here):
-                again = against or entry.outdid > record.version
+                # An originator whose later change is older than its earlier one has lost its memory.
+                amnesia = co.originator_guid == record.originator_guid and co.frs_vsn > record.originator_vsn
+                again = against or amnesia or entry.outdid > record.version
                 above = max(co.file_version_number, entry.outdid)
                 then = (lambda: self.local.reannounce(record, above=above)) if again else None
                 self.retire.finish(entry, None, lost=True, then=then)
@@ -348,6 +350,8 @@ class Installs:
         record = ctx.store.get(guid)
         if entry.attempts < ctx.limits.name_grace or record is None or record.deleted:
             return False
+        if ctx.now - entry.first_try < 5 * SECOND:
+            return False  # attempts follow each other quickly while the folder is being emptied
         children = ctx.store.children(guid)
         if not children or self.inbound.joining_anew(entry):
             return False

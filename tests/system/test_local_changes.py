@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -44,22 +43,6 @@ def test_a_hard_link_to_a_replicated_file_is_a_file_of_its_own(tmp_path: Path) -
         demo.wait_converged()
         assert compare_trees(a, b) == []
         assert ((b / "doc").read_bytes(), (b / "doc~").read_bytes()) == (b"two", b"one")
-
-
-def test_identical_files_made_on_two_members_are_no_conflict(tmp_path: Path) -> None:
-    """One of them wins the name; nothing is kept of the other, for nothing is lost."""
-    with Demo(tmp_path / "demo", members=2, aging=0.3) as demo:
-        roots = [demo.members[name].root for name in "ab"]
-        for root in roots:
-            for number in range(20):
-                (root / f"{number}").write_bytes(b"the same %d" % number)
-                os.utime(root / f"{number}", ns=(10**18, 10**18))
-        demo.wait_converged()
-        assert compare_trees(*roots) == []
-        assert len(os.listdir(roots[0])) == 20
-        for name in "ab":
-            listed = demo.frs("conflicts", "list", "--config", os.fspath(demo.members[name].config), "--json")
-            assert json.loads(listed.stdout) == []
 
 
 def test_a_plain_rename_fetches_nothing(tmp_path: Path) -> None:
