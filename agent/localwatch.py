@@ -68,6 +68,10 @@ def _matches(name: str, patterns: list[str]) -> bool:
     return any(fnmatch.fnmatchcase(name.casefold(), pattern.casefold()) for pattern in patterns)
 
 
+class _Unsure(StagingError):
+    """Worth another look before anything is said of it."""
+
+
 class Host(Protocol):
     """What this module needs of the replica."""
 
@@ -164,6 +168,7 @@ class LocalWatch:
         self.scanned = asyncio.Event()  # the whole tree was compared once
         self._first = False
         self._started = 0
+        self._folder_times: dict[str, int] = {}  # seen once, see _be_sure
 
     async def start(self, *, first: bool) -> None:
         """Begin to watch, then compare the whole tree once. `first` is the initial scan of a primary member."""
@@ -184,16 +189,16 @@ class LocalWatch:
         await asyncio.to_thread(self.journal.stop)
         self._thread.shutdown(wait=True, cancel_futures=True)
 
-    def touch(self, path: str, *, after: float = 0.0) -> None:
+    def touch(self, path: str, *, after: float = 0.0, reason: int = c.REASON_DATA_OVERWRITE) -> None:
         """Look at this path again, once it has aged."""
         if after <= 0:
-            self.journal.touch(path, c.REASON_DATA_OVERWRITE)
+            self.journal.touch(path, reason)
             return
         loop = asyncio.get_running_loop()
 
         def fire() -> None:
             self._later.discard(handle)
-            self.journal.touch(path, c.REASON_DATA_OVERWRITE)
+            self.journal.touch(path, reason)
 
         handle = loop.call_later(after, fire)
         self._later.add(handle)
@@ -426,6 +431,7 @@ class LocalWatch:
         if work.known is not None and _looks_the_same(work):
             staged = generate(name, None, object_id=work.guid, dir_fd=fd)
             if staged.md5 == work.known.md5:
+                self._be_sure(work, staged)
                 return staged, False
         if not self._first:
             try:
@@ -438,6 +444,18 @@ class LocalWatch:
             except NoSpace as error:
                 self._host.local_error(f"{work.change.path!r} is not staged yet: {error}")
         return generate(name, None, object_id=work.guid, dir_fd=fd), False
+
+    def _be_sure(self, work: _Work, staged: Staged) -> None:
+        """A folder of which only the time differs: installs of ours move it for a moment and set it back. Only a
+        time that stays was set by somebody. Raises _Unsure at the first look."""
+        known, found = work.known, staged.fingerprint.mtime_ns
+        if known is None or not known.is_dir or known.mtime_ns == found:
+            return
+        if self._folder_times.pop(work.change.path, None) != found:
+            if len(self._folder_times) > BATCH:
+                self._folder_times.clear()
+            self._folder_times[work.change.path] = found
+            raise _Unsure(work.change.path)
 
     def _event(self, work: _Work, content: Staged | None, *, staged: bool, compressed: bool) -> ev.LocalChange:
         change = work.change
@@ -469,6 +487,9 @@ class LocalWatch:
     def _trouble(self, work: _Work, error: StagingError) -> None:
         """A file could not be staged."""
         path = work.change.path
+        if isinstance(error, _Unsure):
+            self.touch(path, after=RETRY_S, reason=c.REASON_BASIC_INFO_CHANGE)
+            return
         if isinstance(error, Vanished):
             self.touch(path)
             return
