@@ -176,7 +176,7 @@ class FileOps:
                 block = self._read(guid, action)
             if block is None:
                 if not action.regenerate or path is None:
-                    return ev.StageRefused(action, False, "the version asked for is no longer here")
+                    return ev.StageRefused(action, action.regenerate, "the version asked for is no longer here")
                 with self._lock_of(guid):
                     block = self._read(guid, action)
                     if block is None:

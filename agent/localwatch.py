@@ -449,7 +449,7 @@ class LocalWatch:
         """A folder of which only the time differs: installs of ours move it for a moment and set it back. Only a
         time that stays was set by somebody. Raises _Unsure at the first look."""
         known, found = work.known, staged.fingerprint.mtime_ns
-        if known is None or not known.is_dir or known.mtime_ns == found:
+        if work.change.kind is not Kind.UPDATE or known is None or not known.is_dir or known.mtime_ns == found:
             return
         if self._folder_times.pop(work.change.path, None) != found:
             if len(self._folder_times) > BATCH:

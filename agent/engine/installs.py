@@ -145,6 +145,9 @@ class Installs:
             if live is None:
                 self._end(entry, tombstone_after(co, record, ctx.now))
                 return
+            if live.is_dir and ctx.store.children(co.file_guid):
+                self._not_empty(entry, "")
+                return
             self._start(entry, record, Verdict(Place.TAKE, steps=[self._removal(entry, live, KeepReason.DELETED)]))
             return
         verdict = self.names.settle(entry)
@@ -257,6 +260,10 @@ class Installs:
             return
         if verdict.place is Place.LOSE:
             self._lost_name(entry, record)
+        elif entry.is_delete and ctx.store.children(entry.co.file_guid):
+            # Something came into the folder meanwhile, or the folder had been moved away and was not found.
+            self._look_again(entry, running)
+            self._not_empty(entry, "")
         elif entry.is_delete:
             self._end(entry, tombstone_after(entry.co, record, ctx.now))
         else:
@@ -313,9 +320,8 @@ class Installs:
                 self.local.issue_removal(other)
 
     def _failed(self, entry: Entry, event: Installed, running: _Running) -> None:
-        ctx, co = self.ctx, entry.co
         if event.outcome is Outcome.FAILED:
-            ctx.count("Files Installed with Error")
+            self.ctx.count("Files Installed with Error")
         if event.outcome in (Outcome.STAGE_MISSING, Outcome.STAGE_DAMAGED):
             entry.staged = False
         if event.outcome in (
@@ -326,15 +332,22 @@ class Installs:
             Outcome.FAILED,
         ):
             self._look_again(entry, running)
-        if event.outcome is Outcome.NOT_EMPTY and self._holds_news(entry):
-            # Something lives in it that its remover did not know: the folder stays, and is announced anew.
-            record = ctx.store.get(co.file_guid)
-            assert record is not None
-            record.event_time = max(record.event_time, co.event_time)
-            above = max(co.file_version_number, entry.outdid)
-            self.retire.finish(entry, None, lost=True, then=lambda: self.local.reannounce(record, above=above))
+        if event.outcome is Outcome.NOT_EMPTY:
+            self._not_empty(entry, event.detail)
+        else:
+            self.inbound.retry(entry, event.outcome, event.detail)
+
+    def _not_empty(self, entry: Entry, detail: str) -> None:
+        """A folder that is to be removed holds something. What its remover did not know lives: then the folder stays,
+        and is announced anew."""
+        co = entry.co
+        record = self.ctx.store.get(co.file_guid)
+        if record is None or not self._holds_news(entry):
+            self.inbound.retry(entry, Outcome.NOT_EMPTY, detail)
             return
-        self.inbound.retry(entry, event.outcome, event.detail)
+        record.event_time = max(record.event_time, co.event_time)
+        above = max(co.file_version_number, entry.outdid)
+        self.retire.finish(entry, None, lost=True, then=lambda: self.local.reannounce(record, above=above))
 
     def _look_again(self, entry: Entry, running: _Running) -> None:
         """The tree is not as the IDTable says: have the places compared."""

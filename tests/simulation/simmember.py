@@ -297,7 +297,7 @@ class Member:
                 self.disk.stages[guid] = data
             generated = len(data)
         if data is None:
-            self.post(ev.StageRefused(action, False, "gone"))
+            self.post(ev.StageRefused(action, action.regenerate, "gone"))
             return
         self.post(ev.StageBlock(action, data[action.offset : action.offset + c.MAX_BLOCK], len(data), generated))
 
