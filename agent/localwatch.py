@@ -482,6 +482,7 @@ class LocalWatch:
             compressed=compressed,
             usns=work.usns,
             initial_scan=self._first,
+            temporary=change.temporary,
         )
 
     def _trouble(self, work: _Work, error: StagingError) -> None:

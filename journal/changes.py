@@ -64,8 +64,8 @@ class Change:
     Changes applied one after the other never give two live records one name in one folder, never put a
     folder below itself, and never delete a folder with live records in it. Where renames form a circle (two
     files swap names) one record passes through a name in the root folder: a RENAME with `temporary` True and
-    a `name` beginning with SWAP_PREFIX, followed later by the RENAME to where it really is. `path` is where
-    the file is on disk in both.
+    a `name` beginning with SWAP_PREFIX, followed later by the RENAME to where it really is. It is a name for
+    the IDTable alone: no partner is told. `path` is where the file is on disk in both.
     """
 
     kind: Kind

@@ -78,6 +78,7 @@ class PartnerUnreachable:
 class LocalChange:
     """A change found in the replica tree, staged (unless it is a delete or a plain rename).
 
+    `temporary`: a rename to a passing name, in the IDTable only (see journal.changes).
     `stage_guid` names the staging file made for it and becomes the change order's GUID. `md5` is the checksum
     of 2.2.3.10. `event_time` is the FILETIME of the file system's event.
     """
@@ -100,6 +101,7 @@ class LocalChange:
     compressed: bool = False
     usns: tuple[int, int] = (0, 0)
     initial_scan: bool = False
+    temporary: bool = False
 
 
 @dataclass(frozen=True, slots=True)

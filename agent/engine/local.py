@@ -6,7 +6,7 @@ from agent.engine import flags as fl
 from agent.engine.context import Context, facts_of, with_facts
 from agent.engine.events import ChangeKind, DropStage, Examine, LocalChange
 from agent.engine.outbound import Outbound
-from agent.engine.records import mark_of, with_base
+from agent.engine.records import PASSING, mark_of, with_base
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder
 from idtable.records import IDRecord
@@ -21,6 +21,7 @@ class LocalChanges:
     def __init__(self, ctx: Context, outbound: Outbound) -> None:
         self.ctx = ctx
         self.outbound = outbound
+        self._left: dict[bytes, bytes] = {}  # file with a passing name -> the folder it came from
 
     def change(self, event: LocalChange) -> None:
         """A change was found and, where it has content, staged."""
@@ -62,7 +63,19 @@ class LocalChanges:
         if record is None or not live:
             self._create(event, record)
             return True
+        if event.temporary:
+            self._let_pass(event, record)
+            return False
         return self._update(event, record)
+
+    def _let_pass(self, event: LocalChange, record: IDRecord) -> None:
+        """One file of a circle of renames frees its name. Nobody is told: were the passing name a version of its own,
+        a change made elsewhere at that moment could be the last word on it. A partner that gets the other renames
+        lets their files step aside in the same way (see names)."""
+        self._left[record.file_guid] = record.parent_guid
+        record.parent_guid, record.name = event.parent_guid, event.name
+        record.flags |= PASSING
+        self.ctx.store.put(record)
 
     def _below(self, folder: bytes, guid: bytes) -> bool:
         """The folder is, as the IDTable has it, the one of that GUID or below it."""
@@ -104,7 +117,9 @@ class LocalChanges:
         )
 
     def _update(self, event: LocalChange, record: IDRecord) -> bool:
-        moved = record.parent_guid != event.parent_guid
+        passing = record.flags & PASSING
+        old_parent = self._left.pop(record.file_guid, record.parent_guid) if passing else record.parent_guid
+        moved = old_parent != event.parent_guid
         renamed = moved or record.name != event.name
         facts = event.facts
         plain_rename = event.kind is ChangeKind.RENAME and event.md5 == bytes(16)
@@ -121,7 +136,7 @@ class LocalChanges:
             if event.staged:
                 self.ctx.count("Change Orders Evaporated")
             return False
-        old_parent, base = record.parent_guid, mark_of(record)
+        base = mark_of(record)
         record.parent_guid, record.name = event.parent_guid, event.name
         record.md5 = md5
         record.version += 1

@@ -14,7 +14,7 @@ from agent.engine import flags as fl
 from agent.engine.context import Context
 from agent.engine.events import DropStage, Examine, ReadStage, StageBlock, StageRefused
 from agent.engine.joining import NEVER, JoinState, Session
-from agent.engine.records import ASIDE
+from agent.engine.records import ASIDE, PASSING
 from agent.engine.vvjoin import caught_up, present, vvjoin_change_orders
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder, CoExtension2, CoExtWin2k
@@ -400,7 +400,7 @@ class Outbound:
     def _send_present(self, flow: Flow, record: IDRecord) -> None:
         """The version asked for was replaced. The present one is in the log, but perhaps behind much that waits for it
         (a folder, for what is in it): so it goes at once, out of order."""
-        if not record.flags & ASIDE:
+        if not record.flags & (ASIDE | PASSING):
             co, checksum = present(self.ctx, record)
             self._seq += 1
             flow.vvjoin_unacked[self._seq] = co.change_order_guid

@@ -21,6 +21,8 @@ from idtable.records import IDRecord
 
 #: In IDRecord.flags, never on the wire: the record stands under a name that was not announced (see names).
 ASIDE = 0x40000000
+#: Likewise: the record has a passing name, in the IDTable only, until the end of the same batch of local changes.
+PASSING = 0x20000000
 
 _MARK_BITS = 30
 #: The bits of AckVersion that hold a mark.

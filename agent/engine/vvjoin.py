@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from agent.engine import flags as fl
 from agent.engine.context import Context
-from agent.engine.records import ASIDE, base_of
+from agent.engine.records import ASIDE, PASSING, base_of
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder
 from idtable.records import IDRecord
@@ -32,8 +32,8 @@ def vvjoin_change_orders(ctx: Context, partner_vv: Mapping[bytes, int], partner:
     partner_vv = {guid: vsn for guid, vsn in whole_vv.items() if guid != partner}
     for guid in ctx.store.iter_vvjoin(partner_vv):
         record = ctx.store.get(guid)
-        if record is None or guid == ctx.config.root_guid or record.flags & ASIDE:
-            continue  # what stands aside has a change order of its own on its way
+        if record is None or guid == ctx.config.root_guid or record.flags & (ASIDE | PASSING):
+            continue  # it has a change order of its own on its way
         if not record.deleted:
             for ancestor in _unknown_ancestors(ctx, record, partner_vv, early):
                 early.add(ancestor.file_guid)

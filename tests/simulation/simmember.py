@@ -434,6 +434,7 @@ class Member:
             stage,
             staged=on_disk,
             stage_size=0,
+            temporary=change.temporary,
         )
 
     # -- telling --
