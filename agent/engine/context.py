@@ -139,6 +139,8 @@ class Context:
         self.last_error: tuple[int, str] | None = None
         self.ours: set[bytes] = set()  # members that announced a compression only we have
         self.last_vsn = 0
+        self.arrival = 0  # number of the last change order that came in
+        self.forgetful: dict[bytes, int] = {}  # member that lost its memory -> the last arrival it may have forgotten
         self.behind: dict[bytes, list[tuple[int, bytes]]] = {}  # originator -> VSN, file GUID: see vvjoin
         self.caught_up: set[bytes] = set()  # originators of `behind` whose version vector entry has moved
         self._replica_name = config.set_name.upper()

@@ -107,7 +107,6 @@ class Inbound:
         self.on_known: Callable[[Key, ChangeOrder, Session], None] = lambda key, co, session: None
         self.unblocked: list[Entry] = []  # entries that may go on now
         self._orphans: dict[bytes, dict[Key, None]] = {}  # folder that is missing -> what waits for it
-        self._arrival = 0
 
     # -- arrival --
 
@@ -150,9 +149,9 @@ class Inbound:
                 self.order.arrive(session.cxtion.guid, key)
                 self.on_known(key, co, session)
             return None
-        self._arrival += 1
+        ctx.arrival += 1
         entry = Entry(
-            key, co, packet.checksum or bytes(16), session.cxtion.guid, first_try=ctx.now, arrival=self._arrival
+            key, co, packet.checksum or bytes(16), session.cxtion.guid, first_try=ctx.now, arrival=ctx.arrival
         )
         self._take_in(entry, ordered)
         self.save(entry)
@@ -232,7 +231,7 @@ class Inbound:
                 first_try=row.first_try_time,
                 arrival=row.arrival,
             )
-            self._arrival = max(self._arrival, row.arrival)
+            self.ctx.arrival = max(self.ctx.arrival, row.arrival)
             ordered = not co.flags & (c.CO_FLAG_OUT_OF_ORDER | c.CO_FLAG_SKIP_VV_UPDATE)
             self._take_in(entry, ordered)
             if entry.stage >= Stage.FINISHED:

@@ -250,6 +250,12 @@ class Installs:
             self._failed(entry, event, running)
             return
         verdict = running.verdict
+        if event.outcome is Outcome.ALREADY and verdict.place is Place.TAKE and not entry.is_delete:
+            other = ctx.store.by_name(verdict.parent, verdict.name)
+            if other is not None and other.file_guid not in (entry.co.file_guid, verdict.removed):
+                # What is there is the same, but is another file that came there meanwhile.
+                self.inbound.retry(entry, Outcome.NAME_TAKEN, "another file came there")
+                return
         self._side_effects(verdict)
         record = ctx.store.get(entry.co.file_guid)
         if verdict.place is Place.CLEAR:

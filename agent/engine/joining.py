@@ -49,7 +49,8 @@ class Session:
     interval: int = 0
     last_error: str | None = None
     minor: int = c.NTFRS_COMM_MINOR_9
-    partner_originator: bytes = ZERO_GUID  # of a partner that does not remember the last Join, see vvjoin
+    partner_originator: bytes = ZERO_GUID
+    forgetful: bool = False  # the downstream partner does not remember the last Join
     asked: int = 0  # how often a Join was asked for since the last one
     forced: bool = False  # force replication: the schedule does not count until it closes
     closing: bool = False  # a trigger schedule has closed: it ends once all that was there at the Join is done
@@ -299,8 +300,8 @@ class OutboundSessions:
         # Either was never joined; or one of the two does not remember the last Join: its database is older than that.
         vvjoin = NEVER in (packet.last_join_time, session.last_join_time)
         vvjoin = vvjoin or packet.last_join_time != session.last_join_time
-        forgot = session.last_join_time not in (NEVER, packet.last_join_time)
-        session.partner_originator = packet.replica_version_guid if forgot else ZERO_GUID
+        session.forgetful = session.last_join_time not in (NEVER, packet.last_join_time)
+        session.partner_originator = packet.replica_version_guid
         known = next((g.vsn for g in packet.vvector if g.guid == ctx.config.originator_guid), 0)
         if known > max(ctx.vv.get(ctx.config.originator_guid, 0), ctx.last_vsn):
             self.on_behind(known)

@@ -6,7 +6,7 @@ from agent.engine import flags as fl
 from agent.engine.context import Context, facts_of, with_facts
 from agent.engine.events import ChangeKind, DropStage, Examine, LocalChange
 from agent.engine.outbound import Outbound
-from agent.engine.records import PASSING, mark_of, with_base
+from agent.engine.records import PASSING, mark_of, same_content, with_base
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder
 from idtable.records import IDRecord
@@ -145,7 +145,7 @@ class LocalChanges:
             record.attributes = event.attributes
             record.size = event.size
             record.kind = event.file_kind
-        if facts is not None:
+        if facts is not None and (not plain_rename or same_content(record, facts)):
             with_facts(record, facts)
         reasons = (event.reasons & _CONTENT_REASONS & ~c.REASON_FILE_CREATE) if changed else 0
         if changed:

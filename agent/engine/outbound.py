@@ -98,10 +98,13 @@ class Outbound:
         flow.vvjoin_unacked.clear()
         flow.vvjoin = None
         flow.leading = flow.trailing
-        if vvjoin or self._fell_behind(flow):
+        behind = not vvjoin and self._fell_behind(flow)
+        if vvjoin or behind:
+            ctx.forgetful[session.cxtion.partner.guid] = ctx.arrival
             session.state = JoinState.VVJOIN
             flow.resume_at = self.head
-            flow.vvjoin = vvjoin_change_orders(ctx, session.partner_vv, session.partner_originator)
+            lost = session.partner_originator if behind or session.forgetful else b""
+            flow.vvjoin = vvjoin_change_orders(ctx, session.partner_vv, lost)
         session.upto = self.head
         session.closing = False
         self.pump(flow)

@@ -147,7 +147,9 @@ class Retire:
             return
         entry.stage = Stage.PASSED_EARLY if extra else Stage.PASSED_ON
         sources = [entry.cxtion] + [guid for guid, _ in entry.alternates]
-        members = b"".join(self.inbound.sessions[g].cxtion.partner.guid for g in sources)
+        partners = [self.inbound.sessions[g].cxtion.partner.guid for g in sources]
+        # Who sent it has it, unless its database has been restored from a backup since.
+        members = b"".join(p for p in partners if self.ctx.forgetful.get(p, 0) < entry.arrival)
         record = self.ctx.store.get(entry.co.file_guid)
         checksum = entry.checksum
         if record is not None and record.originator_vsn == entry.co.frs_vsn and not record.deleted:

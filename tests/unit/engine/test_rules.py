@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from agent.engine import seeding
 from agent.engine.context import Cxtion
 from agent.engine.joining import NEVER, JoinState, Session
-from agent.engine.reconcile import EVENT_TIME_WINDOW, Version, against_version, change_order_wins, morphed_name
+from agent.engine.reconcile import Version, against_version, change_order_wins, morphed_name
 from agent.engine.schedule import QUARTER, is_open, merged, next_change, next_trigger
 from agent.wire.packet import NamedGuid
 
 A, B = bytes([1] * 16), bytes([2] * 16)
 T = 133_000_000_000_000_000
+EVENT_TIME_WINDOW = 18_000_000_000  # 30 minutes
 VERSIONS = st.builds(
     Version,
     st.integers(0, 4).map(lambda n: T + n * EVENT_TIME_WINDOW // 2),
