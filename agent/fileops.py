@@ -4,6 +4,7 @@ staging files, installing. Nothing here touches the store or the engine; paths a
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import logging
 import os
@@ -241,14 +242,7 @@ class FileOps:
         done: list[Event] = []
         folders: set[str] = set()
         for item in installs:
-            try:
-                done.append(self._install(item, folders))
-            except NoSpace as error:
-                done.append(ev.Installed(item.action.co_guid, ev.Outcome.NO_SPACE, detail=str(error)))
-            except Vanished as error:
-                done.append(ev.Installed(item.action.co_guid, ev.Outcome.PARENT_MISSING, detail=str(error)))
-            except (StagingError, OSError) as error:
-                done.append(ev.Installed(item.action.co_guid, ev.Outcome.FAILED, detail=str(error)))
+            done.append(self._install(item, folders))
         if self.durable:
             for folder in folders:
                 try:
@@ -262,28 +256,36 @@ class FileOps:
         if item.steps is None:
             return ev.Installed(action.co_guid, ev.Outcome.PARENT_MISSING, detail="its folder is gone")
         end = ev.Installed(action.co_guid, ev.Outcome.DONE)
-        for step in item.steps:
-            if not self._parents_agree(step):
-                return ev.Installed(action.co_guid, ev.Outcome.PARENT_MISSING, detail="its folder has moved")
-            folders.add(step.path.rpartition("/")[0])
-            match step.step.step:
-                case ev.InstallStep.DELETE:
-                    outcome = self._delete(step)
-                    if outcome is not ev.Outcome.DONE:
-                        return ev.Installed(action.co_guid, outcome)
-                case ev.InstallStep.VACATE:
-                    outcome, _ = self._rename(step.path, step.old_path, step.step)
-                    if outcome is not ev.Outcome.DONE:
-                        return ev.Installed(action.co_guid, outcome)
-                case ev.InstallStep.RENAME:
-                    outcome, moved = self._rename(step.old_path, step.path, step.step)
-                    if outcome is not ev.Outcome.DONE or moved is None:
-                        return ev.Installed(action.co_guid, outcome)
-                    folders.add(step.old_path.rpartition("/")[0])
-                    end = ev.Installed(action.co_guid, ev.Outcome.DONE, facts_of(moved))
-                case ev.InstallStep.CONTENT:
-                    end = self._content(action, step)
+        for number, step in enumerate(item.steps):
+            try:
+                end = self._step(action, step, folders)
+            except NoSpace as error:
+                end = ev.Installed(action.co_guid, ev.Outcome.NO_SPACE, detail=str(error))
+            except Vanished as error:
+                end = ev.Installed(action.co_guid, ev.Outcome.PARENT_MISSING, detail=str(error))
+            except (StagingError, OSError) as error:
+                end = ev.Installed(action.co_guid, ev.Outcome.FAILED, detail=str(error))
+            if end.outcome not in (ev.Outcome.DONE, ev.Outcome.ALREADY):
+                return dataclasses.replace(end, done=number)
         return end
+
+    def _step(self, action: ev.Install, step: ResolvedStep, folders: set[str]) -> ev.Installed:
+        if not self._parents_agree(step):
+            return ev.Installed(action.co_guid, ev.Outcome.PARENT_MISSING, detail="its folder has moved")
+        folders.add(step.path.rpartition("/")[0])
+        facts = None
+        match step.step.step:
+            case ev.InstallStep.DELETE:
+                outcome = self._delete(step)
+            case ev.InstallStep.VACATE:
+                outcome, _ = self._rename(step.path, step.old_path, step.step)
+            case ev.InstallStep.RENAME:
+                outcome, moved = self._rename(step.old_path, step.path, step.step)
+                folders.add(step.old_path.rpartition("/")[0])
+                facts = facts_of(moved) if moved is not None else None
+            case ev.InstallStep.CONTENT:
+                return self._content(action, step)
+        return ev.Installed(action.co_guid, outcome, facts)
 
     def _parents_agree(self, step: ResolvedStep) -> bool:
         """The folders at the paths are those that the IDTable means."""

@@ -153,7 +153,7 @@ class Engine:
 
     def installing(self) -> set[bytes]:
         """The file GUIDs whose installs are under way: the journal's news of them is not a local change."""
-        return {e.co.file_guid for e in self.inbound.entries.values() if e.stage is Stage.INSTALLING}
+        return self.installs.touched()
 
     # -- packets --
 

@@ -123,7 +123,8 @@ class FetchFailed:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """The end of an Install action. `md5`, `attributes` are those of the staging file."""
+    """The end of an Install action. `md5`, `attributes` are those of the staging file. `done`: how many steps were
+    carried out before the one that failed."""
 
     co_guid: bytes
     outcome: Outcome
@@ -132,6 +133,7 @@ class Installed:
     attributes: int | None = None
     file_kind: str | None = None
     detail: str = ""
+    done: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ the end.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from agent.engine import flags as fl
 from agent.engine.context import SECOND, Context, facts_of
@@ -36,10 +36,11 @@ Identity = tuple[bytes, int] | None  # originator and VSN of the version an inst
 
 @dataclass(slots=True)
 class _Running:
-    """An Install action under way."""
+    """An Install action under way. `touched`: the files it may move or remove."""
 
     base: Identity
-    verdict: Verdict = field(default_factory=lambda: Verdict(Place.TAKE))
+    touched: frozenset[bytes]
+    verdict: Verdict
 
 
 def _identity(record: IDRecord | None) -> Identity:
@@ -59,6 +60,7 @@ class Installs:
         self.retire = retire
         self.names = Names(ctx, inbound)
         self._running: dict[bytes, _Running] = {}
+        self._touched: dict[bytes, list[Entry]] = {}  # file of an install under way -> what waits for its end
         retire.advance = self.advance
 
     # -- moving on --
@@ -197,8 +199,15 @@ class Installs:
 
     def _start(self, entry: Entry, record: IDRecord | None, verdict: Verdict) -> None:
         co = entry.co
+        others = (verdict.vacated[0] if verdict.vacated else None, verdict.removed)
+        touched = frozenset((co.file_guid, *(guid for guid in others if guid is not None)))
+        for guid in touched:
+            if guid in self._touched:
+                self._touched[guid].append(entry)  # else the two would pull one file in two directions
+                return
+        self._touched.update((guid, []) for guid in touched)
         entry.stage = Stage.INSTALLING
-        self._running[co.change_order_guid] = _Running(_identity(record), verdict)
+        self._running[co.change_order_guid] = _Running(_identity(record), touched, verdict)
         steps = tuple(verdict.steps)
         self.ctx.out.append(Install(co.change_order_guid, co.file_guid, entry.is_dir, steps, entry.checksum))
 
@@ -239,13 +248,24 @@ class Installs:
 
     # -- the end of an install --
 
+    def touched(self) -> set[bytes]:
+        """The GUIDs of all files that installs under way may move or remove."""
+        return set(self._touched)
+
     def installed(self, event: Installed) -> None:
         """An Install action has ended."""
-        ctx = self.ctx
-        entry = self.inbound.entry_of(event.co_guid)
         running = self._running.pop(event.co_guid, None)
-        if entry is None or entry.stage is not Stage.INSTALLING or running is None:
+        if running is None:
             return
+        held_up = [entry for guid in running.touched for entry in self._touched.pop(guid)]
+        entry = self.inbound.entry_of(event.co_guid)
+        if entry is not None and entry.stage is Stage.INSTALLING:
+            self._ended(entry, event, running)
+        for other in held_up:
+            self.advance(other)
+
+    def _ended(self, entry: Entry, event: Installed, running: _Running) -> None:
+        ctx = self.ctx
         if event.outcome not in (Outcome.DONE, Outcome.ALREADY):
             self._failed(entry, event, running)
             return
@@ -325,7 +345,21 @@ class Installs:
             if other is not None and not other.deleted:
                 self.local.issue_removal(other)
 
+    def _so_far(self, entry: Entry, event: Installed, running: _Running) -> None:
+        """Steps were carried out before the one that failed: the IDTable follows the tree."""
+        verdict = running.verdict
+        for step in verdict.steps[: event.done]:
+            if step.step is not InstallStep.RENAME:
+                self._side_effects(verdict)
+                continue
+            record = self.ctx.store.get(entry.co.file_guid)
+            if record is not None and not record.deleted and _identity(record) == running.base:
+                record.parent_guid, record.name = verdict.parent, verdict.name
+                record.flags |= ASIDE
+                self.ctx.store.put(record)
+
     def _failed(self, entry: Entry, event: Installed, running: _Running) -> None:
+        self._so_far(entry, event, running)
         if event.outcome is Outcome.FAILED:
             self.ctx.count("Files Installed with Error")
         if event.outcome in (Outcome.STAGE_MISSING, Outcome.STAGE_DAMAGED):

@@ -81,6 +81,20 @@ class Outbound:
         ctx.count_co("Propagated", co.originator_guid == ctx.config.originator_guid)
         if staged:
             self.staged[seq] = co.change_order_guid
+        if fl.is_folder(co.location_cmd, co.flags, co.file_attributes):
+            self._send_early(co.file_guid, from_members)
+
+    def _send_early(self, folder: bytes, from_members: bytes) -> None:
+        """What is on its way to a partner may all wait for this folder: where its change order cannot follow at once,
+        because of a VVJoin or a full window, it goes out of order, and again in its turn."""
+        for flow in self.flows.values():
+            session = flow.session
+            stuck = session.state is JoinState.VVJOIN or (
+                session.joined and len(flow.unacked) >= self.ctx.limits.window
+            )
+            record = self.ctx.store.get(folder) if stuck and self._wanted(flow, from_members) else None
+            if record is not None and not record.deleted:  # a deletion waits for those of what was in the folder
+                self._send_present(flow, record)
 
     @staticmethod
     def _wanted(flow: Flow, from_members: bytes) -> bool:

@@ -6,6 +6,7 @@ size and modification time of a file, whether a name is free, a folder empty, a 
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import stat
 from collections.abc import Iterator
@@ -162,9 +163,9 @@ class Disk:
         if places is None:
             return ev.Installed(action.co_guid, ev.Outcome.PARENT_MISSING)
         end = ev.Installed(action.co_guid, ev.Outcome.DONE)
-        for place in places:
+        for number, place in enumerate(places):
             if not self._parents_agree(place):
-                return ev.Installed(action.co_guid, ev.Outcome.PARENT_MISSING)
+                return ev.Installed(action.co_guid, ev.Outcome.PARENT_MISSING, done=number)
             step = place.step
             if step.aside:
                 self._set_aside(action, place)
@@ -179,9 +180,11 @@ class Disk:
                         end = ev.Installed(action.co_guid, ev.Outcome.DONE, moved.facts())
                 case ev.InstallStep.CONTENT:
                     end = self._content(action, place)
-                    outcome = ev.Outcome.DONE
+                    outcome = end.outcome
+                    if outcome is ev.Outcome.ALREADY:
+                        return end
             if outcome is not ev.Outcome.DONE:
-                return ev.Installed(action.co_guid, outcome)
+                return dataclasses.replace(end, outcome=outcome, done=number)
         return end
 
     def _parents_agree(self, place: Place) -> bool:

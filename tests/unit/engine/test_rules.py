@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import UTC, datetime
 
 import pytest
@@ -51,17 +52,26 @@ def test_two_members_decide_alike(one: Version, other: Version) -> None:
         assert change_order_wins(one, other) != change_order_wins(other, one)
 
 
-@given(st.lists(VERSIONS, min_size=2, max_size=4, unique=True), st.data())
-def test_any_order_of_arrival_ends_alike(versions: list[Version], data: st.DataObject) -> None:
-    """The rule is not transitive; with announcing anew what won by time against the version numbers, members that
-    met the versions in different orders agree in the end."""
-    members = [data.draw(st.permutations(versions)) for _ in range(2)]
+MINUTE = 600_000_000
+CIRCLE = [Version(T, 3, 0, A, 1), Version(T + 20 * MINUTE, 2, 0, B, 2), Version(T + 40 * MINUTE, 1, 0, A, 3)]
+
+
+def test_three_versions_can_beat_each_other_in_a_circle() -> None:
+    one, two, three = CIRCLE
+    assert change_order_wins(one, two)
+    assert change_order_wins(two, three)
+    assert change_order_wins(three, one)
+    assert against_version(three, one)
+    assert not against_version(one, two)
+
+
+def settle(orders: list[list[Version]]) -> list[Version | None]:
+    """What two members hold in the end that meet the versions in these orders, and announce anew what won by time
+    against the version numbers."""
     held: list[Version | None] = [None, None]
-    inboxes: list[list[Version]] = [list(m) for m in members]
+    inboxes = [list(order) for order in orders]
     vsn = 1000
     for _ in range(500):
-        if not any(inboxes):
-            break
         for number, inbox in enumerate(inboxes):
             if not inbox:
                 continue
@@ -77,7 +87,20 @@ def test_any_order_of_arrival_ends_alike(versions: list[Version], data: st.DataO
                     other.append(winner)
             held[number] = winner
     assert not any(inboxes)
-    assert held[0] == held[1]
+    return held
+
+
+@pytest.mark.parametrize("first", list(itertools.permutations(CIRCLE)))
+@pytest.mark.parametrize("second", list(itertools.permutations(CIRCLE)))
+def test_a_circle_ends_alike(first: tuple[Version, ...], second: tuple[Version, ...]) -> None:
+    one, other = settle([list(first), list(second)])
+    assert one == other
+
+
+@given(st.lists(VERSIONS, min_size=2, max_size=4, unique=True), st.data())
+def test_any_order_of_arrival_ends_alike(versions: list[Version], data: st.DataObject) -> None:
+    one, other = settle([data.draw(st.permutations(versions)) for _ in range(2)])
+    assert one == other
 
 
 def test_morphed_names() -> None:
