@@ -336,10 +336,14 @@ class Engine:
         self._trim_at = min(self._trim_at, now + HOUR)
 
     def _local_change(self, event: LocalChange) -> None:
+        old = self.ctx.store.get(event.file_guid)
+        left = (old.parent_guid, old.name) if old is not None and not old.deleted else None
         self.local.change(event)
-        for claim in (("g", event.file_guid), ("n", event.parent_guid, event.name)):
-            for entry in self.inbound.wake(claim):
-                self.installs.advance(entry)
+        woken = self.inbound.wake(("g", event.file_guid)) + self.inbound.wake(("n", event.parent_guid, event.name))
+        if left is not None:
+            woken += self.inbound.wake_for_name(*left)
+        for entry in woken:
+            self.installs.advance(entry)
 
     def _fetch_stored(self, event: FetchStored) -> None:
         entry = self.fetching.stored(event)

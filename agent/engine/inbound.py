@@ -62,6 +62,7 @@ class Entry:
     first_try: int = 0
     arrival: int = 0
     retry_fetch: bool = False
+    marked: set[bytes] = field(default_factory=set)  # connections that offered it out of its order only
     outdid: int = -1  # the highest version number that it beat by its event time alone (see reconcile)
 
     @property
@@ -101,6 +102,7 @@ class Inbound:
         self.claims = Claims()
         self.order = RetireOrder()
         self.pending_names: dict[bytes, tuple[bytes, str]] = {}
+        self.wanted: dict[tuple[bytes, str], dict[Key, None]] = {}  # parent and name -> unfinished entries that want it
         self.waiting: set[Key] = set()
         self._line: dict[bytes, tuple[int, set[int]]] = {}  # file GUID -> mark of its version here, see descends()
         #: A change that came in its order is known already, from when it came out of its order.
@@ -153,6 +155,8 @@ class Inbound:
         entry = Entry(
             key, co, packet.checksum or bytes(16), session.cxtion.guid, first_try=ctx.now, arrival=ctx.arrival
         )
+        if not ordered:
+            entry.marked.add(entry.cxtion)
         self._take_in(entry, ordered)
         self.save(entry)
         ctx.count_co("Issued", False)
@@ -164,6 +168,9 @@ class Inbound:
         if ordered:
             self.order.arrive(guid, entry.key)
             entry.co.flags &= ~c.CO_FLAG_SKIP_VV_UPDATE
+            entry.marked.discard(guid)
+        elif guid != entry.cxtion and all(guid != other for other, _ in entry.alternates):
+            entry.marked.add(guid)
         if entry.stage >= Stage.FINISHED:
             self.dampen(session, co)
             return None
@@ -209,6 +216,7 @@ class Inbound:
         if not entry.is_delete:
             exclusive.append(("n", co.new_parent_guid, co.file_name))
             self.pending_names[co.file_guid] = (co.new_parent_guid, co.file_name)
+            self.wanted.setdefault((co.new_parent_guid, co.file_name), {})[entry.key] = None
         self.claims.add(entry.key, exclusive, shared)
         if ordered:
             self.order.arrive(entry.cxtion, entry.key)
@@ -233,6 +241,8 @@ class Inbound:
             )
             self.ctx.arrival = max(self.ctx.arrival, row.arrival)
             ordered = not co.flags & (c.CO_FLAG_OUT_OF_ORDER | c.CO_FLAG_SKIP_VV_UPDATE)
+            if not ordered:
+                entry.marked.add(entry.cxtion)
             self._take_in(entry, ordered)
             if entry.stage >= Stage.FINISHED:
                 self.claims.release(key)
@@ -396,6 +406,35 @@ class Inbound:
         for key in self._orphans.pop(parent, ()):
             entry = self.entries.get(key)
             if entry is not None and entry.stage in (Stage.QUEUED, Stage.FETCHED):
+                entry.retry_at = 0
+                self.waiting.discard(key)
+                woken.append(entry)
+        return woken
+
+    def wanting(self, parent: bytes, name: str, but: bytes) -> Entry | None:
+        """The last unfinished entry that wants this name for another file than `but`."""
+        for key in reversed(self.wanted.get((parent, name), {})):
+            if key[0] != but:
+                return self.entries.get(key)
+        return None
+
+    def let_go(self, entry: Entry) -> None:
+        """The entry is finished and wants its name no more."""
+        place = (entry.co.new_parent_guid, entry.co.file_name)
+        if self.pending_names.get(entry.co.file_guid) == place:
+            del self.pending_names[entry.co.file_guid]
+        wanted = self.wanted.get(place, {})
+        wanted.pop(entry.key, None)
+        if not wanted:
+            self.wanted.pop(place, None)
+        self.waiting.discard(entry.key)
+
+    def wake_for_name(self, parent: bytes, name: str) -> list[Entry]:
+        """What waited for that name, which is free now, in order of arrival."""
+        woken = []
+        for key in self.wanted.get((parent, name), ()):
+            entry = self.entries.get(key)
+            if entry is not None and key in self.waiting and entry.waits_for is Outcome.NAME_TAKEN:
                 entry.retry_at = 0
                 self.waiting.discard(key)
                 woken.append(entry)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from agent.engine import flags as fl
 from agent.engine.context import SECOND, Context, facts_of
-from agent.engine.events import Examine, Install, Installed, InstallStep, Keep, KeepReason, Outcome, Step
+from agent.engine.events import Edition, Examine, Install, Installed, InstallStep, Keep, KeepReason, Outcome, Step
 from agent.engine.fetching import Fetching
 from agent.engine.inbound import Entry, Inbound, Stage
 from agent.engine.local import LocalChanges
@@ -226,7 +226,22 @@ class Installs:
             return None
         if self.inbound.descends(entry.co, live):
             return None
+        winner = self._winner(entry) if entry.is_delete else None
+        if winner is not None:
+            return Keep(KeepReason.NAME, edition_of(live), winner)
         return Keep(reason, edition_of(live), edition_in(entry.co, entry.checksum))
+
+    def _winner(self, entry: Entry) -> Edition | None:
+        """The file that got the name, where a deletion bears no mark of descent: its file lost a conflict of names
+        elsewhere (see LocalChanges.issue_removal)."""
+        co = entry.co
+        if co.ack_version & MARKS:
+            return None
+        coming = self.inbound.wanting(co.new_parent_guid, co.file_name, but=co.file_guid)
+        if coming is not None:
+            return edition_in(coming.co, coming.checksum)
+        here = self.ctx.store.by_name(co.new_parent_guid, co.file_name)
+        return edition_of(here) if here is not None and here.file_guid != co.file_guid else None
 
     def _lose_name(self, entry: Entry, record: IDRecord | None, live: IDRecord | None, verdict: Verdict) -> None:
         """The entry's file loses its name to another: it is removed, here and, by our announcement, everywhere."""

@@ -61,10 +61,11 @@ class Retire:
         before anything that waited for the entry."""
         ctx, inbound = self.ctx, self.inbound
         co = entry.co
+        old = ctx.store.get(co.file_guid)
         if record is not None:
             ctx.store.put(record)
         elif aborted or lost:
-            inbound.passed_over(co, ctx.store.get(co.file_guid))
+            inbound.passed_over(co, old)
         session = inbound.sessions[entry.cxtion]
         if aborted:
             ctx.count_co("Aborted", False)
@@ -77,16 +78,14 @@ class Retire:
             inbound.dampen(inbound.sessions[guid], other)
         ctx.count_co("Retired", False)
         entry.stage = Stage.FINISHED if record is not None else Stage.PASSED_ON
-        if inbound.pending_names.get(co.file_guid) == (co.new_parent_guid, co.file_name):
-            del inbound.pending_names[co.file_guid]
-        inbound.waiting.discard(entry.key)
+        inbound.let_go(entry)
         if entry.staged and record is None:
             ctx.out.append(DropStage(co.change_order_guid))
         self.retire(entry)
         if then is not None:
             then()
         self._announce_aside(entry)
-        self._release(entry)
+        self._release(entry, old if record is not None else None)
 
     def _announce_aside(self, entry: Entry) -> None:
         """A file that stepped aside for another, because its own change order was on its way, and whose change
@@ -147,6 +146,9 @@ class Retire:
             return
         entry.stage = Stage.PASSED_EARLY if extra else Stage.PASSED_ON
         sources = [entry.cxtion] + [guid for guid, _ in entry.alternates]
+        if not extra and self._ordered(entry):
+            # Who offered it out of its order has it, but waits for it in its order, as everybody does.
+            sources = [guid for guid in sources if guid not in entry.marked]
         partners = [self.inbound.sessions[g].cxtion.partner.guid for g in sources]
         # Who sent it has it, unless its database has been restored from a backup since.
         members = b"".join(p for p in partners if self.ctx.forgetful.get(p, 0) < entry.arrival)
@@ -156,12 +158,17 @@ class Retire:
             checksum = record.md5
         self.outbound.append(onward(entry.co, extra), checksum, members, staged=entry.staged)
 
+    @staticmethod
+    def _ordered(entry: Entry) -> bool:
+        return not entry.co.flags & (c.CO_FLAG_OUT_OF_ORDER | c.CO_FLAG_SKIP_VV_UPDATE)
+
     def _forget(self, entry: Entry) -> None:
         self.inbound.entries.pop(entry.key, None)
         self.inbound.by_co.pop(entry.co.change_order_guid, None)
         self.ctx.store.inlog_delete(entry.co.change_order_guid)
 
-    def _release(self, entry: Entry) -> None:
+    def _release(self, entry: Entry, old: IDRecord | None) -> None:
+        """Go on with what waited for the entry, or for the name that its file had in `old`."""
         inbound = self.inbound
         woken: list[Entry] = []
         if entry.key in inbound.claims:
@@ -173,5 +180,7 @@ class Retire:
                     other.retry_at = 0
                 woken.append(other)
         woken += inbound.wake_orphans(entry.co.file_guid)
+        if old is not None and not old.deleted:
+            woken += inbound.wake_for_name(old.parent_guid, old.name)
         for other in woken:
             self.advance(other)

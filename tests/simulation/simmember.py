@@ -58,7 +58,7 @@ class Member:
         self.tick_at = 0
         self.engine: Engine
         self.dirty = False
-        self.scan_at = 0
+        self.scan_at = self.scan_by = 0
         self.scanning = False
         self.watching = False
         self.places: set[tuple[bytes, str]] = set()
@@ -352,8 +352,11 @@ class Member:
         if not self.up or not self.watching:
             return
         self.scan_at = self.world.now + delay
-        if not self.scanning:
+        if self.scanning:
+            self.scan_at = min(self.scan_at, self.scan_by)  # as journal/aging.py: at most ten times
+        else:
             self.scanning = True
+            self.scan_by = self.world.now + 10 * delay
             self.after(delay, self.scan)
 
     def scan(self) -> None:
