@@ -339,6 +339,8 @@ class Engine:
         old = self.ctx.store.get(event.file_guid)
         left = (old.parent_guid, old.name) if old is not None and not old.deleted else None
         self.local.change(event)
+        if event.temporary:
+            return
         woken = self.inbound.wake(("g", event.file_guid)) + self.inbound.wake(("n", event.parent_guid, event.name))
         if left is not None:
             woken += self.inbound.wake_for_name(*left)

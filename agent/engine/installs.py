@@ -20,6 +20,7 @@ from agent.engine.reconcile import against_version, change_order_wins
 from agent.engine.records import (
     ASIDE,
     MARKS,
+    PASSING,
     edition_in,
     edition_of,
     mark_of,
@@ -143,6 +144,9 @@ class Installs:
         ctx, co = self.ctx, entry.co
         record = ctx.store.get(co.file_guid)
         live = record if record is not None and not record.deleted else None
+        if live is not None and live.flags & PASSING:
+            self.inbound.retry(entry, Outcome.TARGET_CHANGED, "it is being renamed here")
+            return
         if entry.is_delete:
             if live is None:
                 self._end(entry, tombstone_after(co, record, ctx.now))
@@ -297,8 +301,13 @@ class Installs:
             entry.stage = Stage.FETCHED if entry.staged else Stage.QUEUED
             self.advance(entry)
             return
-        if _identity(record) != running.base and record is not None and self._overtaken(entry, record):
-            return
+        if _identity(record) != running.base and record is not None:
+            if self._overtaken(entry, record):
+                return
+            if entry.is_delete and not record.deleted:
+                entry.stage = Stage.QUEUED  # it was renamed here, and not found at its old name
+                self.advance(entry)
+                return
         if verdict.place is Place.LOSE:
             self._lost_name(entry, record)
         elif entry.is_delete and ctx.store.children(entry.co.file_guid):
