@@ -304,10 +304,10 @@ class Installs:
         if _identity(record) != running.base and record is not None:
             if self._overtaken(entry, record):
                 return
-            if entry.is_delete and not record.deleted:
-                entry.stage = Stage.QUEUED  # it was renamed here, and not found at its old name
-                self.advance(entry)
-                return
+            # It wins over a local change that came meanwhile, yet was carried out over what was there before.
+            entry.stage = Stage.FETCHED if entry.staged else Stage.QUEUED
+            self.advance(entry)
+            return
         if verdict.place is Place.LOSE:
             self._lost_name(entry, record)
         elif entry.is_delete and ctx.store.children(entry.co.file_guid):

@@ -63,6 +63,11 @@ class LocalChanges:
         if record is None or not live:
             self._create(event, record)
             return True
+        if event.kind is ChangeKind.UPDATE and (record.parent_guid, record.name) != (event.parent_guid, event.name):
+            # An install renamed it since: what was found at its old name is to be told of its new one.
+            ctx.out.append(Examine(event.parent_guid, event.name))
+            ctx.out.append(Examine(record.parent_guid, record.name))
+            return False
         if event.temporary:
             self._let_pass(event, record)
             return False
