@@ -47,8 +47,11 @@ class StageReader:
         self._back: tuple[int, int, int, bytes] | None = None
 
     def close(self) -> None:
-        """Closes the file."""
+        """Closes the file. Nothing can be read any more."""
         os.close(self._fd)
+        # The decompressor reads through this object, and the garbage collector cannot see into zstandard's readers:
+        # as long as the two knew each other, both would stay in memory for ever.
+        del self._source
 
     def __enter__(self) -> StageReader:
         return self

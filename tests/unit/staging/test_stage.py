@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import socket
 import stat
 import subprocess
+import weakref
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from staging.generate import generate, generate_to
 from staging.header import HEADER_SIZE, StageHeader
 from staging.posixacl import Acl
 from staging.restore import apply_folder, read_header, restore, verify
+from staging.source import StageReader
 from staging.streams import decode_symlink, split
 
 ROOT = os.geteuid() == 0
@@ -315,6 +318,24 @@ def test_what_is_not_replicated(tmp_path):
     with pytest.raises(Unsupported):
         generate("/dev/null", None, object_id=OBJECT_ID)
     assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("compression", SUPPORTED)
+def test_nothing_of_a_staging_file_stays_in_memory(tmp_path, compression):
+    (tmp_path / "f").write_bytes(b"content" * 10_000)
+    stage = str(tmp_path / "stage")
+    generate(str(tmp_path / "f"), stage, object_id=bytes(range(16)), compression=compression)
+    gc.collect()
+    gc.disable()  # what only the garbage collector frees, or not even it, is not freed here
+    try:
+        with StageReader(stage) as reader:
+            while (stream := reader.next_stream()) is not None:
+                reader.skip(stream[2])
+        gone = weakref.ref(reader)
+        del reader
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_errors(tmp_path):
