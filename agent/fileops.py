@@ -283,6 +283,8 @@ class FileOps:
                 outcome, moved = self._rename(step.old_path, step.path, step.step)
                 folders.add(step.old_path.rpartition("/")[0])
                 facts = facts_of(moved) if moved is not None else None
+            case ev.InstallStep.FOLDER:
+                return self._make_folder(action, step)
             case ev.InstallStep.CONTENT:
                 return self._content(action, step)
         return ev.Installed(action.co_guid, outcome, facts)
@@ -330,6 +332,20 @@ class FileOps:
             if found is not None and (found.dev, found.ino) == (expected.dev, expected.ino):
                 return ev.Outcome.DONE, found
         return _OUTCOMES[result.outcome], result.fingerprint
+
+    def _make_folder(self, action: ev.Install, step: ResolvedStep) -> ev.Installed:
+        """A folder for that place: the one that stands there, or a new one; what else stands there is kept."""
+        with self.root.parent(step.path) as (fd, name), self.root.keeping_mtime(fd):
+            found = self._look(step.path)
+            if found is not None and not stat.S_ISDIR(found.mode):
+                aside = os.path.join(self.preinstall, f"{action.co_guid.hex()}{preinstall.ASIDE_SUFFIX}")
+                os.rename(name, aside, src_dir_fd=fd)
+                self._keep(aside, step.path, None, ev.KeepReason.IN_THE_WAY.value)
+                found = None
+            if found is None:
+                os.mkdir(name, 0o755, dir_fd=fd)
+            fsops.object_id_set(f"/proc/self/fd/{fd}/{name}", step.step.file_guid)
+            return ev.Installed(action.co_guid, ev.Outcome.DONE, facts_of(fsops.fingerprint(name, dir_fd=fd)))
 
     def _content(self, action: ev.Install, step: ResolvedStep) -> ev.Installed:
         stage = self.area.path_of(action.co_guid)

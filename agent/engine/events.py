@@ -239,6 +239,7 @@ class InstallStep(enum.Enum):
     CONTENT = "content"  # put the staging file's content at (parent, name)
     DELETE = "delete"  # remove (parent, name)
     VACATE = "vacate"  # move what the IDTable knows at (parent, name) to (old_parent, old_name)
+    FOLDER = "folder"  # a folder that the IDTable knows is to be at (parent, name), whatever happened to it
 
 
 class KeepReason(enum.Enum):

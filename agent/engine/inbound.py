@@ -62,6 +62,7 @@ class Entry:
     first_try: int = 0
     arrival: int = 0
     retry_fetch: bool = False
+    lost_folders: list[bytes] = field(default_factory=list)  # GUIDs, topmost first: see installs
     marked: set[bytes] = field(default_factory=set)  # connections that offered it out of its order only
     outdid: int = -1  # the highest version number that it beat by its event time alone (see reconcile)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agent.engine import flags as fl
-from agent.engine.context import SECOND, Context, facts_of
+from agent.engine.context import SECOND, Context, facts_of, with_facts
 from agent.engine.events import Edition, Examine, Install, Installed, InstallStep, Keep, KeepReason, Outcome, Step
 from agent.engine.fetching import Fetching
 from agent.engine.inbound import Entry, Inbound, Stage
@@ -159,6 +159,8 @@ class Installs:
         verdict = self.names.settle(entry)
         if verdict.place is Place.WAIT:
             return
+        if entry.lost_folders and verdict.place is Place.TAKE:
+            verdict = self._make_folder(entry.lost_folders.pop(0))
         if verdict.place is Place.LOSE:
             self._lose_name(entry, record, live, verdict)
             return
@@ -201,9 +203,29 @@ class Installs:
             return
         self._start(entry, record, verdict)
 
+    def _make_folder(self, guid: bytes) -> Verdict:
+        """A folder that this member had in its initial sync, and that is gone. What became of it is a local change, but
+        those are looked at only when the initial sync is over, which cannot end without the folder."""
+        verdict = Verdict(Place.CLEAR, made=guid)
+        folder = self.ctx.store.get(guid)
+        if folder is not None and not folder.deleted:
+            verdict.steps.append(Step(InstallStep.FOLDER, folder.parent_guid, folder.name, file_guid=guid))
+        return verdict
+
+    def _folders_above(self, guid: bytes) -> list[bytes]:
+        """The folder and those above it, the topmost first, without the root."""
+        found: list[bytes] = []
+        while guid != self.ctx.config.root_guid and guid not in found:
+            record = self.ctx.store.get(guid)
+            if record is None:
+                break
+            found.insert(0, guid)
+            guid = record.parent_guid
+        return found
+
     def _start(self, entry: Entry, record: IDRecord | None, verdict: Verdict) -> None:
         co = entry.co
-        others = (verdict.vacated[0] if verdict.vacated else None, verdict.removed)
+        others = (verdict.vacated[0] if verdict.vacated else None, verdict.removed, verdict.made)
         touched = frozenset((co.file_guid, *(guid for guid in others if guid is not None)))
         for guid in touched:
             if guid in self._touched:
@@ -297,6 +319,9 @@ class Installs:
                 return
         self._side_effects(verdict)
         record = ctx.store.get(entry.co.file_guid)
+        made = ctx.store.get(verdict.made) if verdict.made is not None else None
+        if made is not None and event.facts is not None:
+            ctx.store.put(with_facts(made, event.facts))
         if verdict.place is Place.CLEAR:
             entry.stage = Stage.FETCHED if entry.staged else Stage.QUEUED
             self.advance(entry)
@@ -396,6 +421,9 @@ class Installs:
             Outcome.FAILED,
         ):
             self._look_again(entry, running)
+        grace = self.ctx.limits.name_grace
+        if event.outcome is Outcome.PARENT_MISSING and not self.ctx.online and entry.attempts >= grace:
+            entry.lost_folders = self._folders_above(entry.co.new_parent_guid)
         if event.outcome is Outcome.NOT_EMPTY:
             self._not_empty(entry, event.detail)
         else:

@@ -34,8 +34,8 @@ class Place(enum.Enum):
 
 @dataclass(slots=True)
 class Verdict:
-    """The place of an entry. `vacated` (file GUID, parent, name, announce) and `removed` (file GUID) are what `steps`
-    do to others."""
+    """The place of an entry. `vacated` (file GUID, parent, name, announce), `removed` and `made` (file GUIDs) are what
+    `steps` do to others."""
 
     place: Place
     parent: bytes = b""
@@ -43,6 +43,7 @@ class Verdict:
     steps: list[Step] = field(default_factory=list)
     vacated: tuple[bytes, bytes, str, bool] | None = None
     removed: bytes | None = None
+    made: bytes | None = None
     winner: Edition | None = None
 
 

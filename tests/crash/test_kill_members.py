@@ -67,7 +67,7 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.campaign
+@pytest.mark.slow
 def test_the_receiving_member_is_killed_again_and_again(tmp_path: Path, model: Path) -> None:
     """b dies at a tenth, at half and near the end of a copy from a."""
     with Demo(tmp_path / "demo", members=2, aging=0.3) as demo:
@@ -101,7 +101,7 @@ def test_the_sending_member_is_killed_again_and_again(tmp_path: Path, model: Pat
         assert local_change_orders(demo, "b") == 0, "b took its own installs for changes of its user"
 
 
-@pytest.mark.campaign
+@pytest.mark.slow
 def test_both_die_while_one_large_file_is_fetched(tmp_path: Path) -> None:
     """First b, then a, then both at once die while b has some blocks of the file but not all."""
     size = 96 << 20

@@ -178,6 +178,9 @@ class Disk:
                     outcome, moved = self._rename(place.old_path, place.path, step)
                     if moved is not None:
                         end = ev.Installed(action.co_guid, ev.Outcome.DONE, moved.facts())
+                case ev.InstallStep.FOLDER:
+                    outcome = ev.Outcome.DONE
+                    end = ev.Installed(action.co_guid, outcome, self._make_folder(place).facts())
                 case ev.InstallStep.CONTENT:
                     end = self._content(action, place)
                     outcome = end.outcome
@@ -219,6 +222,19 @@ class Disk:
             if not node.is_dir:
                 self.kept.append((node.content, place.step.keep))
         self.detach(here)
+
+    def _make_folder(self, place: Place) -> Node:
+        here = self.look(place.path)
+        if here is not None and not here.is_dir:
+            self.kept.append((here.content, None))
+            self.detach(here)
+            here = None
+        if here is None:
+            folder = self.look(place.path.rpartition("/")[0])
+            assert folder is not None
+            here = self.add(folder, place.path.rpartition("/")[2], is_dir=True)
+        here.oid = place.step.file_guid
+        return here
 
     def _delete(self, place: Place) -> ev.Outcome:
         node = self.look(place.path)

@@ -80,7 +80,7 @@ def test_a_real_tree_and_edits_on_both_sides(tmp_path: Path, model: Path) -> Non
             assert own_part(b, "east") == yours, f"round {number}: replication touched what b alone wrote"
 
 
-@pytest.mark.campaign
+@pytest.mark.slow
 def test_both_members_edit_the_same_tree_at_once(tmp_path: Path) -> None:
     """Whoever wins a conflict, both end alike, and no content appears that nobody wrote."""
     models = {"a": tmp_path / "model a", "b": tmp_path / "model b"}

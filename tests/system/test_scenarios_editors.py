@@ -300,7 +300,7 @@ def unpack_on_both(demo: Demo, archive: Path, folder: str) -> None:
     assert [process.wait() for process in running] == [0, 0]
 
 
-@pytest.mark.campaign
+@pytest.mark.slow
 def test_a_tar_of_files_is_unpacked_on_two_members_at_the_same_time(demo: Demo, tmp_path: Path) -> None:
     """Each file is there once, whichever member's it is."""
     (tmp_path / "model").mkdir()
