@@ -94,8 +94,8 @@ FAULTS = (
     Fault(
         "a folder that holds something new is given up with its deletion",
         "installs.py",
-        "if event.outcome is Outcome.NOT_EMPTY and self._holds_news(entry):",
-        "if False:",
+        "if record is None or not self._holds_news(entry):",
+        "if True:",
     ),
     Fault(
         "what is finished behind a slow change order is passed on as if nothing were missing",
