@@ -370,6 +370,22 @@ class Replica:
         self._schedule()
         await future
 
+    def force(self, partner: str | None) -> list[dict[str, Any]]:
+        """Join all connections, or those with that partner, now, whatever their schedules say (3.2.4.6); returns them
+        as they were. Raises ReplicaError while the set does not run."""
+        if self.error is not None:
+            raise ReplicaError(f"{self.name}: {self.error}")
+        if not self._started:
+            raise ReplicaError(f"{self.name}: the tree is being read for the first time; it joins when that is done")
+        sessions = self.engine.in_sessions.sessions | self.engine.out_sessions.sessions
+        found = []
+        for cxtion in self._cxtions:
+            if partner in (None, cxtion.partner.name):
+                self.post(ev.ForceReplication(cxtion.guid))
+                direction, joined = "inbound" if cxtion.inbound else "outbound", sessions[cxtion.guid].joined
+                found.append({"set": self.name, "name": cxtion.key, "direction": direction, "joined": joined})
+        return found
+
     # -- actions --
 
     def _act(self, action: ev.Action) -> None:
@@ -593,6 +609,10 @@ class Replica:
         """Member GUIDs of the partners that some session is joined with."""
         sessions = [*self.engine.in_sessions.sessions.values(), *self.engine.out_sessions.sessions.values()]
         return {s.cxtion.partner.guid for s in sessions if s.joined}
+
+    def partners(self) -> set[str]:
+        """The names of the members that it has connections with."""
+        return {cxtion.partner.name for cxtion in self._cxtions}
 
     def cxtions_of(self, partner: bytes) -> list[Cxtion]:
         """The connections with this partner."""

@@ -9,13 +9,13 @@ import contextlib
 import importlib.metadata
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
 from agent.cli.exit_codes import ExitCode
-from agent.control import ControlServer, wait_until_done
+from agent.control import ControlError, ControlServer, wait_until_done
 from agent.counters.registry import Counters, Snapshot
 from agent.counters.samples import SampleWriter
 from agent.engine import events as ev
@@ -105,6 +105,7 @@ class Service:
                 "pending": self._control_pending,
                 "wait": self._control_wait,
                 "conflicts": self._control_conflicts,
+                "force": self._control_force,
             },
         )
         await control.start()
@@ -299,6 +300,21 @@ class Service:
         ]
         return await asyncio.to_thread(conflicts, stores, arguments)
 
+    async def _control_force(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        set_name, partner = arguments.get("set"), arguments.get("partner")
+        replicas = [r for r in self.replicas.values() if set_name in (None, r.name)]
+        if not replicas:
+            known = _listed(r.name for r in self.replicas.values())
+            return {"refused": f'this member takes no part in a replica set "{set_name}"; it has {known}'}
+        partners = {name for r in replicas for name in r.partners()}
+        if partner is not None and partner not in partners:
+            where = f"set {set_name}" if set_name is not None else "any set"
+            return {"refused": f'no connection with a member "{partner}" in {where}; partners: {_listed(partners)}'}
+        try:
+            return {"connections": [one for r in replicas for one in r.force(partner)]}
+        except ReplicaError as error:
+            raise ControlError(str(error)) from None
+
     async def _pending(self) -> list[str]:
         found: list[str] = []
         for replica in self.replicas.values():
@@ -319,6 +335,10 @@ class _Shown:
 
 def _credential(config: AgentConfig) -> Credential:
     return Credential(config.credential.domain, config.credential.user, config.credential.password)
+
+
+def _listed(names: Iterable[object]) -> str:
+    return ", ".join(sorted(f'"{name}"' for name in names)) or "none"
 
 
 def _version() -> str:

@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "counters": ("agent.cli.counters_cmd", "counters", "Print the counters of a running member."),
     "demo": ("agent.cli.demo_cmd", "demo", "Run several members on this host, to see replication work."),
+    "force": ("agent.cli.force_cmd", "force", "Replicate now, whatever the schedules say."),
     "init": ("agent.cli.init_cmd", "init", "Make the configuration and the secret of a member."),
     "run": ("agent.cli.run_cmd", "run", "Run a member in the foreground."),
     "status": (

@@ -412,7 +412,7 @@ class Outbound:
                 co.frs_vsn,
             ):
                 self._send_present(flow, record)
-            self._acknowledge(flow, co.partner_ack_seq_number, co.change_order_guid)
+            self._acknowledge(flow, 0, co.change_order_guid)  # however often it was sent
 
     def _send_present(self, flow: Flow, record: IDRecord) -> None:
         """The version asked for was replaced. The present one is in the log, but perhaps behind much that waits for it

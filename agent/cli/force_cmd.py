@@ -1,0 +1,29 @@
+"""`frs force`: replicate now, whatever the schedules say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from agent.cli import CommandFailed
+from agent.cli.common import ask, config_option
+from agent.cli.exit_codes import ExitCode
+
+
+@click.command()
+@config_option
+@click.option("--set", "set_name", metavar="NAME", help="Only this replica set.  [default: all]")
+@click.option("--partner", metavar="NAME", help="Only the connections with this member.  [default: all]")
+def force(config_file: Path, set_name: str | None, partner: str | None) -> None:
+    """Replicate now: a running member joins its partners whatever the schedules say, and without waiting.
+
+    Prints the connections, one a line. It does not wait for the join or for what is replicated then: see `frs status`
+    and `frs wait`. A schedule holds at both ends of a connection, so the partner has to be told as well.
+    """
+    answer = ask(config_file, "force", set=set_name, partner=partner)
+    if isinstance(refused := answer.get("refused"), str):
+        raise CommandFailed(refused, ExitCode.USAGE)
+    for one in answer["connections"]:
+        what = "is joined already" if one["joined"] else "joins now"
+        click.echo(f"{one['set']}: {one['name']} ({one['direction']}) {what}")
