@@ -209,7 +209,10 @@ class FileOps:
         header = StageHeader.decode(block[:HEADER_SIZE])
         if header.compression not in action.compressions:
             return None
-        return with_change_order(block, action.change_order)
+        co = action.change_order
+        if header.compression != c.COMPRESSION_NONE:
+            co = co.replace(flags=co.flags | c.CO_FLAG_COMPRESSED_STAGE)  # 4.4.7
+        return with_change_order(block, co)
 
     def _generate(self, guid: bytes, path: str, action: ev.ReadStage) -> int:
         folder, _, name = path.rpartition("/")
@@ -276,7 +279,7 @@ class FileOps:
         facts = None
         match step.step.step:
             case ev.InstallStep.DELETE:
-                outcome = self._delete(step)
+                outcome = self._delete(action, step)
             case ev.InstallStep.VACATE:
                 outcome, _ = self._rename(step.path, step.old_path, step.step)
             case ev.InstallStep.RENAME:
@@ -306,7 +309,7 @@ class FileOps:
                 os.close(fd)
         return True
 
-    def _delete(self, step: ResolvedStep) -> ev.Outcome:
+    def _delete(self, action: ev.Install, step: ResolvedStep) -> ev.Outcome:
         found = self._look(step.path)
         if found is None:
             return ev.Outcome.DONE
@@ -319,7 +322,7 @@ class FileOps:
             keep = step.step.keep is not None and not self._is_the_same(step.step.keep.winner, step.path)
             result = install.remove_file(self.root, step.path, expected, self.preinstall, keep=keep)
         if result.displaced is not None:
-            self._keep(result.displaced, step.path, step.step.keep)
+            self._keep(result.displaced, step.path, self._with_size(action, step.step.keep))
         return _OUTCOMES[result.outcome]
 
     def _rename(self, old: str, new: str, step: ev.Step) -> tuple[ev.Outcome, Fingerprint | None]:
@@ -377,7 +380,7 @@ class FileOps:
         finally:
             _remove(temp)
         if result.displaced is not None:
-            self._keep(result.displaced, step.path, step.step.keep)
+            self._keep(result.displaced, step.path, self._with_size(action, step.step.keep))
         if result.outcome is install.Outcome.DONE and result.fingerprint is not None:
             return _installed(action, built, result.fingerprint, ev.Outcome.DONE)
         same = self._same_already(action, step, built)
@@ -416,6 +419,7 @@ class FileOps:
                         return None
                     if fsops.object_id_get(f"/proc/self/fd/{fd}/{name}") != action.file_guid:
                         return None
+                    restore.apply_folder(self.area.path_of(action.co_guid), name, durable=self.durable, dir_fd=fd)
                     return fsops.fingerprint(name, dir_fd=fd)
                 here = generate(name, None, object_id=action.file_guid, dir_fd=fd)
                 if here.md5 != built.md5 or here.kind != built.kind:
@@ -451,6 +455,16 @@ class FileOps:
                 return generate(name, None, object_id=winner.file_guid, dir_fd=fd).md5 == winner.md5
         except (StagingError, OSError):
             return False
+
+    def _with_size(self, action: ev.Install, keep: ev.Keep | None) -> ev.Keep | None:
+        """A change order tells of the space that its file takes; the staging file, of its length."""
+        if keep is None or keep.winner.deleted or keep.winner.file_guid != action.file_guid:
+            return keep
+        try:
+            size = restore.read_header(self.area.path_of(action.co_guid)).info.end_of_file
+        except (StagingError, OSError):
+            return keep
+        return dataclasses.replace(keep, winner=dataclasses.replace(keep.winner, size=size))
 
     def _look(self, path: str) -> Fingerprint | None:
         try:

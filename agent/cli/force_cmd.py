@@ -19,7 +19,7 @@ def force(config_file: Path, set_name: str | None, partner: str | None) -> None:
     """Replicate now: a running member joins its partners whatever the schedules say, and without waiting.
 
     Prints the connections, one a line. It does not wait for the join or for what is replicated then: see `frs status`
-    and `frs wait`. A schedule holds at both ends of a connection, so the partner has to be told as well.
+    and `frs wait`. One call does for both ends. It holds until a connection's schedule next changes.
     """
     answer = ask(config_file, "force", set=set_name, partner=partner)
     if isinstance(refused := answer.get("refused"), str):

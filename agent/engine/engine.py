@@ -317,7 +317,7 @@ class Engine:
         """Force replication: join now, whatever the schedule says, until it next changes."""
         for session in [*self.in_sessions.sessions.values(), *self.out_sessions.sessions.values()]:
             if event.cxtion in (None, session.cxtion.guid) and not session.joined:
-                session.forced = True
+                session.force(self.ctx.now)
                 session.interval = self.ctx.limits.first_join_interval
                 if session.cxtion.inbound:
                     self.in_sessions.need_join(session)

@@ -12,6 +12,7 @@ from agent.wire.change_order import CoExtension2
 from agent.wire.packet import Packet
 
 MAX_STAGE_SIZE = 1 << 46
+_HEADER_FLAGS = 0x54  # Flags of the change order in a STAGE_HEADER (2.2.3.10)
 
 
 class Fetching:
@@ -57,6 +58,8 @@ class Fetching:
             sequence_number=1,
             flags=flags,
             iflags=0,
+            content_cmd=0 if entry.is_dir and not entry.is_rename else co.content_cmd,
+            cxtion_guid=session.cxtion.guid,
             state=fl.STATE_REQUEST_INITIAL if entry.initial else fl.STATE_REQUEST_NORMAL,
             file_offset=0,
         )
@@ -95,6 +98,9 @@ class Fetching:
         if len(data) != wanted or changed or size > MAX_STAGE_SIZE or size < 0x400:
             self.inbound.retry(entry, Outcome.STAGE_DAMAGED, f"a block of {len(data)} bytes at {offset} of {size}")
             return False
+        if not offset:
+            flags = int.from_bytes(data[_HEADER_FLAGS : _HEADER_FLAGS + 4], "little")
+            entry.compressed_after_all = bool(flags & c.CO_FLAG_COMPRESSED_STAGE)
         entry.stage_size = size
         entry.received += len(data)
         last = entry.received >= size

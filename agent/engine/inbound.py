@@ -52,6 +52,7 @@ class Entry:
     is_new: bool = True
     needs_stage: bool = False
     staged: bool = False
+    compressed_after_all: bool = False  # the header of the staging file says so (vectors: ruling 15)
     stage_size: int = 0
     received: int = 0  # bytes of the staging file received in order
     requested: int = 0  # bytes of the staging file asked for
@@ -273,7 +274,14 @@ class Inbound:
         self.answer_done(session, co, dampened=True)
 
     def answer_done(
-        self, session: Session, co: ChangeOrder, *, dampened: bool = False, lost: bool = False, new: bool = True
+        self,
+        session: Session,
+        co: ChangeOrder,
+        *,
+        dampened: bool = False,
+        lost: bool = False,
+        new: bool = True,
+        compressed: bool = False,
     ) -> None:
         """CMD_REMOTE_CO_DONE (3.3.4.4.6.2), if the session is still there; else the change order will come
         again and be dampened."""
@@ -281,7 +289,7 @@ class Inbound:
         if not session.joined:
             return
         is_dir = fl.is_folder(co.location_cmd, co.flags, co.file_attributes)
-        compressed = bool(co.flags & c.CO_FLAG_COMPRESSED_STAGE)
+        compressed = compressed or bool(co.flags & c.CO_FLAG_COMPRESSED_STAGE)
         initial = bool(co.flags & c.CO_FLAG_VVJOIN_TO_ORIG)
         location_cmd = co.location_cmd
         if dampened or lost:
@@ -311,6 +319,7 @@ class Inbound:
             state=state,
             content_cmd=0 if initial else co.content_cmd,
             location_cmd=location_cmd,
+            cxtion_guid=session.cxtion.guid,
             file_offset=0,
             sequence_number=1,
         )

@@ -147,6 +147,11 @@ class Installs:
         if live is not None and live.flags & PASSING:
             self.inbound.retry(entry, Outcome.TARGET_CHANGED, "it is being renamed here")
             return
+        stuck = entry.waits_for is Outcome.TARGET_CHANGED and entry.attempts >= ctx.limits.name_grace
+        if stuck and not ctx.online and not (entry.is_delete and ctx.store.children(co.file_guid)):
+            # Somebody changed it while this member is seeded. Local changes are looked at when that is over, and it
+            # cannot end without the file: what was changed is left alone or kept, and is then news of its own.
+            live = None
         if entry.is_delete:
             if live is None:
                 self._end(entry, tombstone_after(co, record, ctx.now))
@@ -168,7 +173,7 @@ class Installs:
             self._start(entry, record, verdict)
             return
         expected = facts_of(live) if live is not None else None
-        aside = not ctx.online and entry.waits_for is Outcome.NAME_TAKEN
+        aside = not ctx.online and entry.waits_for in (Outcome.NAME_TAKEN, Outcome.TARGET_CHANGED)
         in_the_way = Keep(KeepReason.IN_THE_WAY, None, edition_in(co, entry.checksum))
         if live is not None and (live.parent_guid, live.name) != (verdict.parent, verdict.name):
             verdict.steps.append(
@@ -184,6 +189,10 @@ class Installs:
                     aside=aside,
                 )
             )
+        if live is None and not entry.needs_stage:
+            entry.needs_stage = True  # judged by what is no longer to be found
+            self._fetch_first(entry)
+            return
         if entry.needs_stage:
             keep = in_the_way if aside else None
             if live is not None:
@@ -202,6 +211,13 @@ class Installs:
             self._place(entry, record, None, verdict)
             return
         self._start(entry, record, verdict)
+
+    def _fetch_first(self, entry: Entry) -> None:
+        entry.stage = Stage.FETCHED if entry.staged else Stage.QUEUED
+        if entry.staged:
+            self._install(entry)
+        else:
+            self.fetching.fetch(entry)
 
     def _make_folder(self, guid: bytes) -> Verdict:
         """A folder that this member had in its initial sync, and that is gone. What became of it is a local change, but

@@ -10,8 +10,8 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from agent.engine.context import Context, Cxtion
-from agent.engine.schedule import is_open, next_trigger
+from agent.engine.context import DAY, MINUTE, Context, Cxtion
+from agent.engine.schedule import is_open, next_change, next_trigger
 from agent.wire import constants as c
 from agent.wire.guid import ZERO_GUID
 from agent.wire.packet import Gvsn, Packet
@@ -19,6 +19,8 @@ from idtable.records import CxtionRow
 
 #: COMM_LAST_JOIN_TIME of a connection that was never joined, or whose VVJoin is not finished.
 NEVER = c.INVALID_JOIN_TIME
+#: By how much the clocks of two partners may disagree on when a schedule closes.
+CLOCKS = 5 * MINUTE
 
 
 class JoinState(enum.Enum):
@@ -52,7 +54,7 @@ class Session:
     partner_originator: bytes = ZERO_GUID
     forgetful: bool = False  # the downstream partner does not remember the last Join
     asked: int = 0  # how often a Join was asked for since the last one
-    forced: bool = False  # force replication: the schedule does not count until it closes
+    forced: int = 0  # force replication: until then the schedule does not count
     closing: bool = False  # a trigger schedule has closed: it ends once all that was there at the Join is done
     upto: int = 0  # outbound log number at the Join (trigger schedules)
     partner_vv: dict[bytes, int] = field(default_factory=dict)
@@ -66,7 +68,17 @@ class Session:
     def is_open(self, now: int) -> bool:
         """The schedule lets replicate now (3.3.2.1), or does not count."""
         initial = self.cxtion.ignore_schedule and self.last_join_time == NEVER
-        return self.forced or initial or is_open(self.cxtion.schedule, now)
+        return now < self.forced or initial or is_open(self.cxtion.schedule, now)
+
+    def force(self, now: int) -> None:
+        """Force replication (3.2.4.6): the schedule does not count until it next changes, or for a day."""
+        self.forced = next_change(self.cxtion.schedule, now) or now + DAY
+
+    def asked_by_force(self, now: int) -> None:
+        """The partner asks for a Join. Where the schedule has been closed for long, so that it is not a matter of two
+        clocks, force replication was called there, and one call is to do for both ends."""
+        if not self.cxtion.trigger and not self.is_open(now) and not self.is_open(now - CLOCKS):
+            self.force(now)
 
     def next_opening(self, now: int) -> int:
         """When a Join may be asked for next: now, when the schedule opens, 0 for never."""
@@ -85,7 +97,7 @@ CLOSED = "the schedule is closed"
 
 def close(ctx: Context, session: Session) -> None:
     """Tell the partner that the session is over (3.3.4.4.13)."""
-    session.forced = session.closing = False
+    session.forced, session.closing = 0, False
     ctx.send(session.cxtion, session.packet(ctx, c.CMD_UNJOIN_REMOTE))
 
 
@@ -139,6 +151,7 @@ class InboundSessions:
         ctx.count_both(session.cxtion, "Join Notifications Received")
         if session.joined:
             self.unjoin(session, "the partner starts a new session", retry=False)
+        session.asked_by_force(ctx.now)
         if not session.is_open(ctx.now) or not self.may_join(session):
             session.state = JoinState.UNJOINED
             session.deadline = ctx.now + ctx.limits.first_join_interval  # when its turn may have come
@@ -272,6 +285,7 @@ class OutboundSessions:
         self.ctx.count_both(session.cxtion, "Join Notifications Received")
         if session.joined:
             self.unjoin(session, "the partner asks for a new session")
+        session.asked_by_force(self.ctx.now)
         self.start_join(session, asked=True)
 
     def joining(self, session: Session, packet: Packet, minor: int) -> None:

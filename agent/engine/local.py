@@ -12,6 +12,8 @@ from agent.wire.change_order import ChangeOrder
 from idtable.records import IDRecord
 
 _CONTENT_REASONS = ~(c.REASON_RENAME_OLD_NAME | c.REASON_RENAME_NEW_NAME | c.REASON_FILE_DELETE)
+#: What 3.3.4.1.1 lets ContentCmd say of a new file.
+_NEW_FILE_REASONS = c.REASON_BASIC_INFO_CHANGE | c.REASON_DATA_EXTEND | c.REASON_DATA_OVERWRITE
 
 
 class LocalChanges:
@@ -115,7 +117,7 @@ class LocalChanges:
             record,
             event,
             flags=fl.local_created(is_dir=event.is_dir, has_content=has_content, compressed=event.compressed),
-            content_cmd=(event.reasons & _CONTENT_REASONS) or c.REASON_FILE_CREATE,
+            content_cmd=0 if event.is_dir else event.reasons & _NEW_FILE_REASONS,
             location_cmd=fl.location(c.CO_LOCATION_CREATE, event.is_dir),
             old_parent=event.parent_guid,
             base=mark_of(tombstone),

@@ -73,7 +73,7 @@ class Retire:
             if dampened:
                 inbound.dampen(session, co)
             else:
-                inbound.answer_done(session, co, lost=lost, new=entry.is_new)
+                inbound.answer_done(session, co, lost=lost, new=entry.is_new, compressed=entry.compressed_after_all)
         for guid, other in entry.alternates:
             inbound.dampen(inbound.sessions[guid], other)
         ctx.count_co("Retired", False)

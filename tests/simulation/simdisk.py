@@ -316,12 +316,11 @@ class Disk:
             self.attach(built, folder, place.path.rpartition("/")[2])
             return self._installed(action, built, ev.Outcome.DONE)
         guid = action.file_guid
-        if here is not None and here.is_dir == built.is_dir and here.md5(guid) == built.md5(guid):
-            if here.is_dir:
-                if here.oid != action.file_guid:
-                    return ev.Installed(action.co_guid, outcome)
-            else:
-                here.oid, here.mtime = action.file_guid, staged.mtime
+        if here is not None and not here.is_dir and not built.is_dir and here.md5(guid) == built.md5(guid):
+            here.oid, here.mtime = action.file_guid, staged.mtime
+            return self._installed(action, here, ev.Outcome.ALREADY)
+        if here is not None and here.is_dir and built.is_dir and here.oid == guid:
+            here.mode = staged.mode
             return self._installed(action, here, ev.Outcome.ALREADY)
         return ev.Installed(action.co_guid, outcome)
 

@@ -60,24 +60,17 @@ class Change:
     otherwise: Otherwise = field(default_factory=dict)
 
 
-# The journal says REASON_FILE_CREATE of what is new, and it is sent; 3.3.4.1.1 and 3.3.4.1.4 do not have it.
-CREATED_FILE, CREATED_FOLDER = {"content_cmd": CREATE | OVERWRITE | EXTEND}, {"content_cmd": CREATE}
-
 CHANGES = [
-    Change("3.3.4.1.1 created", tap.new, FILE, LOCAL | LOCATION | CONTENT, OVERWRITE | EXTEND, 0,
-           otherwise=CREATED_FILE),
-    Change("3.3.4.1.1 created in a folder", tap.new_below, FILE, LOCAL | LOCATION | CONTENT, OVERWRITE | EXTEND, 0,
-           otherwise=CREATED_FILE),
-    Change("3.3.4.1.1 created of size zero", tap.new_empty, FILE, LOCAL | LOCATION, OVERWRITE | EXTEND, 0, size=0,
-           otherwise=CREATED_FILE),
+    Change("3.3.4.1.1 created", tap.new, FILE, LOCAL | LOCATION | CONTENT, OVERWRITE | EXTEND, 0),
+    Change("3.3.4.1.1 created in a folder", tap.new_below, FILE, LOCAL | LOCATION | CONTENT, OVERWRITE | EXTEND, 0),
+    Change("3.3.4.1.1 created of size zero", tap.new_empty, FILE, LOCAL | LOCATION, OVERWRITE | EXTEND, 0, size=0),
     # 3.3.4.1.1 has CO_FLAG_CONTENT_CMD "if creating a file that is non zero in size", and nothing for an update. By
     # 2.2.3.2 the flag says that ContentCmd is valid, and by 3.3.4.4.6 an update without it is never fetched.
     Change("3.3.4.1.1 updated", tap.update, FILE, LOCAL | CONTENT, OVERWRITE | EXTEND, 0xE, 1, size=13),
     Change("3.3.4.1.2 removed", tap.delete, FILE, LOCAL | LOCATION, 0, 0x2, 1),  # R15: 0x28
     Change("3.3.4.1.3 renamed", tap.rename, FILE, LOCAL | CONTENT, NEW_NAME, 0xE, 1),
-    Change("3.3.4.1.4 created", tap.new, FOLDER, LOCAL | LOCATION, 0, 0x1, size=0, otherwise=CREATED_FOLDER),
-    Change("3.3.4.1.4 created in a folder", tap.new_below, FOLDER, LOCAL | LOCATION, 0, 0x1, size=0,
-           otherwise=CREATED_FOLDER),
+    Change("3.3.4.1.4 created", tap.new, FOLDER, LOCAL | LOCATION, 0, 0x1, size=0),
+    Change("3.3.4.1.4 created in a folder", tap.new_below, FOLDER, LOCAL | LOCATION, 0, 0x1, size=0),
     # 3.3.4.1.4 has "CO_FLAG_CONTENT_CMD if folder is updated" for a compressed staging file only; as above.
     Change("3.3.4.1.4 updated", tap.update, FOLDER, LOCAL | CONTENT, BASIC, 0xF, 1, size=0),
     Change("3.3.4.1.5 removed", tap.delete, FOLDER, LOCAL | LOCATION, 0, 0x3, 1, size=0),  # R15: 0x28
@@ -264,7 +257,6 @@ def check_answer(
 
 # ContentCmd of a file: the text has 0x2, REASON_DATA_EXTEND; TC of 3.3.4.4.6.1: that of CMD_REMOTE_CO. Of a folder: 0,
 # as 4.4.6 has it, where CMD_REMOTE_CO has 0x100.
-UPDATED = {"content_cmd": BASIC}
 REQUESTS = [
     Answer("initial", tap.seed, FILE, True, VVJOIN | COMPRESSED | NEW | LOCATION | CONTENT, 5, SAME,
            compressed_initial),
@@ -278,17 +270,16 @@ REQUESTS = [
     Answer("renamed", tap.rename, FILE, True, COMPRESSED | CONTENT, 6, NEW_NAME, stranger),  # R15: 0x01000004
     Answer("renamed", tap.rename, FILE, False, CONTENT, 6, NEW_NAME, stranger),
     Answer("moved", tap.move, FILE, False, CONTENT, 6, NEW_NAME, stranger),
-    Answer("initial", tap.seed, FOLDER, False, VVJOIN | NEW | LOCATION, 5, 0, None, CREATED_FOLDER),  # R15: 0x40408
-    Answer("initial", tap.seed, FOLDER, True, VVJOIN | NEW | LOCATION, 5, 0, compressed_initial, CREATED_FOLDER),
-    Answer("new", tap.new, FOLDER, True, COMPRESSED | NEW | LOCATION, 6, 0, None, CREATED_FOLDER),
-    Answer("new", tap.new, FOLDER, False, NEW | LOCATION, 6, 0, None, CREATED_FOLDER),
-    Answer("not new", tap.update, FOLDER, True, COMPRESSED | LOCATION, 6, 0, None, UPDATED),
-    Answer("not new", tap.update, FOLDER, False, LOCATION, 6, 0, None, UPDATED),
+    Answer("initial", tap.seed, FOLDER, False, VVJOIN | NEW | LOCATION, 5, 0),  # R15: 0x40408
+    Answer("initial", tap.seed, FOLDER, True, VVJOIN | NEW | LOCATION, 5, 0, compressed_initial),
+    Answer("new", tap.new, FOLDER, True, COMPRESSED | NEW | LOCATION, 6, 0),
+    Answer("new", tap.new, FOLDER, False, NEW | LOCATION, 6, 0),
+    Answer("not new", tap.update, FOLDER, True, COMPRESSED | LOCATION, 6, 0),
+    Answer("not new", tap.update, FOLDER, False, LOCATION, 6, 0),
     Answer("renamed", tap.rename, FOLDER, True, COMPRESSED | CONTENT, 6, NEW_NAME, stranger),
     Answer("renamed", tap.rename, FOLDER, False, CONTENT, 6, NEW_NAME, stranger),
     Answer("moved", tap.move, FOLDER, False, CONTENT, 6, NEW_NAME, stranger),
-    Answer("R10", tap.new, FILE, False, NEW | LOCATION | CONTENT, 6, SAME, foreign_cxtion,
-           {"cxtion_guid": guid_of("of the upstream member")}),
+    Answer("R10", tap.new, FILE, False, NEW | LOCATION | CONTENT, 6, SAME, foreign_cxtion),
 ]  # fmt: skip
 
 
@@ -351,7 +342,7 @@ DONE = [
     Answer("initial", tap.seed, FOLDER, False, VVJOIN | NEW | LOCATION | ACTIVATED, 0x16, 0),
     # R15: 0x0104040a, though neither CMD_REMOTE_CO nor CMD_SEND_STAGE has CO_FLAG_COMPRESSED_STAGE
     Answer("initial, by its header", tap.seed, FOLDER, True, VVJOIN | COMPRESSED | NEW | LOCATION | ACTIVATED, 0x16, 0,
-           compressed_after_all, {"flags": VVJOIN | NEW | LOCATION | ACTIVATED}),
+           compressed_after_all),
     Answer("new", tap.new, FOLDER, True, COMPRESSED | NEW | LOCATION | ACTIVATED, 0x16, SAME),
     Answer("new", tap.new, FOLDER, False, NEW | LOCATION | ACTIVATED, 0x16, SAME),
     Answer("not new", tap.update, FOLDER, True, COMPRESSED | LOCATION | ACTIVATED, 0x16, SAME),
@@ -359,8 +350,7 @@ DONE = [
     Answer("removed", tap.delete, FILE, False, 0xA, 0x16, 0),
     Answer("removed", tap.delete, FOLDER, False, 0xA, 0x16, 0),
     Answer("removed, initial", tap.seed_gone, FILE, False, 0xA, 0x16, 0),
-    Answer("R10", tap.new, FILE, False, NEW | LOCATION | CONTENT | ACTIVATED, 0x16, SAME, foreign_cxtion,
-           {"cxtion_guid": guid_of("of the upstream member")}),
+    Answer("R10", tap.new, FILE, False, NEW | LOCATION | CONTENT | ACTIVATED, 0x16, SAME, foreign_cxtion),
 ]  # fmt: skip
 NOT_DONE = [
     *[
