@@ -35,6 +35,7 @@ from config.model import AgentConfig, LocalSet
 from idtable.errors import StoreError
 from idtable.records import IDRecord
 from idtable.store import Store
+from staging import fsops
 from staging.area import StagingArea
 from staging.errors import StagingError
 
@@ -151,12 +152,22 @@ class Replica:
             if store.get(self.root_guid) is None:
                 store.put(IDRecord(self.root_guid, bytes(16), "", True, kind="folder"))
         known = store.meta_get("root_ino")
-        if known is not None and int(known) != root.st_ino:
+        if (known is not None and int(known) != root.st_ino) or not self._marked():
             raise ReplicaError(
                 f"the root {self.local.root} is not the folder it was when replication began (is its file system "
                 f"mounted?); mount it, or remove {self.local.state_dir} to start anew from the other members"
             )
         self._root_key = (root.st_dev, root.st_ino)
+
+    def _marked(self) -> bool:
+        """The root bears its object ID; it is given one when it is first seen. Its inode alone does not tell it: the
+        top folders of two file systems have the same, and all would be gone from all members with the wrong disk."""
+        if self.store.meta_get("root_marked") is not None:
+            return fsops.object_id_get(str(self.local.root)) == self.root_guid
+        if fsops.object_id_set(str(self.local.root), self.root_guid):
+            with self.store.transaction():
+                self.store.meta_set("root_marked", b"1")
+        return True  # or its file system has no user attributes
 
     def _make_cxtions(self) -> list[Cxtion]:
         found = []

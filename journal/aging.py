@@ -205,8 +205,8 @@ class AgingCache:
         ]  # fmt: skip
         try:
             self._log.commit(rows, self._forget)
-        except sqlite3.Error:
-            logger.warning("USN records cannot be stored, trying again", exc_info=True)
+        except sqlite3.Error as error:
+            logger.warning("USN records cannot be stored (%s), trying again", error)
             return False
         self._stored.update(self._dirty)
         self._stored.difference_update(self._forget)

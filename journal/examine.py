@@ -125,7 +125,8 @@ class Examiner:
             return
         if self._more_live_than(_EMPTY_LIMIT):
             raise RootEmptied(
-                f"{self._root} is empty, yet more than {_EMPTY_LIMIT} files are known to be in it; nothing is deleted"
+                f"{self._root} is empty, yet more than {_EMPTY_LIMIT} files are known to be in it; nothing is deleted. "
+                f"Mount its file system; or, if it was emptied on purpose, put any file into it and start again"
             )
 
     def _more_live_than(self, limit: int) -> bool:

@@ -123,7 +123,8 @@ class JournalLog:
             )  # fmt: skip
             self._db.execute("COMMIT")
         except BaseException:
-            self._db.execute("ROLLBACK")
+            if self._db.in_transaction:  # SQLite rolls back by itself when the disk is full
+                self._db.execute("ROLLBACK")
             raise
 
     def close(self) -> None:
