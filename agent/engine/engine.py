@@ -223,6 +223,7 @@ class Engine:
             if session.cxtion.partner.guid == event.partner:
                 waiting = session.deadline > self.ctx.now and not session.joined
                 self.in_sessions.unjoin(session, event.error, retry=not waiting)
+        self._maybe_online()
 
     def _inbound_unjoined(self, session: Session) -> None:
         self.reseed.in_touch(save=True)
@@ -239,17 +240,9 @@ class Engine:
         self._maybe_online()
 
     def _maybe_online(self) -> None:
-        """Initial sync is over once one upstream partner has sent all it has and no other is at it (3.1.5.1)."""
-        ctx = self.ctx
-        if ctx.online:
-            return
-        sessions = self.in_sessions.sessions.values()
-        if seeding.is_over(sessions):
+        """Initial sync is over once every upstream partner that answers has sent all it has (3.1.5.1)."""
+        if not self.ctx.online and seeding.is_over(self.in_sessions.sessions.values()):
             self._go_online()
-        else:
-            for session in sessions:
-                if session.state is JoinState.UNJOINED and session.last_join_time == NEVER:
-                    self.in_sessions.need_join(session)
 
     def _go_online(self) -> None:
         ctx = self.ctx
@@ -355,6 +348,7 @@ class Engine:
     def _tick(self, _: Tick) -> None:
         ctx = self.ctx
         self.in_sessions.tick()
+        self._maybe_online()
         self.out_sessions.tick()
         self.outbound.close_quiet()
         for entry in self.inbound.due():
@@ -384,6 +378,8 @@ class Engine:
         for entry in sorted(self.inbound.entries.values(), key=lambda e: e.arrival):
             self.installs.advance(entry)
         for session in self.in_sessions.sessions.values():
+            if self.reseed.active:
+                self.in_sessions.forget(session)  # what it had confirmed is forgotten too
             self.in_sessions.need_join(session)
         if ctx.online:
             for session in self.out_sessions.sessions.values():

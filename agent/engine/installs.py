@@ -351,7 +351,7 @@ class Installs:
             return
         if verdict.place is Place.LOSE:
             self._lost_name(entry, record)
-        elif entry.is_delete and ctx.store.children(entry.co.file_guid):
+        elif entry.is_delete and entry.is_dir and ctx.store.children(entry.co.file_guid):
             # Something came into the folder meanwhile, or the folder had been moved away and was not found.
             self._look_again(entry, running)
             self._not_empty(entry, "")
@@ -397,7 +397,14 @@ class Installs:
         if verdict.vacated is not None:
             guid, parent, aside, announce = verdict.vacated
             other = ctx.store.get(guid)
-            if other is not None and not other.deleted:
+            step = next(s for s in verdict.steps if s.step is InstallStep.VACATE)
+            if other is None or other.deleted:
+                pass
+            elif (other.parent_guid, other.name) != (step.parent_guid, step.name):
+                # A local change moved it meanwhile: whichever came last on the disk is what is there now.
+                ctx.out.append(Examine(other.parent_guid, other.name))
+                ctx.out.append(Examine(parent, aside))
+            else:
                 other.parent_guid, other.name = parent, aside
                 if announce or not self.inbound.pending_for(guid):
                     ctx.count_co("Morphed", True)

@@ -54,6 +54,7 @@ class Session:
     partner_originator: bytes = ZERO_GUID
     forgetful: bool = False  # the downstream partner does not remember the last Join
     asked: int = 0  # how often a Join was asked for since the last one
+    silent: bool = False  # asked for a Join since the last VVJoin with anyone, and did not answer (see seeding)
     forced: int = 0  # force replication: until then the schedule does not count
     closing: bool = False  # a trigger schedule has closed: it ends once all that was there at the Join is done
     upto: int = 0  # outbound log number at the Join (trigger schedules)
@@ -133,6 +134,7 @@ class InboundSessions:
         if not session.is_open(ctx.now):
             session.state = JoinState.UNJOINED
             session.deadline = session.next_opening(ctx.now)
+            session.silent = True
             return
         if not self.may_join(session):
             session.state = JoinState.UNJOINED
@@ -162,6 +164,8 @@ class InboundSessions:
             session.state = JoinState.JOINING
             session.join_guid = ctx.new_guid()
         session.deadline = ctx.now + session.interval
+        if not ctx.online and any(s.last_join_time != NEVER for s in self.sessions.values()):
+            session.deadline = ctx.now + ctx.limits.join_answer  # else it is in initial sync too (3.3.4.4.4)
         answer = ctx.packet(session.cxtion, c.CMD_JOINING, session.join_guid, session.last_join_time)
         answer.vvector = [Gvsn(vsn, guid) for guid, vsn in sorted(self.knows().items())]
         if not answer.vvector:
@@ -190,7 +194,7 @@ class InboundSessions:
         session.deadline = 0
         session.interval = ctx.limits.first_join_interval
         session.last_error = None
-        session.asked = 0
+        session.asked, session.silent = 0, False
         ctx.count_both(session.cxtion, "Joins")
         session.joined_time = packet.last_join_time
         if not first:
@@ -205,11 +209,17 @@ class InboundSessions:
 
     def vvjoin_done(self, session: Session) -> None:
         """CMD_VVJOIN_DONE: all that the upstream partner had was sent and processed (3.3.4.4.12)."""
+        ctx = self.ctx
         if not session.joined:
             return
         session.state = JoinState.JOINED
         session.last_join_time = session.joined_time
         self._save(session)
+        for other in self.sessions.values():
+            other.silent = False
+            if not other.joined and other.last_join_time == NEVER:
+                other.interval = ctx.limits.first_join_interval
+                self.need_join(other)
 
     def _save(self, session: Session) -> None:
         self.ctx.store.cxtion_put(
@@ -225,6 +235,7 @@ class InboundSessions:
         """End the session. It is asked for again after the interval, unless the caller does that itself."""
         ctx = self.ctx
         was_joined = session.joined
+        session.silent = session.silent or session.state in (JoinState.NEED_JOIN, JoinState.JOINING)
         session.state = JoinState.UNJOINED
         session.last_error = why
         if retry:
@@ -242,6 +253,7 @@ class InboundSessions:
                 self.unjoin(session, CLOSED, retry=False)
                 session.deadline = session.next_opening(self.ctx.now)
             elif session.deadline and session.deadline <= self.ctx.now:
+                session.silent = session.silent or session.state in (JoinState.NEED_JOIN, JoinState.JOINING)
                 self.need_join(session)
 
 

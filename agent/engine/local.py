@@ -43,7 +43,7 @@ class LocalChanges:
         if event.kind is ChangeKind.DELETE:
             if record is None or not live:
                 return False
-            if ctx.store.children(record.file_guid):
+            if record.is_dir and ctx.store.children(record.file_guid):
                 ctx.out.append(Examine(record.parent_guid, record.name))  # something came into the folder meanwhile
                 return False
             self._delete(record, event)

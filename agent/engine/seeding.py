@@ -6,9 +6,9 @@ A new member performs its VVJoins with one upstream partner at a time, by priori
     3, 4        the next class only after at least one partner of the class
     5, 6, 7, 0  the next class also when a partner of the class did not answer
 
-It is online once it has had a VVJoin with at least one partner, with as many as classes 1 to 4 ask for, and none is
-under way. The text asks for every upstream partner: but a partner that is in initial sync itself must not answer
-(3.3.4.4.4), so that two members seeded at the same time, each other's partners, would wait for ever. A VVJoin with
+It is online once it has had a VVJoin with every upstream partner. Of classes 5 to 0, those do not count that were
+asked after the last VVJoin and did not answer: a partner that is in initial sync itself must not (3.3.4.4.4), so that
+two new members, each other's partners, would wait for ever, as would anyone with a partner that is gone. A VVJoin with
 whoever answers later follows then, as with any partner that was never joined.
 """
 
@@ -59,6 +59,6 @@ def may_join(sessions: Iterable[Session], wanted: Session) -> bool:
 def is_over(sessions: Iterable[Session]) -> bool:
     """Whether initial sync is over."""
     everybody = list(sessions)
-    if any(s.state is JoinState.VVJOIN for s in everybody) or not any(map(_done, everybody)):
+    if not any(map(_done, everybody)) or not all(_done(s) or s.silent for s in everybody):
         return False
     return all(_satisfied(p, [s for s in everybody if s.cxtion.priority == p]) for p in ORDER)

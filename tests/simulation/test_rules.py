@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from agent.engine import events as ev
-from agent.engine.context import DAY, HOUR, Limits
+from agent.engine.context import DAY, HOUR, MINUTE, SECOND, Limits
+from agent.engine.joining import NEVER
 from agent.engine.schedule import QUARTER, is_open, quarter_of
 from agent.wire.change_order import ChangeOrder
 from tests.simulation.schedule import mesh, ring
@@ -258,6 +259,69 @@ def test_away_longer_than_tombstones_are_kept() -> None:
     assert names(all_agree(world)) == ["changes", "news", "stays"]
     assert a.tree()["changes"][1] == b"changed"
     assert sorted(kept(world)) == [("FORGOTTEN", b"deep"), ("FORGOTTEN", b"goes")]
+
+
+def test_seeded_again_and_stopped_before_the_end() -> None:
+    """What the first partner had confirmed when the member stopped is not taken for gone."""
+    world = started("abc", limits=Limits(tombstone_lifetime=2 * DAY, outlog_most=2 * DAY, outlog_history=HOUR))
+    a, b, c = (world.members[n] for n in "abc")
+    for name in ("stays", "goes"):
+        make(a, name, name.encode())
+    world.run(60)
+    c.crash()
+    remove(a, "goes")
+    world.run(5 * 86400)
+    world.slow[frozenset("bc")] = 5 * SECOND
+    c.start()
+    while not c.engine.reseed.active or a.name not in done(c):
+        world.run(0.1)
+    assert not c.engine.ctx.online
+    c.crash()
+    b.crash()
+    world.slow[frozenset("ac")] = SECOND
+    c.start()
+    world.run(300)
+    assert c.engine.ctx.online
+    b.start()
+    assert names(all_agree(world)) == ["stays"]
+    assert kept(world) == [("FORGOTTEN", b"goes")]
+
+
+def done(member: Member) -> set[str]:
+    """The upstream partners that have sent all they have."""
+    sessions = member.engine.in_sessions.sessions.values()
+    return {s.cxtion.partner.name for s in sessions if s.last_join_time != NEVER}
+
+
+def test_online_after_a_vvjoin_with_every_partner_that_answers() -> None:
+    world = World("abcd", mesh("abcd"), 1)
+    a, b, c, d = world.members.values()
+    for member in (a, b):
+        member.start()
+    world.run(60)
+    world.step(("cut", 0, 1))
+    for number in range(20):
+        make(b, f"n{number}", b"only b has it")
+    world.run(60)
+    world.slow[frozenset("bc")] = SECOND
+    c.start()  # d is not there at all
+    begun = world.now
+    while not c.engine.ctx.online and world.now < begun + HOUR:
+        world.run(0.1)
+    assert done(c) == {"a", "b"}
+    assert len(names(c)) == 20
+    assert world.now - begun < 10 * MINUTE
+    world.cut.clear()
+    d.start()
+    all_agree(world)
+
+
+def test_new_members_do_not_wait_for_each_other() -> None:
+    world = World("abcd", mesh("abcd"), 1)
+    for member in world.members.values():
+        member.start()
+    world.run(20)
+    assert all(m.engine.ctx.online for m in world.members.values())
 
 
 def test_what_is_in_the_way_of_the_initial_sync_is_kept_or_used() -> None:

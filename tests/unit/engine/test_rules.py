@@ -155,10 +155,17 @@ def test_two_way_sync() -> None:
     assert merged(week(0), None) is None
 
 
-def session(priority: int, *, done: bool = False, state: JoinState = JoinState.UNJOINED, asked: int = 0) -> Session:
+def session(
+    priority: int,
+    *,
+    done: bool = False,
+    state: JoinState = JoinState.UNJOINED,
+    asked: int = 0,
+    silent: bool = False,
+) -> Session:
     found = Session(Cxtion(bytes(16), "u->d", "", NamedGuid(bytes(16), "u"), True, priority=priority))
     found.last_join_time = 5 if done else NEVER
-    found.state, found.asked = state, asked
+    found.state, found.asked, found.silent = state, asked, silent
     return found
 
 
@@ -193,7 +200,11 @@ def test_priority_classes(before: list[tuple[int, bool]], asked: int, allowed: b
 def test_initial_sync_is_over() -> None:
     assert not seeding.is_over([])
     assert not seeding.is_over([session(7)])
-    assert seeding.is_over([session(7, done=True), session(7)])
-    assert not seeding.is_over([session(1, done=True), session(1)])
-    assert seeding.is_over([session(3, done=True), session(3)])
-    assert not seeding.is_over([session(7, done=True), session(4)])
+    assert not seeding.is_over([session(7, silent=True)])
+    assert not seeding.is_over([session(7, done=True), session(7)])
+    assert not seeding.is_over([session(7, done=True), session(7, state=JoinState.VVJOIN)])
+    assert seeding.is_over([session(7, done=True), session(7, done=True)])
+    assert seeding.is_over([session(7, done=True), session(7, silent=True), session(0, silent=True)])
+    assert not seeding.is_over([session(1, done=True), session(1, silent=True)])
+    assert seeding.is_over([session(3, done=True), session(3, silent=True)])
+    assert not seeding.is_over([session(7, done=True), session(4, silent=True)])
