@@ -480,7 +480,9 @@ class Installs:
             return False
         if ctx.now - entry.first_try < 5 * SECOND:
             return False  # attempts follow each other quickly while the folder is being emptied
-        children = ctx.store.children(guid)
-        if not children or self.inbound.joining_anew(entry):
+        if self.inbound.joining_anew(entry):
             return False
+        children = ctx.store.children(guid)
+        if not children:  # it holds what is not in the IDTable: not yet, in initial sync; or never, what is excluded
+            return not ctx.online or entry.attempts >= ctx.limits.unknown_grace
         return not any(self.inbound.pending_for(child.file_guid) for child in children)
