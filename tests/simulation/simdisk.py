@@ -32,6 +32,7 @@ class Node:
     parent: Node | None = None
     name: str = ""
     children: dict[str, Node] = field(default_factory=dict)
+    excluded: bool = False  # by a filter: it is there, and nobody replicates it
 
     @property
     def kind(self) -> str:
@@ -111,6 +112,8 @@ class Disk:
         stack = [top or self.root]
         while stack:
             node = stack.pop()
+            if node.excluded:
+                continue
             if node is not self.root:
                 yield node
             stack += [node.children[n] for n in sorted(node.children, reverse=True)]

@@ -171,6 +171,23 @@ def test_a_new_file_brings_its_deleted_folder_back() -> None:
     assert names(all_agree(world)) == ["d", "d/new"]
 
 
+def test_a_folder_that_cannot_be_removed_for_what_is_excluded_comes_back() -> None:
+    world = started("ab")
+    a, b = world.members.values()
+    make(a, "d", None)
+    make(a, "d/n", b"1")
+    world.run(60)
+    make(b, "d/n.tmp", b"2")
+    left = b.disk.look("d/n.tmp")
+    assert left is not None
+    left.excluded = True
+    remove(a, "d")
+    world.run(HOUR / SECOND)
+    assert names(a) == names(b) == ["d"]
+    assert b.disk.look("d/n.tmp") is left
+    all_agree(world)
+
+
 def test_identical_content_is_no_conflict() -> None:
     world = started("ab")
     a, b = world.members["a"], world.members["b"]
