@@ -21,7 +21,7 @@ from agent.counters.registry import Counters
 from agent.engine import events as ev
 from agent.engine.context import SECOND, Cxtion, EngineConfig, Limits
 from agent.engine.engine import Engine
-from agent.engine.inbound import Stage
+from agent.engine.entry import Stage
 from agent.fileops import Event as FileEvent
 from agent.fileops import FileOps, ResolvedInstall, ResolvedStep
 from agent.kept import KeptStore

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from agent.engine.events import Action, Facts, Report, Send
+from agent.wire.change_order import ChangeOrder
 from agent.wire.packet import NamedGuid, Packet
 from idtable.records import CxtionRow, IDRecord, InlogRow, OutlogRow
 
@@ -22,6 +23,7 @@ class EngineStore(Protocol):
     def get(self, file_guid: bytes) -> IDRecord | None: ...
     def by_name(self, parent_guid: bytes, name: str) -> IDRecord | None: ...
     def children(self, parent_guid: bytes) -> list[IDRecord]: ...
+    def path_of(self, file_guid: bytes, *, through_tombstones: bool = False) -> str | None: ...
     def put(self, record: IDRecord) -> None: ...
     def iter_vvjoin(self, vv: Mapping[bytes, int]) -> Iterator[bytes]: ...
     def outlog_append(
@@ -167,6 +169,13 @@ class Context:
         self.count(f"{'Local' if local else 'Remote'} Change Orders {what}", n)
 
     # -- actions --
+
+    def path(self, co: ChangeOrder) -> str:
+        """Where the change order's file is to be in the replica tree, quoted for people."""
+        folder = self.store.path_of(co.new_parent_guid, through_tombstones=True)
+        if folder is None:
+            folder = "(folder not here yet)"
+        return repr(f"{folder}/{co.file_name}" if folder else co.file_name)
 
     def report(self, level: str, text: str) -> None:
         """Tell the administrator; an error also shows as the set's last error."""

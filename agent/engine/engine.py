@@ -16,6 +16,7 @@ from typing import Any
 
 from agent.engine import seeding
 from agent.engine.context import DAY, HOUR, MINUTE, SECOND, Context, CounterSink, EngineConfig, EngineStore
+from agent.engine.entry import Stage
 from agent.engine.events import (
     Action,
     Event,
@@ -34,16 +35,17 @@ from agent.engine.events import (
     WentOnline,
 )
 from agent.engine.fetching import Fetching
-from agent.engine.inbound import Inbound, Stage
+from agent.engine.inbound import Inbound
 from agent.engine.installs import Installs
-from agent.engine.joining import NEVER, InboundSessions, JoinState, OutboundSessions, Session
+from agent.engine.joining import InboundSessions, OutboundSessions, Session
 from agent.engine.local import LocalChanges
 from agent.engine.outbound import Outbound
 from agent.engine.reseed import Reseed
 from agent.engine.retire import Retire
 from agent.engine.schedule import next_change
+from agent.engine.serving import Serving
+from agent.engine.telling import Telling
 from agent.wire import constants as c
-from agent.wire.guid import ZERO_GUID, guid_text
 from agent.wire.packet import Packet
 
 _ONLINE = "online"
@@ -71,6 +73,7 @@ class Engine:
         ctx.vv = store.vv_get()
         ctx.online = store.meta_get(_ONLINE) == b"1" or (config.primary and store.meta_get(_ONLINE) is None)
         self.outbound = Outbound(ctx)
+        self.serving = Serving(ctx, self.outbound)
         self.out_sessions = OutboundSessions(ctx, self.outbound.joined, self.outbound.unjoined, self._behind)
         self.outbound.on_quiet = self.out_sessions.close
         for session in self.out_sessions.sessions.values():
@@ -84,6 +87,8 @@ class Engine:
         self.retire = Retire(ctx, self.inbound, self.outbound, self.local)
         self.installs = Installs(ctx, self.inbound, self.fetching, self.local, self.retire)
         self.reseed = Reseed(ctx, self.outbound, self.local)
+        tell = Telling(ctx, self.inbound, self.outbound, self.in_sessions, self.out_sessions)
+        self.pending, self.pending_text, self.connections = tell.pending, tell.pending_text, tell.connections
         self._trim_at = 0
         self._own_at_start = ctx.vv.get(config.originator_guid, 0)
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -94,8 +99,8 @@ class Engine:
             FetchFailed: self.fetching.fetch_failed,
             Installed: self._installed,
             ForceReplication: self._force,
-            StageBlock: self.outbound.stage_block,
-            StageRefused: self.outbound.stage_refused,
+            StageBlock: self.serving.stage_block,
+            StageRefused: self.serving.stage_refused,
             Tick: self._tick,
             Started: self._started,
         }
@@ -108,7 +113,7 @@ class Engine:
             c.CMD_RETRY_FETCH: lambda _, packet: self.fetching.retry_fetch(packet),
             c.CMD_ABORT_FETCH: self._abort_fetch,
             c.CMD_NEED_JOIN: lambda session, _: self.out_sessions.need_join(session),
-            c.CMD_SEND_STAGE: self.outbound.send_stage,
+            c.CMD_SEND_STAGE: self.serving.send_stage,
             c.CMD_REMOTE_CO_DONE: self.outbound.acknowledged,
         }
 
@@ -384,55 +389,3 @@ class Engine:
         if ctx.online:
             for session in self.out_sessions.sessions.values():
                 self.out_sessions.start_join(session)
-
-    # -- telling --
-
-    def pending(self) -> dict[str, int]:
-        """What is unfinished: change orders in (`inbound`) and out (`outbound`)."""
-        return {
-            "inbound": sum(1 for e in self.inbound.entries.values() if e.stage < Stage.FINISHED),
-            "outbound": sum(self.outbound.backlog(f) for f in self.outbound.flows.values()),
-        }
-
-    def pending_text(self) -> list[str]:
-        """What is unfinished, for people."""
-        lines = [
-            f"change order {guid_text(e.co.change_order_guid)} for {e.co.file_name!r}: {e.stage.name.lower()}"
-            + (f", waits: {e.waits_for.value}" if e.waits_for and e.key in self.inbound.waiting else "")
-            for e in self.inbound.entries.values()
-            if e.stage < Stage.FINISHED
-        ][:20]
-        for flow in self.outbound.flows.values():
-            backlog = self.outbound.backlog(flow)
-            if backlog:
-                lines.append(f"{flow.session.cxtion.key}: {backlog} change orders not acknowledged")
-        if not self.ctx.online:
-            lines.append("initial sync is not finished")
-        return lines
-
-    def connections(self) -> list[dict[str, Any]]:
-        """The connections' states; times as FILETIMEs, None for none."""
-        found = []
-        for inbound, sessions in ((True, self.in_sessions.sessions), (False, self.out_sessions.sessions)):
-            for session in sessions.values():
-                if inbound:
-                    guid = session.cxtion.guid
-                    live = (e for e in self.inbound.entries.values() if e.cxtion == guid)
-                    backlog = sum(1 for e in live if e.stage < Stage.FINISHED)
-                else:
-                    backlog = self.outbound.backlog(self.outbound.flows[session.cxtion.guid])
-                found.append(
-                    {
-                        "name": session.cxtion.key,
-                        "guid": guid_text(session.cxtion.guid),
-                        "direction": "inbound" if inbound else "outbound",
-                        "partner": session.cxtion.partner.name,
-                        "state": session.state.value,
-                        "backlog": backlog,
-                        "last_join_time": None if session.joined_time == NEVER else session.joined_time,
-                        "last_error": session.last_error,
-                        "deadline": session.deadline if not session.joined and session.deadline else None,
-                        "join_guid": None if session.join_guid == ZERO_GUID else guid_text(session.join_guid),
-                    }
-                )
-        return found

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from agent.engine import flags as fl
 from agent.engine.context import Context
+from agent.engine.entry import Entry, Stage
 from agent.engine.events import FetchFailed, FetchStored, Outcome, StoreBlock
-from agent.engine.inbound import Entry, Inbound, Stage
+from agent.engine.inbound import Inbound
 from agent.engine.joining import Session
 from agent.wire import constants as c
 from agent.wire.change_order import CoExtension2

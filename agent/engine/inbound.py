@@ -7,14 +7,13 @@ then, once nothing that arrived earlier stands in its way (see claims), installe
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 
-from agent.engine import flags as fl
+from agent.engine.answers import Answers
 from agent.engine.claims import Claims
 from agent.engine.claims import Key as ClaimKey
 from agent.engine.context import Context
+from agent.engine.entry import Entry, Stage, usable_name
 from agent.engine.events import Outcome
 from agent.engine.joining import JoinState, Session
 from agent.engine.order import Key, RetireOrder
@@ -22,75 +21,8 @@ from agent.engine.records import MARKS, mark, mark_of
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder, CoExtension2
 from agent.wire.guid import guid_text
-from agent.wire.packet import Gvsn, Packet
+from agent.wire.packet import Packet
 from idtable.records import IDRecord, InlogRow
-
-
-class Stage(enum.IntEnum):
-    """How far an entry has come. The number is stored in the inbound log."""
-
-    QUEUED = 0
-    FETCHING = 1
-    FETCHED = 2
-    INSTALLING = 3
-    FINISHED = 4  # done here; waits for an earlier change before it is passed on
-    PASSED_ON = 5  # as FINISHED, and there is nothing (more) to pass on
-    PASSED_EARLY = 6  # as FINISHED, and passed on with CO_FLAG_SKIP_VV_UPDATE: once more when its turn has come
-
-
-@dataclass(slots=True)
-class Entry:
-    """A change order of the inbound log. `co` names parents as the IDTable does."""
-
-    key: Key
-    co: ChangeOrder
-    checksum: bytes
-    cxtion: bytes
-    stage: Stage = Stage.QUEUED
-    alternates: list[tuple[bytes, ChangeOrder]] = field(default_factory=list)
-    judged: bool = False
-    is_new: bool = True
-    needs_stage: bool = False
-    staged: bool = False
-    compressed_after_all: bool = False  # the header of the staging file says so (vectors: ruling 15)
-    stage_size: int = 0
-    received: int = 0  # bytes of the staging file received in order
-    requested: int = 0  # bytes of the staging file asked for
-    early: dict[int, tuple[bytes | memoryview, int]] = field(default_factory=dict)  # blocks before their turn
-    retry_at: int = 0
-    attempts: int = 0
-    waits_for: Outcome | None = None
-    first_try: int = 0
-    arrival: int = 0
-    retry_fetch: bool = False
-    lost_folders: list[bytes] = field(default_factory=list)  # GUIDs, topmost first: see installs
-    marked: set[bytes] = field(default_factory=set)  # connections that offered it out of its order only
-    outdid: int = -1  # the highest version number that it beat by its event time alone (see reconcile)
-
-    @property
-    def is_delete(self) -> bool:
-        """The change order removes its file or folder."""
-        return fl.is_delete(self.co.location_cmd, self.co.flags)
-
-    @property
-    def is_rename(self) -> bool:
-        """The change order is a rename and nothing else."""
-        return fl.is_rename(self.co.location_cmd, self.co.flags, self.co.content_cmd)
-
-    @property
-    def is_dir(self) -> bool:
-        """The change order is about a folder."""
-        return fl.is_folder(self.co.location_cmd, self.co.flags, self.co.file_attributes)
-
-    @property
-    def initial(self) -> bool:
-        """The change order belongs to an initial sync (VVJoin)."""
-        return bool(self.co.flags & c.CO_FLAG_VVJOIN_TO_ORIG)
-
-    @property
-    def compressed(self) -> bool:
-        """The upstream partner said that the staging file is compressed."""
-        return bool(self.co.flags & c.CO_FLAG_COMPRESSED_STAGE)
 
 
 class Inbound:
@@ -101,6 +33,7 @@ class Inbound:
         self.sessions = sessions
         self.entries: dict[Key, Entry] = {}
         self.by_co: dict[bytes, Key] = {}
+        self.answers = Answers(ctx)
         self.claims = Claims()
         self.order = RetireOrder()
         self.pending_names: dict[bytes, tuple[bytes, str]] = {}
@@ -132,7 +65,7 @@ class Inbound:
                 f"{session.cxtion.key}: refused change order {guid_text(co.change_order_guid)}: "
                 f"{co.file_name!r} is no name for a file here",
             )
-            self.answer_done(session, co, dampened=False, lost=True)
+            self.answers.done(session, co, dampened=False, lost=True)
             return None
         key: Key = (co.file_guid, co.originator_guid, co.frs_vsn)
         ordered = not co.flags & (c.CO_FLAG_OUT_OF_ORDER | c.CO_FLAG_SKIP_VV_UPDATE)
@@ -141,14 +74,14 @@ class Inbound:
         own = co.originator_guid == ctx.config.originator_guid
         known = ctx.vv.get(co.originator_guid, 0) >= co.frs_vsn and not own
         if known and not co.flags & c.CO_FLAG_OUT_OF_ORDER:
-            self.dampen(session, co)
+            self.answers.dampen(session, co)
             return None
         entry = self.entries.get(key)
         if entry is not None:
             return self._again(session, entry, co, ordered)
         record = ctx.store.get(co.file_guid)
         if record is not None and (record.originator_guid, record.originator_vsn) == key[1:]:
-            self.dampen(session, co)
+            self.answers.dampen(session, co)
             if ordered and not own:
                 self.order.arrive(session.cxtion.guid, key)
                 self.on_known(key, co, session)
@@ -174,7 +107,7 @@ class Inbound:
         elif guid != entry.cxtion and all(guid != other for other, _ in entry.alternates):
             entry.marked.add(guid)
         if entry.stage >= Stage.FINISHED:
-            self.dampen(session, co)
+            self.answers.dampen(session, co)
             return None
         if co.change_order_guid == entry.co.change_order_guid and entry.cxtion == guid:
             entry.co.partner_ack_seq_number = co.partner_ack_seq_number
@@ -266,66 +199,6 @@ class Inbound:
             )
         )
 
-    # -- answers --
-
-    def dampen(self, session: Session, co: ChangeOrder) -> None:
-        """Acknowledge what is known already (3.3.4.4.6, version dampening)."""
-        self.ctx.count_both(session.cxtion, "Inbound Change Orders Dampened")
-        self.answer_done(session, co, dampened=True)
-
-    def answer_done(
-        self,
-        session: Session,
-        co: ChangeOrder,
-        *,
-        dampened: bool = False,
-        lost: bool = False,
-        new: bool = True,
-        compressed: bool = False,
-    ) -> None:
-        """CMD_REMOTE_CO_DONE (3.3.4.4.6.2), if the session is still there; else the change order will come
-        again and be dampened."""
-        ctx = self.ctx
-        if not session.joined:
-            return
-        is_dir = fl.is_folder(co.location_cmd, co.flags, co.file_attributes)
-        compressed = compressed or bool(co.flags & c.CO_FLAG_COMPRESSED_STAGE)
-        initial = bool(co.flags & c.CO_FLAG_VVJOIN_TO_ORIG)
-        location_cmd = co.location_cmd
-        if dampened or lost:
-            location_cmd = fl.NO_COMMAND_FOLDER if is_dir else fl.NO_COMMAND_FILE
-        if dampened:
-            flags, state = fl.done_dampened(compressed=compressed), fl.STATE_DONE_DAMPENED
-        elif lost:
-            flags, state = fl.done_lost(compressed=compressed), fl.STATE_DONE_LOST
-        else:
-            state = fl.STATE_DONE
-            flags = fl.done(
-                initial=initial,
-                is_dir=is_dir,
-                rename=fl.is_rename(co.location_cmd, co.flags, co.content_cmd),
-                delete=fl.is_delete(co.location_cmd, co.flags),
-                new=new,
-                compressed=compressed,
-            )
-        packet = session.packet(ctx, c.CMD_REMOTE_CO_DONE)
-        packet.block_size = packet.file_size = packet.file_offset = 0
-        packet.gvsn = Gvsn(co.frs_vsn, co.originator_guid)
-        packet.co_guid = co.change_order_guid
-        packet.co_sequence_number = co.partner_ack_seq_number
-        packet.remote_co = co.replace(
-            flags=flags,
-            iflags=c.CO_IFLAG_NONE if dampened else c.CO_IFLAG_VVRETIRE_EXEC,
-            state=state,
-            content_cmd=0 if initial else co.content_cmd,
-            location_cmd=location_cmd,
-            cxtion_guid=session.cxtion.guid,
-            file_offset=0,
-            sequence_number=1,
-        )
-        packet.co_extension_2 = CoExtension2(checksum=bytes(16), retry_count=0, first_try_time=ctx.now)
-        ctx.send(session.cxtion, packet)
-
     # -- finding --
 
     def entry_of(self, co_guid: bytes | None) -> Entry | None:
@@ -380,11 +253,13 @@ class Inbound:
         # What it waits for may be among those that wait for it: it keeps its turn for its own file only.
         self._unblock(self.claims.keep_only(entry.key, ("g", entry.co.file_guid)))
         self._let_past(entry.co.file_guid)
-        text = f"{entry.co.file_name!r}: {why.value}{': ' + detail if detail else ''}"
-        if why in (Outcome.NO_SPACE, Outcome.FAILED):
-            ctx.report("error", f"{text}; tried again in {delay // 10_000_000} s")
-        elif entry.attempts in (3, 10, 100, 1000):
-            ctx.report("warning", f"{text}; attempt {entry.attempts}")
+        serious = why in (Outcome.NO_SPACE, Outcome.FAILED)
+        if serious or entry.attempts in (3, 10, 100, 1000):
+            text = f"{ctx.path(entry.co)}: {why.value}{': ' + detail if detail else ''}"
+            if serious:
+                ctx.report("error", f"{text}; tried again in {delay // 10_000_000} s")
+            else:
+                ctx.report("warning", f"{text}; attempt {entry.attempts}")
 
     def exhausted(self, entry: Entry) -> bool:
         """True when the limits of notes 35 and 36 are passed."""
@@ -485,14 +360,3 @@ class Inbound:
                     self.switch(entry)
                     moved.append(entry)
         return moved
-
-
-def usable_name(name: str) -> bool:
-    """True for a name that can stand in a folder of this file system, and reads back from there the same."""
-    if name in ("", ".", "..") or "/" in name or "\0" in name:
-        return False
-    try:
-        raw = name.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return False
-    return len(raw) <= 255 and raw.decode("utf-8", "surrogateescape") == name

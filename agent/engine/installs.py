@@ -7,13 +7,13 @@ the end.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from agent.engine import flags as fl
-from agent.engine.context import SECOND, Context, facts_of, with_facts
+from agent.engine.aftermath import Aftermath, Running, identity
+from agent.engine.context import Context, facts_of, with_facts
+from agent.engine.entry import Entry, Stage
 from agent.engine.events import Edition, Examine, Install, Installed, InstallStep, Keep, KeepReason, Outcome, Step
 from agent.engine.fetching import Fetching
-from agent.engine.inbound import Entry, Inbound, Stage
+from agent.engine.inbound import Inbound
 from agent.engine.local import LocalChanges
 from agent.engine.names import Names, Place, Verdict
 from agent.engine.reconcile import against_version, change_order_wins
@@ -32,35 +32,19 @@ from agent.engine.records import (
 from agent.engine.retire import Retire
 from idtable.records import IDRecord
 
-Identity = tuple[bytes, int] | None  # originator and VSN of the version an install was made for
-
-
-@dataclass(slots=True)
-class _Running:
-    """An Install action under way. `touched`: the files it may move or remove."""
-
-    base: Identity
-    touched: frozenset[bytes]
-    verdict: Verdict
-
-
-def _identity(record: IDRecord | None) -> Identity:
-    return None if record is None else (record.originator_guid, record.originator_vsn)
-
 
 class Installs:
     """Moves entries of the inbound log to their end."""
 
-    def __init__(
-        self, ctx: Context, inbound: Inbound, fetching: Fetching, local: LocalChanges, retire: Retire
-    ) -> None:
+    def __init__(self, ctx: Context, inbound: Inbound, fetching: Fetching, local: LocalChanges, retire: Retire) -> None:
         self.ctx = ctx
         self.inbound = inbound
         self.fetching = fetching
         self.local = local
         self.retire = retire
         self.names = Names(ctx, inbound)
-        self._running: dict[bytes, _Running] = {}
+        self.aftermath = Aftermath(ctx, inbound, local, retire)
+        self._running: dict[bytes, Running] = {}
         self._touched: dict[bytes, list[Entry]] = {}  # file of an install under way -> what waits for its end
         retire.advance = self.advance
 
@@ -75,7 +59,7 @@ class Installs:
             inbound.waiting.add(entry.key)
             return
         if inbound.exhausted(entry):
-            ctx.report("error", f"{entry.co.file_name!r}: given up after {entry.attempts} attempts")
+            ctx.report("error", f"{ctx.path(entry.co)}: given up after {entry.attempts} attempts")
             self.retire.finish(entry, None, lost=True, aborted=True)
             return
         if not inbound.claims.granted_on(entry.key, ("g", entry.co.file_guid)):
@@ -112,7 +96,7 @@ class Installs:
         record = ctx.store.get(co.file_guid)
         entry.is_new = record is None or record.deleted
         if record is not None:
-            if _identity(record) == entry.key[1:]:
+            if identity(record) == entry.key[1:]:
                 self.retire.finish(entry, None, dampened=True)
                 return False
             here, coming = version_of(record), offered(co)
@@ -157,7 +141,7 @@ class Installs:
                 self._end(entry, tombstone_after(co, record, ctx.now))
                 return
             if live.is_dir and ctx.store.children(co.file_guid):
-                self._not_empty(entry, "")
+                self.aftermath.not_empty(entry, "")
                 return
             self._start(entry, record, Verdict(Place.TAKE, steps=[self._removal(entry, live, KeepReason.DELETED)]))
             return
@@ -249,7 +233,7 @@ class Installs:
                 return
         self._touched.update((guid, []) for guid in touched)
         entry.stage = Stage.INSTALLING
-        self._running[co.change_order_guid] = _Running(_identity(record), touched, verdict)
+        self._running[co.change_order_guid] = Running(identity(record), touched, verdict)
         steps = tuple(verdict.steps)
         self.ctx.out.append(Install(co.change_order_guid, co.file_guid, entry.is_dir, steps, entry.checksum))
 
@@ -321,7 +305,7 @@ class Installs:
         for other in held_up:
             self.advance(other)
 
-    def _ended(self, entry: Entry, event: Installed, running: _Running) -> None:
+    def _ended(self, entry: Entry, event: Installed, running: Running) -> None:
         ctx = self.ctx
         if event.outcome not in (Outcome.DONE, Outcome.ALREADY):
             self._failed(entry, event, running)
@@ -333,7 +317,7 @@ class Installs:
                 # What is there is the same, but is another file that came there meanwhile.
                 self.inbound.retry(entry, Outcome.NAME_TAKEN, "another file came there")
                 return
-        self._side_effects(verdict)
+        self.aftermath.side_effects(verdict)
         record = ctx.store.get(entry.co.file_guid)
         made = ctx.store.get(verdict.made) if verdict.made is not None else None
         if made is not None and event.facts is not None:
@@ -342,7 +326,7 @@ class Installs:
             entry.stage = Stage.FETCHED if entry.staged else Stage.QUEUED
             self.advance(entry)
             return
-        if _identity(record) != running.base and record is not None:
+        if identity(record) != running.base and record is not None:
             if self._overtaken(entry, record):
                 return
             # It wins over a local change that came meanwhile, yet was carried out over what was there before.
@@ -353,8 +337,8 @@ class Installs:
             self._lost_name(entry, record)
         elif entry.is_delete and entry.is_dir and ctx.store.children(entry.co.file_guid):
             # Something came into the folder meanwhile, or the folder had been moved away and was not found.
-            self._look_again(entry, running)
-            self._not_empty(entry, "")
+            self.aftermath.look_again(entry, running)
+            self.aftermath.not_empty(entry, "")
         elif entry.is_delete:
             self._end(entry, tombstone_after(entry.co, record, ctx.now))
         else:
@@ -391,47 +375,8 @@ class Installs:
             then = lambda: self.local.issue_resolution(new, base=mark_of(new))  # noqa: E731
         self.retire.finish(entry, new, then=then)
 
-    def _side_effects(self, verdict: Verdict) -> None:
-        """What was moved aside or removed to make room."""
-        ctx = self.ctx
-        if verdict.vacated is not None:
-            guid, parent, aside, announce = verdict.vacated
-            other = ctx.store.get(guid)
-            step = next(s for s in verdict.steps if s.step is InstallStep.VACATE)
-            if other is None or other.deleted:
-                pass
-            elif (other.parent_guid, other.name) != (step.parent_guid, step.name):
-                # A local change moved it meanwhile: whichever came last on the disk is what is there now.
-                ctx.out.append(Examine(other.parent_guid, other.name))
-                ctx.out.append(Examine(parent, aside))
-            else:
-                other.parent_guid, other.name = parent, aside
-                if announce or not self.inbound.pending_for(guid):
-                    ctx.count_co("Morphed", True)
-                    self.local.issue_resolution(other, base=mark_of(other))
-                else:
-                    other.flags |= ASIDE
-                    ctx.store.put(other)
-        if verdict.removed is not None:
-            other = ctx.store.get(verdict.removed)
-            if other is not None and not other.deleted:
-                self.local.issue_removal(other)
-
-    def _so_far(self, entry: Entry, event: Installed, running: _Running) -> None:
-        """Steps were carried out before the one that failed: the IDTable follows the tree."""
-        verdict = running.verdict
-        for step in verdict.steps[: event.done]:
-            if step.step is not InstallStep.RENAME:
-                self._side_effects(verdict)
-                continue
-            record = self.ctx.store.get(entry.co.file_guid)
-            if record is not None and not record.deleted and _identity(record) == running.base:
-                record.parent_guid, record.name = verdict.parent, verdict.name
-                record.flags |= ASIDE
-                self.ctx.store.put(record)
-
-    def _failed(self, entry: Entry, event: Installed, running: _Running) -> None:
-        self._so_far(entry, event, running)
+    def _failed(self, entry: Entry, event: Installed, running: Running) -> None:
+        self.aftermath.so_far(entry, event, running)
         if event.outcome is Outcome.FAILED:
             self.ctx.count("Files Installed with Error")
         if event.outcome in (Outcome.STAGE_MISSING, Outcome.STAGE_DAMAGED):
@@ -443,46 +388,11 @@ class Installs:
             Outcome.PARENT_MISSING,
             Outcome.FAILED,
         ):
-            self._look_again(entry, running)
+            self.aftermath.look_again(entry, running)
         grace = self.ctx.limits.name_grace
         if event.outcome is Outcome.PARENT_MISSING and not self.ctx.online and entry.attempts >= grace:
             entry.lost_folders = self._folders_above(entry.co.new_parent_guid)
         if event.outcome is Outcome.NOT_EMPTY:
-            self._not_empty(entry, event.detail)
+            self.aftermath.not_empty(entry, event.detail)
         else:
             self.inbound.retry(entry, event.outcome, event.detail)
-
-    def _not_empty(self, entry: Entry, detail: str) -> None:
-        """A folder that is to be removed holds something. What its remover did not know lives: then the folder stays,
-        and is announced anew."""
-        co = entry.co
-        record = self.ctx.store.get(co.file_guid)
-        if record is None or not self._holds_news(entry):
-            self.inbound.retry(entry, Outcome.NOT_EMPTY, detail)
-            return
-        record.event_time = max(record.event_time, co.event_time)
-        above = max(co.file_version_number, entry.outdid)
-        self.retire.finish(entry, None, lost=True, then=lambda: self.local.reannounce(record, above=above))
-
-    def _look_again(self, entry: Entry, running: _Running) -> None:
-        """The tree is not as the IDTable says: have the places compared."""
-        places = {(step.parent_guid, step.name): None for step in running.verdict.steps}
-        for step in running.verdict.steps:
-            if step.old_name:
-                places[(step.old_parent_guid, step.old_name)] = None
-        self.ctx.out.extend(Examine(parent, name) for parent, name in places)
-
-    def _holds_news(self, entry: Entry) -> bool:
-        """The folder to be removed holds something live, and nothing is on its way that would remove that."""
-        ctx, guid = self.ctx, entry.co.file_guid
-        record = ctx.store.get(guid)
-        if entry.attempts < ctx.limits.name_grace or record is None or record.deleted:
-            return False
-        if ctx.now - entry.first_try < 5 * SECOND:
-            return False  # attempts follow each other quickly while the folder is being emptied
-        if self.inbound.joining_anew(entry):
-            return False
-        children = ctx.store.children(guid)
-        if not children:  # it holds what is not in the IDTable: not yet, in initial sync; or never, what is excluded
-            return not ctx.online or entry.attempts >= ctx.limits.unknown_grace
-        return not any(self.inbound.pending_for(child.file_guid) for child in children)

@@ -16,8 +16,9 @@ import enum
 from dataclasses import dataclass, field
 
 from agent.engine.context import Context, facts_of
+from agent.engine.entry import Entry
 from agent.engine.events import Edition, InstallStep, Keep, KeepReason, Outcome, Step
-from agent.engine.inbound import Entry, Inbound
+from agent.engine.inbound import Inbound
 from agent.engine.reconcile import change_order_wins, morphed_name
 from agent.engine.records import edition_in, edition_of, offered, version_of
 from idtable.records import IDRecord

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from agent.engine import flags as fl
 from agent.engine.context import Context
-from agent.engine.events import DropStage, Examine, ReadStage, StageBlock, StageRefused
+from agent.engine.events import DropStage
 from agent.engine.joining import NEVER, JoinState, Session
 from agent.engine.records import ASIDE, PASSING
 from agent.engine.vvjoin import caught_up, present, vvjoin_change_orders
@@ -94,7 +94,7 @@ class Outbound:
             )
             record = self.ctx.store.get(folder) if stuck and self._wanted(flow, from_members) else None
             if record is not None and not record.deleted:  # a deletion waits for those of what was in the folder
-                self._send_present(flow, record)
+                self.send_present(flow, record)
 
     @staticmethod
     def _wanted(flow: Flow, from_members: bytes) -> bool:
@@ -255,9 +255,9 @@ class Outbound:
         if co is not None and co.flags & c.CO_FLAG_INSTALL_INCOMPLETE:
             return
         seq = packet.co_sequence_number or 0
-        self._acknowledge(self.flows[session.cxtion.guid], seq, packet.co_guid or b"")
+        self.acknowledge(self.flows[session.cxtion.guid], seq, packet.co_guid or b"")
 
-    def _acknowledge(self, flow: Flow, seq: int, co_guid: bytes) -> None:
+    def acknowledge(self, flow: Flow, seq: int, co_guid: bytes) -> None:
         # A folder goes out twice in a VVJoin (see vvjoin), and one answer may stand for both; an answer may
         # also name the number of an earlier session. The change order's GUID is what counts.
         found = [number for number, guid in flow.vvjoin_unacked.items() if guid == co_guid]
@@ -313,108 +313,7 @@ class Outbound:
         )
         flow.saved_trailing = flow.trailing
 
-    # -- serving staging files --
-
-    def send_stage(self, session: Session, packet: Packet) -> None:
-        """CMD_SEND_STAGE: read the block that is asked for (3.3.4.4.7)."""
-        ctx = self.ctx
-        co_in = packet.remote_co
-        if co_in is None:
-            return
-        ctx.count_both(session.cxtion, "Fetch Requests Received")
-        row = ctx.store.outlog_by_co(co_in.change_order_guid)
-        record = ctx.store.get(co_in.file_guid)
-        current = record is not None and not record.deleted
-        root = ctx.config.root_guid
-        parent = record.parent_guid if record is not None else co_in.new_parent_guid
-        if row is not None:
-            own = ChangeOrder.decode(row.co)
-            parent = own.new_parent_guid
-        local = co_in.originator_guid == ctx.config.originator_guid
-        initial = bool(co_in.flags & c.CO_FLAG_VVJOIN_TO_ORIG)
-        ack = co_in.partner_ack_seq_number
-        header_co = co_in.replace(
-            flags=co_in.flags | (c.CO_FLAG_LOCALCO if local else 0),
-            state=c.CO_STATE_ALLOC_STAGING_REMOTE if initial else c.CO_STATE_ALLOC_STAGING_LOCAL,
-            partner_ack_seq_number=ack,
-            old_parent_guid=root if parent == root else co_in.old_parent_guid,
-            new_parent_guid=root if parent == root else co_in.new_parent_guid,
-        )
-        checksum = CoExtension2.decode(row.ext).checksum if row is not None else b""
-        same = (
-            record is not None
-            and current
-            and (
-                (record.originator_guid, record.originator_vsn) == (co_in.originator_guid, co_in.frs_vsn)
-                or (bool(checksum) and record.md5 == checksum)
-            )
-        )
-        ctx.out.append(
-            ReadStage(
-                cxtion=session.cxtion.guid,
-                packet=packet,
-                change_order=header_co,
-                file_guid=co_in.file_guid,
-                md5=record.md5 if record is not None and same else bytes(16),
-                offset=packet.file_offset or 0,
-                compressions=session.compressions,
-                initial=initial,
-                regenerate=same,
-            )
-        )
-
-    def stage_block(self, event: StageBlock) -> None:
-        """Answer with CMD_RECEIVING_STAGE."""
-        ctx = self.ctx
-        request = event.request
-        session = self.flows[request.cxtion].session
-        if event.generated:
-            what = "Generated" if request.initial else "Regenerated"
-            ctx.count(f"Staging Files {what}")
-            ctx.count(f"Bytes of Staging {what}", event.generated)
-        if not session.joined or session.join_guid != request.packet.join_guid:
-            return
-        packet = session.packet(ctx, c.CMD_RECEIVING_STAGE)
-        packet.block = event.data
-        packet.block_size = len(event.data)
-        packet.file_size = event.file_size
-        packet.file_offset = request.offset
-        packet.co_guid = request.change_order.change_order_guid
-        packet.co_sequence_number = 0
-        ctx.count_both(session.cxtion, "Fetch Blocks Sent")
-        ctx.count_both(session.cxtion, "Fetch Blocks Sent in Bytes", len(event.data))
-        ctx.send(session.cxtion, packet)
-
-    def stage_refused(self, event: StageRefused) -> None:
-        """Answer with CMD_RETRY_FETCH or CMD_ABORT_FETCH; an aborted change order needs no acknowledgement,
-        since the downstream partner discards it (3.3.4.4.10)."""
-        ctx = self.ctx
-        request = event.request
-        flow = self.flows[request.cxtion]
-        session = flow.session
-        if not session.joined or session.join_guid != request.packet.join_guid:
-            return
-        co = request.change_order
-        packet = session.packet(ctx, c.CMD_RETRY_FETCH if event.retry else c.CMD_ABORT_FETCH)
-        packet.block_size = 0
-        if not event.retry:
-            packet.file_size = 0
-        packet.file_offset = request.offset
-        packet.co_guid = co.change_order_guid
-        packet.co_sequence_number = co.partner_ack_seq_number
-        ctx.send(session.cxtion, packet)
-        record = ctx.store.get(co.file_guid)
-        if event.retry and record is not None and not record.deleted:
-            ctx.out.append(Examine(record.parent_guid, record.name))
-        if not event.retry:
-            if record is not None and (record.originator_guid, record.originator_vsn) != (
-                co.originator_guid,
-                co.frs_vsn,
-            ):
-                self._send_present(flow, record)
-            self._acknowledge(flow, 0, co.change_order_guid)  # however often it was sent
-
-    def _send_present(self, flow: Flow, record: IDRecord) -> None:
+    def send_present(self, flow: Flow, record: IDRecord) -> None:
         """The version asked for was replaced. The present one is in the log, but perhaps behind much that waits for it
         (a folder, for what is in it): so it goes at once, out of order."""
         if not record.flags & (ASIDE | PASSING):

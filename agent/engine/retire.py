@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from agent.engine.context import Context
+from agent.engine.entry import Entry, Stage
 from agent.engine.events import DropStage, Outcome
-from agent.engine.inbound import Entry, Inbound, Stage
+from agent.engine.inbound import Inbound
 from agent.engine.joining import Session
 from agent.engine.local import LocalChanges
 from agent.engine.order import Key
@@ -71,11 +72,11 @@ class Retire:
             ctx.count_co("Aborted", False)
         if not (aborted and not lost):
             if dampened:
-                inbound.dampen(session, co)
+                inbound.answers.dampen(session, co)
             else:
-                inbound.answer_done(session, co, lost=lost, new=entry.is_new, compressed=entry.compressed_after_all)
+                inbound.answers.done(session, co, lost=lost, new=entry.is_new, compressed=entry.compressed_after_all)
         for guid, other in entry.alternates:
-            inbound.dampen(inbound.sessions[guid], other)
+            inbound.answers.dampen(inbound.sessions[guid], other)
         ctx.count_co("Retired", False)
         entry.stage = Stage.FINISHED if record is not None else Stage.PASSED_ON
         inbound.let_go(entry)

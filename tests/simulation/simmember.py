@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from agent.engine import events as ev
 from agent.engine.context import Cxtion, EngineConfig
 from agent.engine.engine import Engine
-from agent.engine.inbound import Stage
+from agent.engine.entry import Stage
 from agent.wire import constants as c
 from agent.wire.packet import NamedGuid, decode_packet
 from idtable.records import IDRecord

@@ -1,0 +1,114 @@
+"""What an install leaves to be recorded besides its own file, and what could not be done ([MS-FRS1] 3.3.4.4.8)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agent.engine.context import SECOND, Context
+from agent.engine.entry import Entry
+from agent.engine.events import Examine, Installed, InstallStep, Outcome
+from agent.engine.inbound import Inbound
+from agent.engine.local import LocalChanges
+from agent.engine.names import Verdict
+from agent.engine.records import ASIDE, mark_of
+from agent.engine.retire import Retire
+from idtable.records import IDRecord
+
+Identity = tuple[bytes, int] | None  # originator and VSN of the version an install was made for
+
+
+@dataclass(slots=True)
+class Running:
+    """An Install action under way. `touched`: the files it may move or remove."""
+
+    base: Identity
+    touched: frozenset[bytes]
+    verdict: Verdict
+
+
+def identity(record: IDRecord | None) -> Identity:
+    return None if record is None else (record.originator_guid, record.originator_vsn)
+
+
+class Aftermath:
+    """Makes the IDTable follow the tree where an install did more or less than what its change order says."""
+
+    def __init__(self, ctx: Context, inbound: Inbound, local: LocalChanges, retire: Retire) -> None:
+        self.ctx = ctx
+        self.inbound = inbound
+        self.local = local
+        self.retire = retire
+
+    def side_effects(self, verdict: Verdict) -> None:
+        """What was moved aside or removed to make room."""
+        ctx = self.ctx
+        if verdict.vacated is not None:
+            guid, parent, aside, announce = verdict.vacated
+            other = ctx.store.get(guid)
+            step = next(s for s in verdict.steps if s.step is InstallStep.VACATE)
+            if other is None or other.deleted:
+                pass
+            elif (other.parent_guid, other.name) != (step.parent_guid, step.name):
+                # A local change moved it meanwhile: whichever came last on the disk is what is there now.
+                ctx.out.append(Examine(other.parent_guid, other.name))
+                ctx.out.append(Examine(parent, aside))
+            else:
+                other.parent_guid, other.name = parent, aside
+                if announce or not self.inbound.pending_for(guid):
+                    ctx.count_co("Morphed", True)
+                    self.local.issue_resolution(other, base=mark_of(other))
+                else:
+                    other.flags |= ASIDE
+                    ctx.store.put(other)
+        if verdict.removed is not None:
+            other = ctx.store.get(verdict.removed)
+            if other is not None and not other.deleted:
+                self.local.issue_removal(other)
+
+    def so_far(self, entry: Entry, event: Installed, running: Running) -> None:
+        """Steps were carried out before the one that failed: the IDTable follows the tree."""
+        verdict = running.verdict
+        for step in verdict.steps[: event.done]:
+            if step.step is not InstallStep.RENAME:
+                self.side_effects(verdict)
+                continue
+            record = self.ctx.store.get(entry.co.file_guid)
+            if record is not None and not record.deleted and identity(record) == running.base:
+                record.parent_guid, record.name = verdict.parent, verdict.name
+                record.flags |= ASIDE
+                self.ctx.store.put(record)
+
+    def not_empty(self, entry: Entry, detail: str) -> None:
+        """A folder that is to be removed holds something. What its remover did not know lives: then the folder stays,
+        and is announced anew."""
+        co = entry.co
+        record = self.ctx.store.get(co.file_guid)
+        if record is None or not self._holds_news(entry):
+            self.inbound.retry(entry, Outcome.NOT_EMPTY, detail)
+            return
+        record.event_time = max(record.event_time, co.event_time)
+        above = max(co.file_version_number, entry.outdid)
+        self.retire.finish(entry, None, lost=True, then=lambda: self.local.reannounce(record, above=above))
+
+    def look_again(self, entry: Entry, running: Running) -> None:
+        """The tree is not as the IDTable says: have the places compared."""
+        places = {(step.parent_guid, step.name): None for step in running.verdict.steps}
+        for step in running.verdict.steps:
+            if step.old_name:
+                places[(step.old_parent_guid, step.old_name)] = None
+        self.ctx.out.extend(Examine(parent, name) for parent, name in places)
+
+    def _holds_news(self, entry: Entry) -> bool:
+        """The folder to be removed holds something live, and nothing is on its way that would remove that."""
+        ctx, guid = self.ctx, entry.co.file_guid
+        record = ctx.store.get(guid)
+        if entry.attempts < ctx.limits.name_grace or record is None or record.deleted:
+            return False
+        if ctx.now - entry.first_try < 5 * SECOND:
+            return False  # attempts follow each other quickly while the folder is being emptied
+        if self.inbound.joining_anew(entry):
+            return False
+        children = ctx.store.children(guid)
+        if not children:  # it holds what is not in the IDTable: not yet, in initial sync; or never, what is excluded
+            return not ctx.online or entry.attempts >= ctx.limits.unknown_grace
+        return not any(self.inbound.pending_for(child.file_guid) for child in children)

@@ -1,0 +1,90 @@
+"""One change order of the inbound log, and how far it has come ([MS-FRS1] 3.1.1.6)."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from agent.engine import flags as fl
+from agent.engine.events import Outcome
+from agent.engine.order import Key
+from agent.wire import constants as c
+from agent.wire.change_order import ChangeOrder
+
+
+class Stage(enum.IntEnum):
+    """How far an entry has come. The number is stored in the inbound log."""
+
+    QUEUED = 0
+    FETCHING = 1
+    FETCHED = 2
+    INSTALLING = 3
+    FINISHED = 4  # done here; waits for an earlier change before it is passed on
+    PASSED_ON = 5  # as FINISHED, and there is nothing (more) to pass on
+    PASSED_EARLY = 6  # as FINISHED, and passed on with CO_FLAG_SKIP_VV_UPDATE: once more when its turn has come
+
+
+@dataclass(slots=True)
+class Entry:
+    """A change order of the inbound log. `co` names parents as the IDTable does."""
+
+    key: Key
+    co: ChangeOrder
+    checksum: bytes
+    cxtion: bytes
+    stage: Stage = Stage.QUEUED
+    alternates: list[tuple[bytes, ChangeOrder]] = field(default_factory=list)
+    judged: bool = False
+    is_new: bool = True
+    needs_stage: bool = False
+    staged: bool = False
+    compressed_after_all: bool = False  # the header of the staging file says so (vectors: ruling 15)
+    stage_size: int = 0
+    received: int = 0  # bytes of the staging file received in order
+    requested: int = 0  # bytes of the staging file asked for
+    early: dict[int, tuple[bytes | memoryview, int]] = field(default_factory=dict)  # blocks before their turn
+    retry_at: int = 0
+    attempts: int = 0
+    waits_for: Outcome | None = None
+    first_try: int = 0
+    arrival: int = 0
+    retry_fetch: bool = False
+    lost_folders: list[bytes] = field(default_factory=list)  # GUIDs, topmost first: see installs
+    marked: set[bytes] = field(default_factory=set)  # connections that offered it out of its order only
+    outdid: int = -1  # the highest version number that it beat by its event time alone (see reconcile)
+
+    @property
+    def is_delete(self) -> bool:
+        """The change order removes its file or folder."""
+        return fl.is_delete(self.co.location_cmd, self.co.flags)
+
+    @property
+    def is_rename(self) -> bool:
+        """The change order is a rename and nothing else."""
+        return fl.is_rename(self.co.location_cmd, self.co.flags, self.co.content_cmd)
+
+    @property
+    def is_dir(self) -> bool:
+        """The change order is about a folder."""
+        return fl.is_folder(self.co.location_cmd, self.co.flags, self.co.file_attributes)
+
+    @property
+    def initial(self) -> bool:
+        """The change order belongs to an initial sync (VVJoin)."""
+        return bool(self.co.flags & c.CO_FLAG_VVJOIN_TO_ORIG)
+
+    @property
+    def compressed(self) -> bool:
+        """The upstream partner said that the staging file is compressed."""
+        return bool(self.co.flags & c.CO_FLAG_COMPRESSED_STAGE)
+
+
+def usable_name(name: str) -> bool:
+    """True for a name that can stand in a folder of this file system, and reads back from there the same."""
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        return False
+    try:
+        raw = name.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return len(raw) <= 255 and raw.decode("utf-8", "surrogateescape") == name

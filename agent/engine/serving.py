@@ -1,0 +1,118 @@
+"""Serving staging files to downstream partners: CMD_SEND_STAGE and its answers ([MS-FRS1] 3.3.4.4.7-3.3.4.4.10)."""
+
+from __future__ import annotations
+
+from agent.engine.context import Context
+from agent.engine.events import Examine, ReadStage, StageBlock, StageRefused
+from agent.engine.joining import Session
+from agent.engine.outbound import Outbound
+from agent.wire import constants as c
+from agent.wire.change_order import ChangeOrder, CoExtension2
+from agent.wire.packet import Packet
+
+
+class Serving:
+    """The answers to those who fetch."""
+
+    def __init__(self, ctx: Context, outbound: Outbound) -> None:
+        self.ctx = ctx
+        self.outbound = outbound
+
+    def send_stage(self, session: Session, packet: Packet) -> None:
+        """CMD_SEND_STAGE: read the block that is asked for (3.3.4.4.7)."""
+        ctx = self.ctx
+        co_in = packet.remote_co
+        if co_in is None:
+            return
+        ctx.count_both(session.cxtion, "Fetch Requests Received")
+        row = ctx.store.outlog_by_co(co_in.change_order_guid)
+        record = ctx.store.get(co_in.file_guid)
+        current = record is not None and not record.deleted
+        root = ctx.config.root_guid
+        parent = record.parent_guid if record is not None else co_in.new_parent_guid
+        if row is not None:
+            own = ChangeOrder.decode(row.co)
+            parent = own.new_parent_guid
+        local = co_in.originator_guid == ctx.config.originator_guid
+        initial = bool(co_in.flags & c.CO_FLAG_VVJOIN_TO_ORIG)
+        ack = co_in.partner_ack_seq_number
+        header_co = co_in.replace(
+            flags=co_in.flags | (c.CO_FLAG_LOCALCO if local else 0),
+            state=c.CO_STATE_ALLOC_STAGING_REMOTE if initial else c.CO_STATE_ALLOC_STAGING_LOCAL,
+            partner_ack_seq_number=ack,
+            old_parent_guid=root if parent == root else co_in.old_parent_guid,
+            new_parent_guid=root if parent == root else co_in.new_parent_guid,
+        )
+        checksum = CoExtension2.decode(row.ext).checksum if row is not None else b""
+        same = (
+            record is not None
+            and current
+            and (
+                (record.originator_guid, record.originator_vsn) == (co_in.originator_guid, co_in.frs_vsn)
+                or (bool(checksum) and record.md5 == checksum)
+            )
+        )
+        ctx.out.append(
+            ReadStage(
+                cxtion=session.cxtion.guid,
+                packet=packet,
+                change_order=header_co,
+                file_guid=co_in.file_guid,
+                md5=record.md5 if record is not None and same else bytes(16),
+                offset=packet.file_offset or 0,
+                compressions=session.compressions,
+                initial=initial,
+                regenerate=same,
+            )
+        )
+
+    def stage_block(self, event: StageBlock) -> None:
+        """Answer with CMD_RECEIVING_STAGE."""
+        ctx = self.ctx
+        request = event.request
+        session = self.outbound.flows[request.cxtion].session
+        if event.generated:
+            what = "Generated" if request.initial else "Regenerated"
+            ctx.count(f"Staging Files {what}")
+            ctx.count(f"Bytes of Staging {what}", event.generated)
+        if not session.joined or session.join_guid != request.packet.join_guid:
+            return
+        packet = session.packet(ctx, c.CMD_RECEIVING_STAGE)
+        packet.block = event.data
+        packet.block_size = len(event.data)
+        packet.file_size = event.file_size
+        packet.file_offset = request.offset
+        packet.co_guid = request.change_order.change_order_guid
+        packet.co_sequence_number = 0
+        ctx.count_both(session.cxtion, "Fetch Blocks Sent")
+        ctx.count_both(session.cxtion, "Fetch Blocks Sent in Bytes", len(event.data))
+        ctx.send(session.cxtion, packet)
+
+    def stage_refused(self, event: StageRefused) -> None:
+        """Answer with CMD_RETRY_FETCH or CMD_ABORT_FETCH; an aborted change order needs no acknowledgement,
+        since the downstream partner discards it (3.3.4.4.10)."""
+        ctx = self.ctx
+        request = event.request
+        flow = self.outbound.flows[request.cxtion]
+        session = flow.session
+        if not session.joined or session.join_guid != request.packet.join_guid:
+            return
+        co = request.change_order
+        packet = session.packet(ctx, c.CMD_RETRY_FETCH if event.retry else c.CMD_ABORT_FETCH)
+        packet.block_size = 0
+        if not event.retry:
+            packet.file_size = 0
+        packet.file_offset = request.offset
+        packet.co_guid = co.change_order_guid
+        packet.co_sequence_number = co.partner_ack_seq_number
+        ctx.send(session.cxtion, packet)
+        record = ctx.store.get(co.file_guid)
+        if event.retry and record is not None and not record.deleted:
+            ctx.out.append(Examine(record.parent_guid, record.name))
+        if not event.retry:
+            if record is not None and (record.originator_guid, record.originator_vsn) != (
+                co.originator_guid,
+                co.frs_vsn,
+            ):
+                self.outbound.send_present(flow, record)
+            self.outbound.acknowledge(flow, 0, co.change_order_guid)  # however often it was sent

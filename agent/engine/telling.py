@@ -1,0 +1,80 @@
+"""What the engine tells people: what is unfinished, and how the connections are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agent.engine.context import Context
+from agent.engine.entry import Stage
+from agent.engine.inbound import Inbound
+from agent.engine.joining import NEVER, InboundSessions, OutboundSessions
+from agent.engine.outbound import Outbound
+from agent.wire.guid import ZERO_GUID, guid_text
+
+
+class Telling:
+    """Reads the state of the others."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        inbound: Inbound,
+        outbound: Outbound,
+        in_sessions: InboundSessions,
+        out_sessions: OutboundSessions,
+    ) -> None:
+        self.ctx = ctx
+        self.inbound = inbound
+        self.outbound = outbound
+        self.in_sessions = in_sessions
+        self.out_sessions = out_sessions
+
+    def pending(self) -> dict[str, int]:
+        """What is unfinished: change orders in (`inbound`) and out (`outbound`)."""
+        return {
+            "inbound": sum(1 for e in self.inbound.entries.values() if e.stage < Stage.FINISHED),
+            "outbound": sum(self.outbound.backlog(f) for f in self.outbound.flows.values()),
+        }
+
+    def pending_text(self) -> list[str]:
+        """What is unfinished, for people."""
+        lines = [
+            f"change order {guid_text(e.co.change_order_guid)} for {self.ctx.path(e.co)}: {e.stage.name.lower()}"
+            + (f", waits: {e.waits_for.value}" if e.waits_for and e.key in self.inbound.waiting else "")
+            for e in self.inbound.entries.values()
+            if e.stage < Stage.FINISHED
+        ][:20]
+        for flow in self.outbound.flows.values():
+            backlog = self.outbound.backlog(flow)
+            if backlog:
+                lines.append(f"{flow.session.cxtion.key}: {backlog} change orders not acknowledged")
+        if not self.ctx.online:
+            lines.append("initial sync is not finished")
+        return lines
+
+    def connections(self) -> list[dict[str, Any]]:
+        """The connections' states; times as FILETIMEs, None for none."""
+        found = []
+        for inbound, sessions in ((True, self.in_sessions.sessions), (False, self.out_sessions.sessions)):
+            for session in sessions.values():
+                if inbound:
+                    guid = session.cxtion.guid
+                    live = (e for e in self.inbound.entries.values() if e.cxtion == guid)
+                    backlog = sum(1 for e in live if e.stage < Stage.FINISHED)
+                else:
+                    backlog = self.outbound.backlog(self.outbound.flows[session.cxtion.guid])
+                found.append(
+                    {
+                        "name": session.cxtion.key,
+                        "guid": guid_text(session.cxtion.guid),
+                        "direction": "inbound" if inbound else "outbound",
+                        "partner": session.cxtion.partner.name,
+                        "state": session.state.value,
+                        "backlog": backlog,
+                        "last_join_time": None if session.joined_time == NEVER else session.joined_time,
+                        "last_error": session.last_error,
+                        "deadline": session.deadline if not session.joined and session.deadline else None,
+                        "join_guid": None if session.join_guid == ZERO_GUID else guid_text(session.join_guid),
+                    }
+                )
+        return found
