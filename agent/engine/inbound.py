@@ -250,8 +250,12 @@ class Inbound:
             ctx.count_co("Retried at Fetch" if fetching else "Retried at Install", False)
         ctx.count_co("Retried", False)
         self.waiting.add(entry.key)
-        # What it waits for may be among those that wait for it: it keeps its turn for its own file only.
-        self._unblock(self.claims.keep_only(entry.key, ("g", entry.co.file_guid)))
+        # What it waits for may be among those that wait for it: it keeps its turn for its own file only, and so do
+        # those of the same file behind it.
+        own = ("g", entry.co.file_guid)
+        for token in self.claims.waiting_on(own):
+            if token[0] == entry.co.file_guid:  # type: ignore[index]
+                self._unblock(self.claims.keep_only(token, own))
         self._let_past(entry.co.file_guid)
         serious = why in (Outcome.NO_SPACE, Outcome.FAILED)
         if serious or entry.attempts in (3, 10, 100, 1000):
