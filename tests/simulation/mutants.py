@@ -51,7 +51,7 @@ FAULTS = (
         "fetching.py",
         "        entry.staged = True\n",
         "        entry.staged = True\n"
-        "        self.inbound.answer_done(self.inbound.sessions[entry.cxtion], entry.co)\n"
+        "        self.inbound.answers.done(self.inbound.sessions[entry.cxtion], entry.co)\n"
         "        self.inbound.order.finish(entry.key)\n"
         "        self.ctx.set_vv(entry.key[1], entry.key[2])\n",
     ),
@@ -93,7 +93,7 @@ FAULTS = (
     ),
     Fault(
         "a folder that holds something new is given up with its deletion",
-        "installs.py",
+        "aftermath.py",
         "if record is None or not self._holds_news(entry):",
         "if True:",
     ),
