@@ -380,6 +380,7 @@ class Engine:
                 self.retire.retire(entry)
             elif entry.staged:
                 entry.stage = Stage.FETCHED
+        self._take_over_abandoned()
         for entry in sorted(self.inbound.entries.values(), key=lambda e: e.arrival):
             self.installs.advance(entry)
         for session in self.in_sessions.sessions.values():
@@ -389,3 +390,17 @@ class Engine:
         if ctx.online:
             for session in self.out_sessions.sessions.values():
                 self.out_sessions.start_join(session)
+
+    def _take_over_abandoned(self) -> None:
+        """A partner is no partner any more, and change orders of it were not at their end. What was finished here and
+        not passed on is news of this member's; in place of the others, what they outdid is asked for again."""
+        unfinished = False
+        for key, finished in self.inbound.abandoned:
+            record = self.ctx.store.get(key[0])
+            if not finished:
+                unfinished = True
+            elif record is not None and (record.originator_guid, record.originator_vsn) == key[1:]:
+                self.local.reannounce(record, above=record.version)
+        self.inbound.abandoned.clear()
+        if unfinished:
+            self.in_sessions.ask_for_everything()

@@ -43,6 +43,8 @@ class Inbound:
         #: A change that came in its order is known already, from when it came out of its order.
         self.on_known: Callable[[Key, ChangeOrder, Session], None] = lambda key, co, session: None
         self.unblocked: list[Entry] = []  # entries that may go on now
+        #: What the inbound log held of connections that are no more, and whether it was finished.
+        self.abandoned: list[tuple[Key, bool]] = []
         self._orphans: dict[bytes, dict[Key, None]] = {}  # folder that is missing -> what waits for it
 
     # -- arrival --
@@ -72,7 +74,8 @@ class Inbound:
         # Of its own changes a member knows by its version vector what it made, not what it has: its database may have
         # been restored from a backup.
         own = co.originator_guid == ctx.config.originator_guid
-        known = ctx.vv.get(co.originator_guid, 0) >= co.frs_vsn and not own
+        covered = ctx.vv.get(co.originator_guid, 0) >= co.frs_vsn and not own
+        known = covered and not session.everything
         if known and not co.flags & c.CO_FLAG_OUT_OF_ORDER:
             self.answers.dampen(session, co)
             return None
@@ -82,7 +85,7 @@ class Inbound:
         record = ctx.store.get(co.file_guid)
         if record is not None and (record.originator_guid, record.originator_vsn) == key[1:]:
             self.answers.dampen(session, co)
-            if ordered and not own:
+            if ordered and not own and not covered:
                 self.order.arrive(session.cxtion.guid, key)
                 self.on_known(key, co, session)
             return None
@@ -163,6 +166,8 @@ class Inbound:
             key: Key = (co.file_guid, co.originator_guid, co.frs_vsn)
             if row.cxtion_guid not in self.sessions or key in self.entries:
                 self.ctx.store.inlog_delete(row.co_guid)
+                if row.cxtion_guid not in self.sessions:
+                    self.abandoned.append((key, row.state >= Stage.FINISHED))
                 continue
             entry = Entry(
                 key,

@@ -19,6 +19,7 @@ from idtable.records import CxtionRow
 
 #: COMM_LAST_JOIN_TIME of a connection that was never joined, or whose VVJoin is not finished.
 NEVER = c.INVALID_JOIN_TIME
+_EVERYTHING = "everything"
 #: By how much the clocks of two partners may disagree on when a schedule closes.
 CLOCKS = 5 * MINUTE
 
@@ -54,6 +55,7 @@ class Session:
     partner_originator: bytes = ZERO_GUID
     forgetful: bool = False  # the downstream partner does not remember the last Join
     asked: int = 0  # how often a Join was asked for since the last one
+    everything: bool = False  # the next VVJoin is for all there is, whatever the version vector says
     silent: bool = False  # asked for a Join since the last VVJoin with anyone, and did not answer (see seeding)
     forced: int = 0  # force replication: until then the schedule does not count
     closing: bool = False  # a trigger schedule has closed: it ends once all that was there at the Join is done
@@ -125,7 +127,18 @@ class InboundSessions:
                 session = Session(cxtion, interval=ctx.limits.first_join_interval)
                 if row is not None and row.vvjoin_done:
                     session.last_join_time = row.last_join_time
+                session.everything = cxtion.guid in (ctx.store.meta_get(_EVERYTHING) or b"")
                 self.sessions[cxtion.guid] = session
+
+    def ask_for_everything(self) -> None:
+        """Have every upstream partner send all it has, once; this survives a restart."""
+        for session in self.sessions.values():
+            session.everything = True
+            self.forget(session)
+        self._save_everything()
+
+    def _save_everything(self) -> None:
+        self.ctx.store.meta_set(_EVERYTHING, b"".join(guid for guid, s in self.sessions.items() if s.everything))
 
     def need_join(self, session: Session) -> None:
         """Ask the upstream partner for a Join, and again after a doubling interval (note 87); while the schedule is
@@ -167,7 +180,8 @@ class InboundSessions:
         if not ctx.online and any(s.last_join_time != NEVER for s in self.sessions.values()):
             session.deadline = ctx.now + ctx.limits.join_answer  # else it is in initial sync too (3.3.4.4.4)
         answer = ctx.packet(session.cxtion, c.CMD_JOINING, session.join_guid, session.last_join_time)
-        answer.vvector = [Gvsn(vsn, guid) for guid, vsn in sorted(self.knows().items())]
+        known = {} if session.everything else self.knows()
+        answer.vvector = [Gvsn(vsn, guid) for guid, vsn in sorted(known.items())]
         if not answer.vvector:
             answer.vvector = [Gvsn(0, ctx.config.originator_guid)]
         answer.join_time = ctx.now
@@ -215,6 +229,9 @@ class InboundSessions:
         session.state = JoinState.JOINED
         session.last_join_time = session.joined_time
         self._save(session)
+        if session.everything:
+            session.everything = False
+            self._save_everything()
         for other in self.sessions.values():
             other.silent = False
             if not other.joined and other.last_join_time == NEVER:

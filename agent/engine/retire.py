@@ -68,7 +68,7 @@ class Retire:
         elif aborted or lost:
             inbound.passed_over(co, old)
         session = inbound.sessions[entry.cxtion]
-        if aborted:
+        if aborted or lost:
             ctx.count_co("Aborted", False)
         if not (aborted and not lost):
             if dampened:

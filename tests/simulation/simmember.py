@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from agent.engine import events as ev
 from agent.engine.context import Cxtion, EngineConfig
+from agent.engine.cutoff import Cutoff
 from agent.engine.engine import Engine
 from agent.engine.entry import Stage
 from agent.wire import constants as c
@@ -114,6 +115,7 @@ class Member:
         self.generation += 1
         self.events.clear()
         self.running = self.scanning = self.watching = False
+        self.cutoff = Cutoff()
         self.tick_at = 0
         self.places.clear()
         self.undo.clear()
@@ -207,6 +209,7 @@ class Member:
         self.store.begin()
         for _ in range(count):
             event = self.events.popleft()
+            self.cutoff.handled(event, actions)
             actions += self.engine.handle(event, self.now)
         if crash_at == "before":
             self.crash()
@@ -253,7 +256,8 @@ class Member:
         world, rng = self.world, self.world.random
         match action:
             case ev.Send(partner, packet):
-                world.send(self, partner, packet)
+                if not self.cutoff.stops(partner):
+                    world.send(self, partner, packet)
             case ev.StoreBlock():
                 self.after(rng.randrange(1, 50_000), lambda: self.store_block(action))
             case ev.ReadStage():

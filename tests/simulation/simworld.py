@@ -81,6 +81,7 @@ class World:
         if packet.command not in JOINS:
             self.packets += 1
         if not target.up or frozenset((source.name, target.name)) in self.cut:
+            source.cutoff.lost(partner)
             source.after(self.random.randrange(1, SECOND), lambda: self.tell_unreachable(source, target))
             return
         wire = (source.name, target.name)
@@ -127,6 +128,7 @@ class World:
                 if rng.random() < 0.1:
                     self.after(late + number + rng.randrange(SECOND), lambda d=data, t=target: t.up and t.receive(d))
             if flight and source.up:
+                source.cutoff.lost(target.guid)
                 source.after(rng.randrange(1, 2 * SECOND), lambda s=source, t=target: self.tell_unreachable(s, t))
 
     # -- time --
