@@ -21,6 +21,7 @@ from agent.engine.records import (
     ASIDE,
     MARKS,
     PASSING,
+    WRITTEN,
     edition_in,
     edition_of,
     mark_of,
@@ -244,9 +245,10 @@ class Installs:
         )
 
     def _keep(self, entry: Entry, live: IDRecord, reason: KeepReason) -> Keep | None:
-        """What was last changed here, and is replaced by a change that was not made from it, is kept. Elsewhere it
-        need not be: the member that made the version keeps it."""
-        if live.is_dir or live.originator_guid != self.ctx.config.originator_guid:
+        """What was written or last changed here, and is replaced by a change that was not made from it, is kept.
+        Elsewhere it need not be."""
+        ours = live.originator_guid == self.ctx.config.originator_guid or live.flags & WRITTEN
+        if live.is_dir or not ours:
             return None
         if not entry.is_delete and entry.checksum == live.md5:
             return None

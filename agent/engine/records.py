@@ -3,7 +3,8 @@
 Marks of descent. Whether a remote change was made by somebody who knew the version it replaces cannot be told from the
 fields of 3.3.4.4.6. AckVersion, which a vendor "may set to any value" (3.3.4.4.4.1.1) and a receiver must not change
 (3.3.4.1), carries a mark of the version that a change was made from. A version made here that is replaced by one
-without its mark is a conflict's loser and is kept; versions of other vendors bear no marks of ours, and what they
+without its mark is a conflict's loser and is kept, as is content written here under a version that others made by
+renaming it (they may have left since); versions of other vendors bear no marks of ours, and what they
 replace is kept too, in doubt. Records keep the mark above the 32 bits of Flags, for later VVJoins.
 """
 
@@ -23,6 +24,8 @@ from idtable.records import IDRecord
 ASIDE = 0x40000000
 #: Likewise: the record has a passing name, in the IDTable only, until the end of the same batch of local changes.
 PASSING = 0x20000000
+#: Likewise: the content was last written here, whoever renamed the file since.
+WRITTEN = 0x10000000
 
 _MARK_BITS = 30
 #: The bits of AckVersion that hold a mark.
@@ -120,6 +123,8 @@ def record_after(
             with_facts(new, facts)
         if not fetched:
             new.md5 = old.md5
+        if new.md5 == old.md5:
+            new.flags |= old.flags & WRITTEN
     if event is not None:
         if isinstance(event.facts, Facts) and (fetched or old is None or same_content(old, event.facts)):
             with_facts(new, event.facts)
