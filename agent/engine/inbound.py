@@ -256,11 +256,12 @@ class Inbound:
         ctx.count_co("Retried", False)
         self.waiting.add(entry.key)
         # What it waits for may be among those that wait for it: it keeps its turn for its own file only, and so do
-        # those of the same file behind it.
+        # those of the same file behind it, which may be newer and end it.
         own = ("g", entry.co.file_guid)
-        for token in self.claims.waiting_on(own):
-            if token[0] == entry.co.file_guid:  # type: ignore[index]
-                self._unblock(self.claims.keep_only(token, own))
+        line = [token for token in self.claims.waiting_on(own) if token[0] == own[1]]  # type: ignore[index]
+        for token in line:
+            self._unblock(self.claims.keep_only(token, own))
+        self._unblock(token for token in line if token != entry.key)
         self._let_past(entry.co.file_guid)
         serious = why in (Outcome.NO_SPACE, Outcome.FAILED)
         if serious or entry.attempts in (3, 10, 100, 1000):

@@ -210,7 +210,8 @@ class Installs:
         verdict = Verdict(Place.CLEAR, made=guid)
         folder = self.ctx.store.get(guid)
         if folder is not None and not folder.deleted:
-            verdict.steps.append(Step(InstallStep.FOLDER, folder.parent_guid, folder.name, file_guid=guid))
+            step = Step(InstallStep.FOLDER, folder.parent_guid, folder.name, facts_of(folder), file_guid=guid)
+            verdict.steps.append(step)
         return verdict
 
     def _folders_above(self, guid: bytes) -> list[bytes]:
@@ -323,7 +324,11 @@ class Installs:
         record = ctx.store.get(entry.co.file_guid)
         made = ctx.store.get(verdict.made) if verdict.made is not None else None
         if made is not None and event.facts is not None:
-            ctx.store.put(with_facts(made, event.facts))
+            known = facts_of(made)
+            with_facts(made, event.facts)
+            if known is not None:  # what was changed of it meanwhile is news
+                made.mode, made.uid, made.gid = known.mode, known.uid, known.gid
+            ctx.store.put(made)
         if verdict.place is Place.CLEAR:
             entry.stage = Stage.FETCHED if entry.staged else Stage.QUEUED
             self.advance(entry)

@@ -236,6 +236,7 @@ class Disk:
             folder = self.look(place.path.rpartition("/")[0])
             assert folder is not None
             here = self.add(folder, place.path.rpartition("/")[2], is_dir=True)
+            here.mode = place.step.expected.mode if place.step.expected else here.mode
         here.oid = place.step.file_guid
         return here
 
@@ -330,9 +331,7 @@ class Disk:
     @staticmethod
     def _installed(action: ev.Install, node: Node, outcome: ev.Outcome) -> ev.Installed:
         attributes = 0x10 if node.is_dir else 0x20
-        return ev.Installed(
-            action.co_guid, outcome, node.facts(), node.md5(action.file_guid), attributes, node.kind
-        )
+        return ev.Installed(action.co_guid, outcome, node.facts(), node.md5(action.file_guid), attributes, node.kind)
 
     @staticmethod
     def _same(node: Node, expected: ev.Facts) -> bool:
