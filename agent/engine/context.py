@@ -15,6 +15,7 @@ SECOND = 10_000_000  # FILETIME units
 MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
 DAY = 24 * HOUR
+_FORGETFUL = "forgetful"
 
 
 class EngineStore(Protocol):
@@ -143,11 +144,26 @@ class Context:
         self.last_error: tuple[int, str] | None = None
         self.ours: set[bytes] = set()  # members that announced a compression only we have
         self.last_vsn = 0
+        self.first_vsn = 0  # the first one issued since the start
+        self.own_at_start = 0
         self.arrival = 0  # number of the last change order that came in
         self.forgetful: dict[bytes, int] = {}  # member that lost its memory -> the last arrival it may have forgotten
         self.behind: dict[bytes, list[tuple[int, bytes]]] = {}  # originator -> VSN, file GUID: see vvjoin
         self.caught_up: set[bytes] = set()  # originators of `behind` whose version vector entry has moved
         self._replica_name = config.set_name.upper()
+
+    # -- members that lost their memory --
+
+    def remember_forgetful(self, member: bytes) -> None:
+        """What came in by now the member may have forgotten, though it was its sender (see retire)."""
+        self.forgetful[member] = self.arrival
+        self.store.meta_set(_FORGETFUL, b"".join(m + at.to_bytes(8, "big") for m, at in self.forgetful.items()))
+
+    def restore_forgetful(self, oldest: int) -> None:
+        """At start: those that may have forgotten what is still in the inbound log, from arrival `oldest` on."""
+        raw = self.store.meta_get(_FORGETFUL) or b""
+        found = {raw[i : i + 16]: int.from_bytes(raw[i + 16 : i + 24], "big") for i in range(0, len(raw), 24)}
+        self.forgetful = {member: at for member, at in found.items() if at >= oldest}
 
     # -- counters --
 
@@ -201,10 +217,16 @@ class Context:
 
     # -- numbers --
 
+    def issued(self, vsn: int) -> bool:
+        """This member knows to have issued a VSN that a partner knows. Else its database is older than that: VSNs start
+        from the clock, so those that it does not remember lie between what it knew at its start and the first since."""
+        return vsn <= self.own_at_start or (self.first_vsn != 0 and self.first_vsn <= vsn <= self.last_vsn)
+
     def next_vsn(self) -> int:
         """The next volume sequence number: grows always, and starts from the clock (3.1.1.11)."""
         own = self.vv.get(self.config.originator_guid, 0)
         self.last_vsn = max(self.last_vsn + 1, own + 1, self.now if self.last_vsn == 0 else 0)
+        self.first_vsn = self.first_vsn or self.last_vsn
         return self.last_vsn
 
     def set_vv(self, originator: bytes, vsn: int) -> None:

@@ -90,7 +90,7 @@ class Engine:
         tell = Telling(ctx, self.inbound, self.outbound, self.in_sessions, self.out_sessions)
         self.pending, self.pending_text, self.connections = tell.pending, tell.pending_text, tell.connections
         self._trim_at = 0
-        self._own_at_start = ctx.vv.get(config.originator_guid, 0)
+        ctx.own_at_start = ctx.vv.get(config.originator_guid, 0)
         self._handlers: dict[type, Callable[[Any], None]] = {
             PacketReceived: self._packet,
             PartnerUnreachable: self._unreachable,
@@ -190,8 +190,9 @@ class Engine:
         co, me = packet.remote_co, self.ctx.config.originator_guid
         if co is not None:
             self.reseed.seen(co.file_guid)
-            if co.originator_guid == me and co.frs_vsn > max(self.ctx.vv.get(me, 0), self.ctx.last_vsn):
+            if co.originator_guid == me and not self.ctx.issued(co.frs_vsn):
                 self._behind(co.frs_vsn)
+                return  # it is sent again
         entry = self.inbound.remote_co(session, packet)
         if entry is not None:
             self.installs.advance(entry)
@@ -297,10 +298,15 @@ class Engine:
             f"{ctx.config.set_name}: a partner knows later changes of this member than its own database does (was it "
             "restored from a backup?); what is missing is asked for",
         )
-        issued = ctx.last_vsn
-        self._own_at_start, start = max(known, ctx.now), self._own_at_start
-        ctx.last_vsn = max(known, ctx.now)
-        if issued > start:
+        start, first = ctx.own_at_start, ctx.first_vsn
+        ctx.own_at_start = ctx.last_vsn = max(known, ctx.last_vsn, ctx.now)
+        ctx.first_vsn = 0
+        self.in_sessions.ask_for_everything()
+        for session in self.in_sessions.sessions.values():
+            if session.joined:
+                self.in_sessions.unjoin(session, "this member's database is an older one", retry=False)
+                self.in_sessions.need_join(session)
+        if 0 < first <= known:
             others = dict.fromkeys(ctx.vv, (1 << 64) - 1) | {me: start}
             for guid in list(ctx.store.iter_vvjoin(others)):
                 record = ctx.store.get(guid)
@@ -380,6 +386,7 @@ class Engine:
                 self.retire.retire(entry)
             elif entry.staged:
                 entry.stage = Stage.FETCHED
+        ctx.restore_forgetful(min((e.arrival for e in self.inbound.entries.values()), default=1 << 62))
         self._take_over_abandoned()
         for entry in sorted(self.inbound.entries.values(), key=lambda e: e.arrival):
             self.installs.advance(entry)

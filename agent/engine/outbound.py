@@ -114,7 +114,7 @@ class Outbound:
         flow.leading = flow.trailing
         behind = not vvjoin and self._fell_behind(flow)
         if vvjoin or behind:
-            ctx.forgetful[session.cxtion.partner.guid] = ctx.arrival
+            ctx.remember_forgetful(session.cxtion.partner.guid)
             session.state = JoinState.VVJOIN
             flow.resume_at = self.head
             lost = session.partner_originator if behind or session.forgetful else b""

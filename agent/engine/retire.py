@@ -152,12 +152,27 @@ class Retire:
             sources = [guid for guid in sources if guid not in entry.marked]
         partners = [self.inbound.sessions[g].cxtion.partner.guid for g in sources]
         # Who sent it has it, unless its database has been restored from a backup since.
-        members = b"".join(p for p in partners if self.ctx.forgetful.get(p, 0) < entry.arrival)
+        forgot = [p for p in partners if self.ctx.forgetful.get(p, 0) >= entry.arrival]
+        members = b"".join(p for p in partners if p not in forgot)
         record = self.ctx.store.get(entry.co.file_guid)
         checksum = entry.checksum
         if record is not None and record.originator_vsn == entry.co.frs_vsn and not record.deleted:
             checksum = record.md5
+        if not extra:
+            self._remind(entry.co, checksum, forgot)
         self.outbound.append(onward(entry.co, extra), checksum, members, staged=entry.staged)
+
+    def _remind(self, co: ChangeOrder, checksum: bytes, forgot: list[bytes]) -> None:
+        """Whoever made the change and forgot it seems to know it by its version vector, so it is sent out of order."""
+        sessions = [flow.session for flow in self.outbound.flows.values()]
+        to = [
+            s.cxtion.partner.guid
+            for s in sessions
+            if s.cxtion.partner.guid in forgot and s.partner_originator == co.originator_guid
+        ]
+        if to:
+            others = b"".join(s.cxtion.partner.guid for s in sessions if s.cxtion.partner.guid not in to)
+            self.outbound.append(onward(co, c.CO_FLAG_OUT_OF_ORDER), checksum, others, staged=False)
 
     @staticmethod
     def _ordered(entry: Entry) -> bool:

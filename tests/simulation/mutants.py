@@ -112,8 +112,8 @@ FAULTS = (
     Fault(
         "VSNs start again at the version vector, not above what a partner knows",
         "engine.py",
-        "ctx.last_vsn = max(known, ctx.now)",
-        "pass",
+        "ctx.own_at_start = ctx.last_vsn = max(known, ctx.last_vsn, ctx.now)",
+        "ctx.own_at_start = max(known, ctx.now)",
     ),
     Fault(
         "a member that was away too long is not seeded again",
