@@ -184,15 +184,21 @@ class Engine:
             joins = command in (c.CMD_NEED_JOIN, c.CMD_START_JOIN, c.CMD_JOINED)
             if not joins and (not session.joined or packet.join_guid != session.join_guid):
                 return  # of a session that is over (3.1.1.8)
+            if self._forgotten(packet) and not session.joined:
+                return  # it is sent again
             self._commands[command](session, packet)
 
+    def _forgotten(self, packet: Packet) -> bool:
+        """True if the packet is about a change of this member's that it does not remember."""
+        co = packet.remote_co
+        if co is None or co.originator_guid != self.ctx.config.originator_guid or self.ctx.issued(co.frs_vsn):
+            return False
+        self._behind(co.frs_vsn)
+        return True
+
     def _remote_co(self, session: Session, packet: Packet) -> None:
-        co, me = packet.remote_co, self.ctx.config.originator_guid
-        if co is not None:
-            self.reseed.seen(co.file_guid)
-            if co.originator_guid == me and not self.ctx.issued(co.frs_vsn):
-                self._behind(co.frs_vsn)
-                return  # it is sent again
+        if packet.remote_co is not None:
+            self.reseed.seen(packet.remote_co.file_guid)
         entry = self.inbound.remote_co(session, packet)
         if entry is not None:
             self.installs.advance(entry)
@@ -340,6 +346,9 @@ class Engine:
         self._trim_at = min(self._trim_at, now + HOUR)
 
     def _local_change(self, event: LocalChange) -> None:
+        if self.inbound.brings(event):
+            self.local.evaporate(event)
+            return
         old = self.ctx.store.get(event.file_guid)
         left = (old.parent_guid, old.name) if old is not None and not old.deleted else None
         self.local.change(event)

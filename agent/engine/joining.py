@@ -200,7 +200,7 @@ class InboundSessions:
             return
         if session.state is not JoinState.JOINING:
             return
-        if not self.may_join(session):
+        if not self.may_join(session) or session.state is not JoinState.JOINING:
             session.state = JoinState.UNJOINED  # another was faster: this one is paused (3.1.5.1)
             return
         first = session.last_join_time == NEVER
@@ -220,6 +220,9 @@ class InboundSessions:
         """As if the connection had never been joined: the next Join is a VVJoin."""
         session.last_join_time = NEVER
         self._save(session)
+        if session.state is JoinState.JOINING:  # which told the partner otherwise
+            session.state = JoinState.UNJOINED
+            session.deadline = self.ctx.now + self.ctx.limits.first_join_interval
 
     def vvjoin_done(self, session: Session) -> None:
         """CMD_VVJOIN_DONE: all that the upstream partner had was sent and processed (3.3.4.4.12)."""
