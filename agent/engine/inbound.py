@@ -105,8 +105,13 @@ class Inbound:
         guid = session.cxtion.guid
         if ordered:
             self.order.arrive(guid, entry.key)
-            entry.co.flags &= ~c.CO_FLAG_SKIP_VV_UPDATE
             entry.marked.discard(guid)
+            if entry.co.flags & c.CO_FLAG_SKIP_VV_UPDATE:
+                # Its turn is now, after a restart too: not when it came first, ahead of others.
+                entry.co.flags &= ~c.CO_FLAG_SKIP_VV_UPDATE
+                self.ctx.arrival += 1
+                entry.arrival = self.ctx.arrival
+                self.save(entry)
         elif guid != entry.cxtion and all(guid != other for other, _ in entry.alternates):
             entry.marked.add(guid)
         if entry.stage >= Stage.FINISHED:
