@@ -7,16 +7,20 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from agent.kept import KeptError, KeptStore, UnknownItem
+from agent.wire.guid import guid_text
 
 KEPT_NAME: Final = "kept"  # in the state folder of a set
 
 
 class KeptOf(NamedTuple):
-    """What is kept of the set `name`, whose tree is at `root`."""
+    """What is kept of the set `name`, whose tree is at `root`. `refusal` says why nothing may be put there now;
+    `originator` is the originator GUID of this member in the set, None where it is not known."""
 
     name: str
     root: str
     store: KeptStore
+    refusal: str = ""
+    originator: bytes | None = None
 
 
 def conflicts(sets: Sequence[KeptOf], arguments: dict[str, Any]) -> dict[str, Any]:
@@ -24,7 +28,7 @@ def conflicts(sets: Sequence[KeptOf], arguments: dict[str, Any]) -> dict[str, An
     a path in the tree. `{"refused": TEXT}` when it is the request that is wrong. Raises OSError."""
     action = arguments.get("action")
     if action == "list":
-        found = [(item.time, item.as_json() | {"set": one.name}) for one in sets for item in one.store.list()]
+        found = [(item.time, _shown(one, item.as_json())) for one in sets for item in one.store.list()]
         if len(sets) > 1:
             found.sort(key=lambda pair: pair[0], reverse=True)
         return {"items": [shown for _, shown in found]}
@@ -35,7 +39,9 @@ def conflicts(sets: Sequence[KeptOf], arguments: dict[str, Any]) -> dict[str, An
         one = _holder(sets, item_id)
         match action:
             case "show":
-                return {"item": one.store.show(item_id) | {"set": one.name}}
+                return {"item": _shown(one, one.store.show(item_id))}
+            case "restore" if one.refusal:
+                return {"refused": one.refusal}
             case "restore":
                 path = one.store.restore(item_id, one.root, None if to is None else _in_tree(one.root, to))
                 return {"set": one.name, "root": one.root, "path": path}
@@ -45,6 +51,16 @@ def conflicts(sets: Sequence[KeptOf], arguments: dict[str, Any]) -> dict[str, An
     except KeptError as error:
         return {"refused": str(error)}
     return {"refused": f"unknown action {action!r}"}
+
+
+def _shown(one: KeptOf, item: dict[str, object]) -> dict[str, object]:
+    """The item with its set, and whether it was this member that made each of the two versions."""
+    item = item | {"set": one.name}
+    for which in ("winner", "loser"):
+        edition = item[which]
+        if isinstance(edition, dict) and "originator" in edition and one.originator is not None:
+            item[which] = edition | {"this_member": edition["originator"] == guid_text(one.originator)}
+    return item
 
 
 def _holder(sets: Sequence[KeptOf], item_id: str) -> KeptOf:

@@ -8,68 +8,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fnmatch
 import logging
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Final, Protocol
 
+from agent.clock import filetime
 from agent.engine import events as ev
-from agent.fileops import FileOps, facts_of
+from agent.fileops import FileOps
+from agent.localstage import LocalStage, Unsure, Work
 from agent.wire import constants as c
 from idtable.records import IDRecord
 from idtable.store import Store
-from journal.changes import PREINSTALL, Aged, Change, Kind, RootGone
+from journal.changes import Aged, Change, Kind, RootGone
 from journal.examine import Examiner
 from journal.journal import Journal
 from journal.reasons import CONTENT, METADATA
-from staging import fsops
-from staging.errors import AccessDenied, NoSpace, StagingError, Torn, Unsupported, Vanished
-from staging.generate import Staged, generate
-from staging.header import FILE_ATTRIBUTE_DIRECTORY
+from staging.errors import AccessDenied, StagingError, Torn, Unsupported, Vanished
 
 log = logging.getLogger(__name__)
 
 BATCH: Final = 512
 RETRY_S: Final = 1.0
-
-_KINDS: Final = {
-    Kind.CREATE: ev.ChangeKind.CREATE,
-    Kind.UPDATE: ev.ChangeKind.UPDATE,
-    Kind.RENAME: ev.ChangeKind.RENAME,
-    Kind.DELETE: ev.ChangeKind.DELETE,
-}
-
-
-class Excluded:
-    """What is not replicated: the agent's own folder, and the filters of the replica set (2.3.1.2)."""
-
-    def __init__(self, file_filter: Iterable[str], directory_filter: Iterable[str]) -> None:
-        self._files = [p for p in file_filter if p]
-        self._folders = [p for p in directory_filter if p]
-
-    def __call__(self, path: str) -> bool:
-        """True for a path relative to the root that is none of ours. Whether it is a file or a folder is not
-        known here: its last name is held against both filters."""
-        if path.partition("/")[0] == PREINSTALL:
-            return True
-        if not self._files and not self._folders:
-            return False
-        *folders, last = path.split("/")
-        return any(_matches(name, self._folders) for name in folders) or _matches(last, [*self._files, *self._folders])
-
-
-def _matches(name: str, patterns: list[str]) -> bool:
-    return any(fnmatch.fnmatchcase(name.casefold(), pattern.casefold()) for pattern in patterns)
-
-
-class _Unsure(StagingError):
-    """Worth another look before anything is said of it."""
 
 
 class Host(Protocol):
@@ -118,20 +82,6 @@ class _LockedLookup:
             return self._store.path_of(file_guid)
 
 
-@dataclass(slots=True)
-class _Work:
-    """A change with everything known about where it goes."""
-
-    change: Change
-    guid: bytes
-    parent: bytes
-    stage_guid: bytes
-    event_time: int
-    usns: tuple[int, int]
-    known: IDRecord | None
-    verify: bool = False  # a rename of which only a checksum can say that nothing else changed
-
-
 class LocalWatch:
     """Finds local changes of one replica tree."""
 
@@ -168,12 +118,12 @@ class LocalWatch:
         self.scanned = asyncio.Event()  # the whole tree was compared once
         self._first = False
         self._started = 0
-        self._folder_times: dict[str, int] = {}  # seen once, see _be_sure
+        self._stager = LocalStage(host.files, lambda: self._first, host.local_error)
 
     async def start(self, *, first: bool) -> None:
         """Begin to watch, then compare the whole tree once. `first` is the initial scan of a primary member."""
         self.scanning = True
-        self._started = _filetime(time.time_ns())
+        self._started = filetime(time.time_ns())
         self._first = first
         self.journal.start(asyncio.get_running_loop(), self._on_aged, self._on_rescan)
         self._task = asyncio.create_task(self._run(), name="local changes")
@@ -308,10 +258,10 @@ class LocalWatch:
         compression = self._host.files.choose(self._host.outbound_compressions())
         mark = [w for w in works if w.change.kind is Kind.CREATE and w.change.file_kind != "symlink"]
         if mark:
-            await loop.run_in_executor(self._host.workers, self._mark, mark)
+            await loop.run_in_executor(self._host.workers, self._stager.mark, mark)
         jobs = []
         for part in _parts(works, 16):
-            jobs.append(loop.run_in_executor(self._host.workers, self._stage_all, part, compression))
+            jobs.append(loop.run_in_executor(self._host.workers, self._stager.stage_all, part, compression))
         for job in jobs:
             for event in await job:
                 if isinstance(event, ev.LocalChange):
@@ -319,14 +269,14 @@ class LocalWatch:
                 else:
                     self._trouble(*event)
 
-    def _sort_out(self, changes: list[Change], told: dict[str, Aged]) -> list[_Work]:
+    def _sort_out(self, changes: list[Change], told: dict[str, Aged]) -> list[Work]:
         """Give GUIDs to what is new, and leave out what is an install of ours under way."""
         host = self._host
         guids, places = host.installing()
         made: dict[str, bytes] = {}
         came_from = {aged.moved_to: aged for aged in told.values()}  # whatever their folders were called
-        works: list[_Work] = []
-        now = _filetime(time.time_ns())
+        works: list[Work] = []
+        now = filetime(time.time_ns())
         for change in changes:
             aged = told.get(change.path)
             with host.lock:
@@ -348,7 +298,7 @@ class LocalWatch:
                 made[change.path] = guid
             when = aged.event_time if aged is not None else self._event_time(change, now)
             usns = (aged.first_usn, aged.usn) if aged is not None else (0, 0)
-            works.append(_Work(change, guid, parent, host.new_guid(), min(when, now), usns, known, verify))
+            works.append(Work(change, guid, parent, host.new_guid(), min(when, now), usns, known, verify))
         return works
 
     def _known(
@@ -383,112 +333,12 @@ class LocalWatch:
     def _event_time(change: Change, now: int) -> int:
         if change.fingerprint is None:
             return now
-        return _filetime(change.fingerprint.ctime_ns)
+        return filetime(change.fingerprint.ctime_ns)
 
-    # -- in worker threads --
-
-    def _mark(self, works: list[_Work]) -> None:
-        """Give new files their object IDs, before any is staged: that moves their ctimes."""
-        for work in works:
-            if work.change.object_id == work.guid:
-                continue
-            folder, _, name = work.change.path.rpartition("/")
-            with contextlib.suppress(OSError, StagingError):
-                fd = self._host.files.root.open_dir(folder)
-                try:
-                    found = os.stat(name, dir_fd=fd, follow_symlinks=False)
-                    if found.st_nlink == 1 or work.change.file_kind == "folder":
-                        fsops.object_id_set(f"/proc/self/fd/{fd}/{name}", work.guid)
-                    # else hard links share attributes: the IDTable alone holds their object IDs
-                finally:
-                    os.close(fd)
-
-    def _stage_all(self, works: list[_Work], compression: bytes) -> list[ev.LocalChange | tuple[_Work, StagingError]]:
-        return [self._stage(work, compression) for work in works]
-
-    def _stage(self, work: _Work, compression: bytes) -> ev.LocalChange | tuple[_Work, StagingError]:
-        change = work.change
-        rename = change.kind is Kind.RENAME and not change.content_changed
-        if change.kind is Kind.DELETE or (rename and not work.verify):
-            return self._event(work, None, staged=False, compressed=False)
-        files = self._host.files
-        folder, _, name = change.path.rpartition("/")
-        try:
-            fd = files.root.open_dir(folder)
-            try:
-                staged, on_disk = self._generate(work, name, fd, compression)
-            finally:
-                os.close(fd)
-        except StagingError as error:
-            return work, error
-        if rename and not on_disk and work.known is not None and staged.md5 == work.known.md5:
-            return self._event(work, None, staged=False, compressed=False)
-        return self._event(work, staged, staged=on_disk, compressed=on_disk and compression != c.COMPRESSION_NONE)
-
-    def _generate(self, work: _Work, name: str, fd: int, compression: bytes) -> tuple[Staged, bool]:
-        """Stage the file; when there is no room, or nobody will ask soon, only its checksum is computed and the
-        staging file made when it is asked for."""
-        if work.known is not None and _looks_the_same(work):
-            staged = generate(name, None, object_id=work.guid, dir_fd=fd)
-            if staged.md5 == work.known.md5:
-                self._be_sure(work, staged)
-                return staged, False
-        if not self._first:
-            try:
-                return (
-                    self._host.files.area.stage(
-                        work.stage_guid, name, object_id=work.guid, compression=compression, dir_fd=fd
-                    ),
-                    True,
-                )
-            except NoSpace as error:
-                self._host.local_error(f"{work.change.path!r} is not staged yet: {error}")
-        return generate(name, None, object_id=work.guid, dir_fd=fd), False
-
-    def _be_sure(self, work: _Work, staged: Staged) -> None:
-        """A folder of which only the time differs: installs of ours move it for a moment and set it back. Only a
-        time that stays was set by somebody. Raises _Unsure at the first look."""
-        known, found = work.known, staged.fingerprint.mtime_ns
-        if work.change.kind is not Kind.UPDATE or known is None or not known.is_dir or known.mtime_ns == found:
-            return
-        if self._folder_times.pop(work.change.path, None) != found:
-            if len(self._folder_times) > BATCH:
-                self._folder_times.clear()
-            self._folder_times[work.change.path] = found
-            raise _Unsure(work.change.path)
-
-    def _event(self, work: _Work, content: Staged | None, *, staged: bool, compressed: bool) -> ev.LocalChange:
-        change = work.change
-        found = content.fingerprint if content is not None else change.fingerprint
-        is_dir = change.file_kind == "folder"
-        return ev.LocalChange(
-            kind=_KINDS[change.kind],
-            file_guid=work.guid,
-            parent_guid=work.parent,
-            name=change.name,
-            is_dir=is_dir,
-            file_kind=content.kind if content is not None else change.file_kind,
-            event_time=work.event_time,
-            reasons=change.reasons,
-            facts=facts_of(found) if found is not None else None,
-            md5=content.md5 if content is not None else bytes(16),
-            attributes=content.info.file_attributes
-            if content is not None
-            else (FILE_ATTRIBUTE_DIRECTORY if is_dir else c.FILE_ATTRIBUTE_ARCHIVE),
-            size=content.info.allocation_size if content is not None else 0,
-            stage_guid=work.stage_guid,
-            stage_size=content.stage_size if content is not None else 0,
-            staged=staged,
-            compressed=compressed,
-            usns=work.usns,
-            initial_scan=self._first,
-            temporary=change.temporary,
-        )
-
-    def _trouble(self, work: _Work, error: StagingError) -> None:
+    def _trouble(self, work: Work, error: StagingError) -> None:
         """A file could not be staged."""
         path = work.change.path
-        if isinstance(error, _Unsure):
+        if isinstance(error, Unsure):
             self.touch(path, after=RETRY_S, reason=c.REASON_BASIC_INFO_CHANGE)
             return
         if isinstance(error, Vanished):
@@ -506,18 +356,6 @@ class LocalWatch:
             self.touch(path, after=RETRY_S)
 
 
-def _looks_the_same(work: _Work) -> bool:
-    """Nothing but the ctime moved, most likely by an install of ours: worth a checksum before it is staged."""
-    known, found = work.known, work.change.fingerprint
-    if known is None or found is None:
-        return False
-    return known.is_dir or (known.mtime_ns == found.mtime_ns and known.fsize == found.size)
-
-
-def _filetime(ns: int) -> int:
-    return ns // 100 + 116_444_736_000_000_000
-
-
-def _parts(works: list[_Work], size: int) -> Iterator[list[_Work]]:
+def _parts(works: list[Work], size: int) -> Iterator[list[Work]]:
     for start in range(0, len(works), size):
         yield works[start : start + size]

@@ -15,22 +15,27 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent.cli.exit_codes import ExitCode
+from agent.clock import filetime_now, iso_time
 from agent.control import ControlError, ControlServer, wait_until_done
 from agent.counters.registry import Counters, Snapshot
 from agent.counters.samples import SampleWriter
 from agent.engine import events as ev
+from agent.identity import ReplicaError
 from agent.kept import KeptStore
 from agent.keptcontrol import KEPT_NAME, KeptOf, conflicts
 from agent.partners import PartnerLink
-from agent.replica import Replica, ReplicaError, filetime_now, iso_time
+from agent.reaching import Reaching
+from agent.replica import Replica
 from agent.rpc.frsrpc import frsrpc_interface
 from agent.rpc.interface import CallContext
 from agent.rpc.security import Credential, CredentialStore
 from agent.rpc.server import Hooks, RpcServer
+from agent.unjoined import never_joined
+from agent.waiting import RETRY_S, WaitingSet, disk_is_full
 from agent.wire.comm_packet import CommPacket
 from agent.wire.errors import WireError
 from agent.wire.packet import Packet, decode_packet, describe
-from config.model import AgentConfig, Member
+from config.model import AgentConfig, LocalSet, Member
 from idtable.errors import StoreError
 from staging.errors import StagingError
 
@@ -40,6 +45,7 @@ packets = logging.getLogger("frs.packets")
 CHECK_S: Final = 1.0
 WAIT_POLL_S: Final = 0.05
 ERROR_INVALID_PARAMETER: Final = 0x57
+ERROR_SERVICE_NOT_ACTIVE: Final = 0x426
 
 
 async def run_agent(config: AgentConfig) -> int:
@@ -67,29 +73,25 @@ class Service:
         self.counters = Counters()
         self.started = filetime_now()
         self.replicas: dict[bytes, Replica] = {}  # by our member GUID in the set
+        self.waiting: dict[bytes, WaitingSet] = {}  # likewise: those whose disk is full
         self.kept: dict[bytes, KeptStore] = {}  # by our member GUID in the set
         self._links: dict[bytes, PartnerLink] = {}  # by the partner's member GUID
         self._workers = ThreadPoolExecutor(config.workers, "frs-worker")
         self._closers: list[Callable[[], Awaitable[None]]] = []
-        self._check: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._samples: SampleWriter | None = None
 
     async def start(self) -> None:
         """Start in this order: sets (their stores and trees), server, control socket, dashboard, replication."""
         config = self.config
         for local in config.sets:
-            os.makedirs(local.state_dir, mode=0o700, exist_ok=True)
-            kept = KeptStore(os.path.join(local.state_dir, KEPT_NAME), config.kept_quota_bytes, durable=config.fsync)
-            self.kept[local.member.guid] = kept
-            replica = Replica(config, local, self.counters, kept, self._workers, self._send)
-            self.replicas[local.member.guid] = replica
-            self._closers.append(replica.close)
-            for connection in local.set.connections:
-                for name in (connection.upstream, connection.downstream):
-                    member = local.set.members[name]
-                    mine = local.member.name in (connection.upstream, connection.downstream)
-                    if mine and name != local.member.name and member.guid not in self._links:
-                        self._links[member.guid] = self._link(replica, member)
+            try:
+                self._open(local)
+            except (StoreError, StagingError, OSError) as error:
+                if not disk_is_full(error, local.state_dir, local.root):
+                    raise
+                self.waiting[local.member.guid] = waiting = WaitingSet(local, error)
+                log.error("replication of the set %s has not begun: %s", local.name, waiting.error)
         server = RpcServer(
             [frsrpc_interface(self._received)],
             CredentialStore([_credential(config)]),
@@ -118,7 +120,41 @@ class Service:
             await replica.start()
         await self._samples.start()
         self._closers.append(self._samples.stop)
-        self._check = asyncio.create_task(self._check_links(), name="check links")
+        self._tasks.append(asyncio.create_task(self._check_links(), name="check links"))
+        for waiting in self.waiting.values():
+            self._tasks.append(asyncio.create_task(self._open_later(waiting), name=f"open {waiting.name}"))
+
+    def _open(self, local: LocalSet) -> Replica:
+        """Open what is kept of a set, its store and its tree. Raises ReplicaError, StoreError, StagingError, OSError;
+        may be called again then."""
+        config, guid = self.config, local.member.guid
+        os.makedirs(local.state_dir, mode=0o700, exist_ok=True)
+        if guid not in self.kept:
+            place = os.path.join(local.state_dir, KEPT_NAME)
+            self.kept[guid] = KeptStore(place, config.kept_quota_bytes, durable=config.fsync)
+        replica = Replica(config, local, self.counters, self.kept[guid], self._workers, self._send)
+        self.replicas[guid] = replica
+        self._closers.insert(0, replica.close)
+        for connection in local.set.connections:
+            for name in (connection.upstream, connection.downstream):
+                member = local.set.members[name]
+                mine = local.member.name in (connection.upstream, connection.downstream)
+                if mine and name != local.member.name and member.guid not in self._links:
+                    self._links[member.guid] = self._link(replica, member)
+        return replica
+
+    async def _open_later(self, waiting: WaitingSet) -> None:
+        while True:
+            await asyncio.sleep(RETRY_S)
+            try:
+                replica = self._open(waiting.local)
+            except (ReplicaError, StoreError, StagingError, OSError) as error:
+                waiting.failed(error)
+                continue
+            del self.waiting[waiting.local.member.guid]
+            replica.log.info("there is room now: replication begins")
+            await replica.start()
+            return
 
     async def _start_dashboard(self) -> None:
         config = self.config
@@ -127,26 +163,30 @@ class Service:
         from agent.dashboard.server import DashboardServer
 
         dashboard = DashboardServer(
-            _Shown(self), config.dashboard_host, config.dashboard_port, summary_dir=self._summary_dir()
+            _Shown(self), config.dashboard_host, config.dashboard_port, summary_dirs=self._summary_dirs()
         )
         try:
             port = await dashboard.start()
         except OSError as error:
-            log.error("no dashboard on %s:%d: %s", config.dashboard_host, config.dashboard_port, error)
+            log.error(
+                "no dashboard on %s:%d: %s; set another dashboard.port in %s, or 0 for any free one",
+                *(config.dashboard_host, config.dashboard_port, error, config.path),
+            )
             return
         self._closers.append(dashboard.close)
         log.info("dashboard on http://%s:%d/", config.dashboard_host, port)
 
-    def _summary_dir(self) -> Path:
-        """Where to look for what `frs summarize` wrote: beside the shared topology if our state is there too (a
-        demo), else in the state directory."""
-        shared = self.config.topology_path.parent
-        return shared if self.config.state_dir.is_relative_to(shared) else self.config.state_dir
+    def _summary_dirs(self) -> list[Path]:
+        """Where to look for what `frs summarize` wrote: in the state directory, and beside the shared topology if our
+        state is there too (a demo, whose members all show that one)."""
+        state, shared = self.config.state_dir, self.config.topology_path.parent
+        return [state, shared] if state.is_relative_to(shared) else [state]
 
     async def close(self) -> None:
         """Stop everything, the last started first."""
-        if self._check is not None:
-            self._check.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         for close in reversed(self._closers):
             try:
                 await asyncio.wait_for(close(), 30.0)
@@ -182,11 +222,10 @@ class Service:
             else:
                 counters.inc_both(set_name, cxtion, "Packets Sent in Error")
 
+        reaching = Reaching(name, self.config.secret_path, replica.log, each)
+
         def unreachable(why: str) -> None:
-            if guid in replica.joined_partners():
-                replica.log.warning("%s: %s", name, why)
-            else:
-                replica.log.info("%s: %s", name, why)
+            why = reaching.failed(why, joined=guid in replica.joined_partners())
             replica.post(ev.PartnerUnreachable(guid, why))
 
         return PartnerLink(
@@ -196,8 +235,8 @@ class Service:
             _credential(self.config),
             on_unreachable=unreachable,
             on_sent=sent,
-            on_bind=lambda ok: each("Bindings" if ok else "Bindings in Error"),
-            on_authentication=lambda ok: each("Authentications" if ok else "Authentications in Error"),
+            on_bind=reaching.bound,
+            on_authentication=reaching.authenticated,
             on_timeout=timed_out,
         )
 
@@ -225,6 +264,8 @@ class Service:
 
     def _take(self, context: CallContext, packet: Packet, comm: CommPacket) -> int:
         replica = self.replicas.get(packet.to.guid)
+        if packet.to.guid in self.waiting:
+            return ERROR_SERVICE_NOT_ACTIVE
         if replica is None:
             log.warning("a packet from %s is for a member that is not here: %s", context.peer, describe(packet))
             return ERROR_INVALID_PARAMETER
@@ -242,9 +283,7 @@ class Service:
         for replica in self.replicas.values():
             replica.count("Bindings" if ok else "Bindings in Error")
 
-    def _on_authentication(self, ok: bool, user: str) -> None:
-        if not ok:
-            log.warning("a client could not authenticate (user %r)", user)
+    def _on_authentication(self, ok: bool, _: str) -> None:
         for replica in self.replicas.values():
             replica.count("Authentications" if ok else "Authentications in Error")
 
@@ -257,8 +296,12 @@ class Service:
             "pid": os.getpid(),
             "version": _version(),
             "started": iso_time(self.started),
-            "sets": [replica.status() for replica in self.replicas.values()],
+            "sets": [one.status() for one in self._sets()],
         }
+
+    def _sets(self) -> list[Replica | WaitingSet]:
+        guids = [local.member.guid for local in self.config.sets]
+        return [self.waiting[guid] if guid in self.waiting else self.replicas[guid] for guid in guids]
 
     def snapshot(self) -> Snapshot:
         """All counters (`frs counters --json`)."""
@@ -293,15 +336,20 @@ class Service:
         return {"pending": pending}
 
     async def _control_conflicts(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        stores = [
-            KeptOf(local.name, str(local.root), self.kept[local.member.guid])
-            for local in self.config.sets
-            if local.member.guid in self.kept
-        ]
+        stores = []
+        for local in self.config.sets:
+            guid = local.member.guid
+            if guid in self.kept:
+                replica = self.replicas.get(guid)
+                facts = (replica.not_the_root(), replica.originator_guid) if replica is not None else ()
+                stores.append(KeptOf(local.name, str(local.root), self.kept[guid], *facts))
         return await asyncio.to_thread(conflicts, stores, arguments)
 
     async def _control_force(self, arguments: dict[str, Any]) -> dict[str, Any]:
         set_name, partner = arguments.get("set"), arguments.get("partner")
+        for waiting in self.waiting.values():
+            if set_name in (None, waiting.name):
+                raise ControlError(f"{waiting.name}: {waiting.error}")
         replicas = [r for r in self.replicas.values() if set_name in (None, r.name)]
         if not replicas:
             known = _listed(r.name for r in self.replicas.values())
@@ -316,11 +364,11 @@ class Service:
             raise ControlError(str(error)) from None
 
     async def _pending(self) -> list[str]:
-        found: list[str] = []
-        for replica in self.replicas.values():
+        found = [line for waiting in self.waiting.values() for line in waiting.pending()]
+        for replica in list(self.replicas.values()):
             with contextlib.suppress(RuntimeError):  # the journal is not running: pending() says why
                 await replica.barrier()
-            found += replica.pending()
+            found += replica.pending() + never_joined(replica)
         return found
 
 

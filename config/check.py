@@ -14,12 +14,15 @@ from config.model import AgentConfig
 from config.positions import KeyPath
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_PSEUDO = tuple(Path(path) for path in ("/proc", "/sys", "/dev"))
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a place for files, and only by its name one for devices
 
 
 def check_roots(config: AgentConfig) -> None:
     """Refuses roots and a state directory that cannot work; raises ConfigError with all that is wrong.
 
-    A root must be an existing folder that we may write to. It must neither be, nor hold, nor be inside:
+    A root must be an existing folder that we may write to, and neither that of the whole file system nor one where the
+    kernel shows itself and its devices. It must neither be, nor hold, nor be inside:
     another root, the state directory. Nor may it hold our configuration or our secret, which would be
     replicated. Symbolic links are followed first, so that two names of one folder are seen as one.
     """
@@ -29,8 +32,8 @@ def check_roots(config: AgentConfig) -> None:
     seen: list[tuple[str, Path, Path]] = []
     for local in config.sets:
         key: KeyPath = ("set", indices[local.name], "root")
-        found = [*_root_faults(local.root)]
         real = Path(os.path.realpath(local.root))
+        found = [*_root_faults(local.root, real)]
         if not found:
             found += _nesting_faults(config, local.root, real, seen)
             seen.append((local.name, local.root, real))
@@ -39,11 +42,15 @@ def check_roots(config: AgentConfig) -> None:
         raise joined(faults)
 
 
-def _root_faults(root: Path) -> Iterator[str]:
+def _root_faults(root: Path, real: Path) -> Iterator[str]:
     if not root.exists():
         yield f"the root {root} does not exist; make the folder, or correct the path"
     elif not root.is_dir():
         yield f"the root {root} is not a folder; name a folder"
+    elif real == Path("/"):
+        yield f"the root {root} is the root of the whole file system; name a folder for the files to replicate"
+    elif any(real.is_relative_to(place) for place in _PSEUDO) and not real.is_relative_to(_SHARED_MEMORY):
+        yield f"the root {root} is a place of the kernel and its devices, not one for files; name another folder"
     elif not _is_writable(root):
         yield f"the root {root} is not writable for this user; change its mode or owner"
 

@@ -25,12 +25,16 @@ class ConfigError(Exception):
         super().__init__(file, line, key, message)
 
     def one_line(self) -> str:
-        """This fault alone: `FILE:LINE: KEY: MESSAGE`."""
+        """This fault alone: `FILE:LINE: KEY: MESSAGE`, on one line whatever names stand in it."""
         place = f"{self.file}:{self.line}" if self.line is not None else str(self.file)
-        return f"{place}: {self.key}: {self.message}" if self.key else f"{place}: {self.message}"
+        return _printable(f"{place}: {self.key}: {self.message}" if self.key else f"{place}: {self.message}")
 
     def __str__(self) -> str:
         return "\n".join([self.one_line(), *(other.one_line() for other in self.others)])
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def joined(errors: Sequence[ConfigError]) -> ConfigError:

@@ -40,13 +40,14 @@ def line_of(lines: dict[KeyPath, int], path: KeyPath) -> int | None:
 
 
 def dotted(path: KeyPath) -> str:
-    """`path` as people write it: `set[0].member[1].guid`."""
+    """`path` as people write it: `set[0].member[1].guid`. A key that cannot be printed as it is gets escapes, so that
+    all of it stays on one line."""
     text = ""
     for part in path:
         if isinstance(part, int):
             text += f"[{part}]"
         else:
-            name = part if _BARE_KEY.fullmatch(part) else f'"{part}"'
+            name = part if _BARE_KEY.fullmatch(part) else f'"{part}"' if part.isprintable() else repr(part)
             text += f".{name}" if text else name
     return text
 

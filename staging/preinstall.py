@@ -7,6 +7,7 @@ or an aside name, came from the tree: after a crash it is never deleted but hand
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from typing import Final
@@ -19,6 +20,7 @@ RESERVED_NAME: Final = ".frs-preinstall"  # in the root of a tree: never replica
 STATE_NAME: Final = "preinstall"
 SWAP_SUFFIX: Final = ".swap"
 ASIDE_SUFFIX: Final = ".aside"
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 def preinstall_dir(root: str, state_dir: str) -> str:
@@ -71,8 +73,10 @@ def _can_rename(outside: str, inside: str, left: bool) -> bool:
     os.mkdir(probe, 0o700)
     try:
         os.rename(probe, target)
-    except OSError:
+    except OSError as error:
         os.rmdir(probe)
+        if error.errno in _FULL:
+            raise  # says nothing of the next time
         return False
     os.rmdir(target)
     return True

@@ -100,7 +100,10 @@ def describe(item: dict[str, Any]) -> Iterator[str]:
 
 def _pairs(values: Mapping[str, object]) -> Iterator[str]:
     for key, value in values.items():
-        yield f"{printable(key)} {printable(value if isinstance(value, str) else json.dumps(value))}"
+        if key == "this_member":
+            continue
+        mark = " (this member)" if key == "originator" and values.get("this_member") is True else ""
+        yield f"{printable(key)} {printable(value if isinstance(value, str) else json.dumps(value))}{mark}"
 
 
 def printable(text: str) -> str:
@@ -155,6 +158,7 @@ def _without_agent(config_file: Path, state_dir: Path, unreachable: str, argumen
     from config.load import load_agent_config
     from idtable.errors import StateLocked
     from idtable.lock import StateLock
+    from idtable.peek import peek_meta
 
     config = load_agent_config(config_file)
     with ExitStack() as stack:
@@ -176,5 +180,6 @@ def _without_agent(config_file: Path, state_dir: Path, unreachable: str, argumen
                 durable=config.fsync,
                 read_only=read_only or not os.path.isdir(path),
             )
-            sets.append(KeptOf(local.name, str(local.root), stack.enter_context(store)))
+            originator = peek_meta(local.state_dir / "frs.db", "originator_guid")
+            sets.append(KeptOf(local.name, str(local.root), stack.enter_context(store), originator=originator))
         return conflicts(sets, arguments)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import shlex
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, Process
@@ -123,6 +124,8 @@ class _Runner:
             _say(f"     dashboard {member.dashboard_url}")
             _say(f"     rpc port {member.port}, pid {self._pids[member.name]}")
         _say(f"dashboard: {demo.members[0].dashboard_url}")
+        folder = shlex.quote(str(demo.directory))
+        _say(f"summary on the dashboards: frs summarize {folder}/*/state/samples --output {folder}/summary")
 
     async def _watch(self) -> int:
         """Until told to stop: says `ready` once, and notices members that were started again by hand."""

@@ -33,6 +33,8 @@ def describe(answer: dict[str, Any]) -> Iterator[str]:
         yield f"set {entry['name']}: {entry['state']}, {entry['root']}"
         if entry["error"]:
             yield f"  error: {entry['error']}"
+        if originator := entry.get("originator_guid"):
+            yield f"  originator GUID: {originator}"
         table, staging, pending = entry["idtable"], entry["staging"], entry["pending"]
         yield f"  {table['files']} files, {table['folders']} folders, {table['tombstones']} tombstones"
         yield (

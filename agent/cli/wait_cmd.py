@@ -25,7 +25,9 @@ def wait(config_file: Path, timeout: float | None) -> int:
     """Wait until a running member has nothing pending.
 
     Nothing is pending when no change is aging, no change order in or out is unfinished, and all partners have
-    acknowledged. Exit code 0 then; 1, with what is pending on stdout, when the time is over.
+    acknowledged. A connection that was never joined is pending, unless its schedule is closed.
+
+    Exit code 0 then; 1, with what is pending on stdout, when the time is over.
     """
     reply_timeout = None if timeout is None else timeout + _GRACE_S
     pending = ask(config_file, "wait", reply_timeout=reply_timeout, timeout=timeout)["pending"]

@@ -78,8 +78,8 @@ class Provider(Protocol):
 class DashboardServer:
     """Serves the dashboard of one member.
 
-    ``summary_dir`` is the folder that ``frs summarize --output`` writes to, or one that holds such folders: the
-    newest summary counts. ``allowed_hosts`` are further names that the page may be asked for by.
+    ``summary_dirs`` are folders that ``frs summarize --output`` writes to, or that hold such folders: the newest
+    summary of all counts. ``allowed_hosts`` are further names that the page may be asked for by.
     """
 
     def __init__(
@@ -87,14 +87,14 @@ class DashboardServer:
         provider: Provider,
         host: str = "127.0.0.1",
         port: int = 0,
-        summary_dir: str | os.PathLike[str] | None = None,
+        summary_dirs: Iterable[str | os.PathLike[str]] = (),
         *,
         allowed_hosts: Iterable[str] = (),
     ) -> None:
         self._provider = provider
         self._host = host
         self._port = port
-        self._summary_dir = Path(summary_dir) if summary_dir is not None else None
+        self._summary_dirs = [Path(folder) for folder in summary_dirs]
         names = {"localhost", host, socket.gethostname(), *allowed_hosts}
         self._allowed_hosts = {name.lower() for name in names if name}
         self._runner: web.AppRunner | None = None
@@ -206,14 +206,13 @@ class DashboardServer:
 
     def _newest(self) -> Path | None:
         """The folder of the newest summary."""
-        if self._summary_dir is None:
-            return None
         found: list[tuple[int, Path]] = []
-        for path in (self._summary_dir / SUMMARY_FILE, *self._summary_dir.glob(f"*/{SUMMARY_FILE}")):
-            try:
-                found.append((path.stat().st_mtime_ns, path.parent))
-            except OSError:
-                continue
+        for folder in self._summary_dirs:
+            for path in (folder / SUMMARY_FILE, *folder.glob(f"*/{SUMMARY_FILE}")):
+                try:
+                    found.append((path.stat().st_mtime_ns, path.parent))
+                except OSError:
+                    continue
         return max(found)[1] if found else None
 
     def _read_summary(self) -> bytes | None:

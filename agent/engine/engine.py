@@ -346,9 +346,6 @@ class Engine:
         self._trim_at = min(self._trim_at, now + HOUR)
 
     def _local_change(self, event: LocalChange) -> None:
-        if self.inbound.brings(event):
-            self.local.evaporate(event)
-            return
         old = self.ctx.store.get(event.file_guid)
         left = (old.parent_guid, old.name) if old is not None and not old.deleted else None
         self.local.change(event)

@@ -51,7 +51,6 @@ class Entry:
     retry_fetch: bool = False
     lost_folders: list[bytes] = field(default_factory=list)  # GUIDs, topmost first: see installs
     marked: set[bytes] = field(default_factory=set)  # connections that offered it out of its order only
-    found: bool = False  # the tree is as it wants already: see Inbound.brings
     outdid: int = -1  # the highest version number that it beat by its event time alone (see reconcile)
 
     @property

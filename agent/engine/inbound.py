@@ -14,7 +14,7 @@ from agent.engine.claims import Claims
 from agent.engine.claims import Key as ClaimKey
 from agent.engine.context import Context
 from agent.engine.entry import Entry, Stage, usable_name
-from agent.engine.events import ChangeKind, LocalChange, Outcome
+from agent.engine.events import Outcome
 from agent.engine.joining import JoinState, Session
 from agent.engine.order import Key, RetireOrder
 from agent.engine.records import MARKS, mark, mark_of
@@ -236,25 +236,6 @@ class Inbound:
         """A change order of that file (other than `but`) is in the inbound log and not finished."""
         tokens = self.claims.waiting_on(("g", file_guid))
         return any(t[0] == file_guid and t != but for t in tokens)  # type: ignore[index]
-
-    def brings(self, event: LocalChange) -> bool:
-        """The tree is as a change order on its way wants it: an install whose record a crash has cost, and that is done
-        again when its staging file, lost too, has come again. Or somebody made the same: that is no news either."""
-        record = self.ctx.store.get(event.file_guid)
-        md5 = event.md5 if event.md5 != bytes(16) or record is None else record.md5
-        for token in self.claims.waiting_on(("g", event.file_guid)):
-            entry = self.entries.get(token)  # type: ignore[call-overload]
-            if entry is None or token[0] != event.file_guid:  # type: ignore[index]
-                continue
-            if event.kind is ChangeKind.DELETE or entry.is_delete:
-                same = entry.is_delete and event.kind is ChangeKind.DELETE
-            else:
-                place = (entry.co.new_parent_guid, entry.co.file_name)
-                same = place == (event.parent_guid, event.name) and entry.checksum == md5 != bytes(16)
-            if same:
-                entry.found = True
-                return True
-        return False
 
     def joining_anew(self, but: Entry) -> bool:
         """Some upstream partner is still sending all that it has, and does not just wait for what waits here."""

@@ -75,14 +75,6 @@ class LocalChanges:
             return False
         return self._update(event, record)
 
-    def evaporate(self, event: LocalChange) -> None:
-        """What was found is no news."""
-        if event.staged:
-            self.ctx.count("Staging Files Generated")
-            self.ctx.count("Bytes of Staging Generated", event.stage_size)
-            self.ctx.count("Change Orders Evaporated")
-            self.ctx.out.append(DropStage(event.stage_guid))
-
     def _let_pass(self, event: LocalChange, record: IDRecord) -> None:
         """One file of a circle of renames frees its name. Nobody is told: were the passing name a version of its own,
         a change made elsewhere at that moment could be the last word on it. A partner that gets the other renames

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from agent.engine.context import Context
 from agent.engine.entry import Entry, Stage
-from agent.engine.events import DropStage, Examine, Outcome
+from agent.engine.events import DropStage, Outcome
 from agent.engine.inbound import Inbound
 from agent.engine.joining import Session
 from agent.engine.local import LocalChanges
@@ -82,8 +82,6 @@ class Retire:
         inbound.let_go(entry)
         if entry.staged and record is None:
             ctx.out.append(DropStage(co.change_order_guid))
-        if entry.found and record is None:
-            ctx.out.append(Examine(co.new_parent_guid, co.file_name))
         self.retire(entry)
         if then is not None:
             then()

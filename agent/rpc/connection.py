@@ -276,7 +276,7 @@ class Connection(PduProtocol):
     def _authentication_failed(self, error: RpcAuthError) -> None:
         self._auth_failed = True
         self._protection = None
-        log.warning("authentication from %s failed: %s", self._ctx.peer, error)
+        log.warning("a client at %s:%d could not authenticate: %s", self._ctx.peer, self._ctx.port, error)
         self._server.hooks.on_authentication(False, self._acceptor.user if self._acceptor is not None else "")
 
     def _promote(self) -> None:

@@ -105,6 +105,12 @@ def decode_authenticate(token: bytes) -> Authenticate:
     return Authenticate(nt_response, domain, user, field(52), flags, min(starts))
 
 
+def _shown(auth: Authenticate) -> str:
+    """Who the client says it is, as a line of a log can show it."""
+    name = f"{auth.domain}\\{auth.user}" if auth.domain else auth.user
+    return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in name)
+
+
 def _av_flags(blob: bytes) -> int:
     """MsvAvFlags in a client's NTLMv2 blob, 0 when absent. Raises RpcAuthError when it is malformed."""
     pos = 28
@@ -206,14 +212,14 @@ class NtlmAcceptor:
         if not auth.user or auth.flags & n.ANONYMOUS:
             raise RpcAuthError("anonymous logons are refused")
         if len(auth.nt_response) < 16 + 28 + 4:
-            raise RpcAuthError("only NTLMv2 is accepted")
+            raise RpcAuthError(f"only NTLMv2 is accepted, and {_shown(auth)} came with something else")
         proof, blob = auth.nt_response[:16], auth.nt_response[16:]
         found = self._lookup(auth.domain, auth.user)
         # An unknown user costs the same work as a wrong password, and gives the same answer.
         nt_hash = found[0] if found is not None else os.urandom(16)
         key = n.ntowfv2(nt_hash, auth.user, auth.domain)
         if not hmac.compare_digest(n.hmac_md5(key, self._nonce + blob), proof) or found is None:
-            raise RpcAuthError(f"unknown user or wrong password: {auth.domain}\\{auth.user}")
+            raise RpcAuthError(f"unknown user or wrong password: {_shown(auth)}")
         session_key = n.hmac_md5(key, proof)
         if flags & n.KEY_EXCH and flags & (n.SIGN | n.SEAL):
             if len(auth.session_key) != 16:
@@ -236,7 +242,7 @@ class NtlmAcceptor:
         zeroed = token[:at] + bytes(16) + token[at + 16 :]
         expected = n.hmac_md5(session_key, self._negotiate + self._challenge + zeroed)
         if not hmac.compare_digest(expected, token[at : at + 16]):
-            raise RpcAuthError("the MIC of the NTLM exchange does not match")
+            raise RpcAuthError(f"the MIC of the NTLM exchange does not match: {_shown(auth)}")
 
 
 class NtlmInitiator:

@@ -179,6 +179,8 @@ class Disk:
                     outcome, _ = self._rename(place.path, place.old_path, step)
                 case ev.InstallStep.RENAME:
                     outcome, moved = self._rename(place.old_path, place.path, step)
+                    if outcome is ev.Outcome.TARGET_CHANGED and self._went_on(action, place):
+                        outcome = ev.Outcome.DONE
                     if moved is not None:
                         end = ev.Installed(action.co_guid, ev.Outcome.DONE, moved.facts())
                 case ev.InstallStep.FOLDER:
@@ -225,6 +227,11 @@ class Disk:
             if not node.is_dir:
                 self.kept.append((node.content, place.step.keep))
         self.detach(here)
+
+    def _went_on(self, action: ev.Install, place: Place) -> bool:
+        found = self.look(place.path)
+        content = action.steps[-1].step is ev.InstallStep.CONTENT and found is not None and not found.is_dir
+        return content and self.look(place.old_path) is None and found.oid == action.file_guid
 
     def _make_folder(self, place: Place) -> Node:
         here = self.look(place.path)

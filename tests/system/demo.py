@@ -282,6 +282,25 @@ def ask(state: Path, cmd: str, **arguments: Any) -> dict[str, Any] | None:
         return None
 
 
+def conflicts(demo: Demo, member: str, *arguments: str) -> str:
+    """What `frs conflicts` prints."""
+    done = demo.frs("conflicts", *arguments, "--config", os.fspath(demo.members[member].config))
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def listed(demo: Demo, member: str) -> list[dict[str, Any]]:
+    """What a member keeps."""
+    found = json.loads(conflicts(demo, member, "list", "--json"))
+    assert isinstance(found, list)
+    return found
+
+
+def kept(demo: Demo) -> list[dict[str, Any]]:
+    """What is kept on any member."""
+    return [item for member in demo.members for item in listed(demo, member)]
+
+
 def environment() -> dict[str, str]:
     """The environment in which the code of this repository is found."""
     path = os.pathsep.join([os.fspath(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -6,29 +6,16 @@ import json
 import os
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.system.demo import Demo, compare_trees
+from tests.system.demo import Demo, compare_trees, conflicts, listed
 
 STRANGE = os.fsdecode(b"two\nlines \xff") + "x" * 200
 
 
 def kept_dir(demo: Demo, member: str) -> Path:
     return demo.members[member].state / "sets" / demo.description["set_guid"] / "kept"
-
-
-def conflicts(demo: Demo, member: str, *arguments: str) -> str:
-    done = demo.frs("conflicts", *arguments, "--config", os.fspath(demo.members[member].config))
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def listed(demo: Demo, member: str) -> list[dict[str, Any]]:
-    found = json.loads(conflicts(demo, member, "list", "--json"))
-    assert isinstance(found, list)
-    return found
 
 
 @pytest.mark.slow
@@ -84,6 +71,15 @@ def test_both_versions_of_a_file_changed_on_two_members_can_be_had(tmp_path: Pat
         assert item["path"] == "plan"
         shown = json.loads(conflicts(demo, member, "show", item["id"], "--json"))
         assert Path(shown["place"]).read_bytes() == loser
+        # An administrator finds out who made the two versions: each member says which originator it is.
+        by = {demo.status(name)["sets"][0]["originator_guid"]: name for name in demo.members}
+        assert {by[shown["winner"]["originator"]], by[shown["loser"]["originator"]]} == {"a", "b"}
+        for which in ("winner", "loser"):
+            assert shown[which]["this_member"] == (by[shown[which]["originator"]] == member)
+        assert conflicts(demo, member, "show", item["id"]).count(" (this member),") == 1
+        demo.kill9(member)
+        assert json.loads(conflicts(demo, member, "show", item["id"], "--json")) == shown
+        demo.restart(member)
         conflicts(demo, member, "restore", item["id"], "--to", "plan of the other")
         demo.wait_converged()
         for one in (a, b):

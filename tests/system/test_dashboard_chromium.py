@@ -174,7 +174,7 @@ async def page(agent: FakeAgent, tmp_path: Path) -> AsyncIterator[Page]:
     (summary / "summary.json").write_text(json.dumps(SUMMARY))
     for name in SUMMARY["charts"].values():
         (summary / name).write_text(CHART)
-    server = DashboardServer(agent, "127.0.0.1", 0, summary)
+    server = DashboardServer(agent, "127.0.0.1", 0, [summary])
     await server.start()
     profile = tmp_path / "profile"
     browser = await asyncio.create_subprocess_exec(

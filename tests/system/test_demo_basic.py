@@ -10,12 +10,13 @@ import socket
 import stat
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
 
-from tests.system.demo import PATIENCE, Demo, ask, environment, spawn
+from tests.system.demo import PATIENCE, Demo, Member, ask, environment, spawn
 
 
 @pytest.fixture
@@ -67,6 +68,33 @@ def test_layout_description_and_clean_end(directory: Path) -> None:
         assert not (member.state / "control.sock").exists()
         assert os.listdir(member.root) == []
     assert all(one["pid"] is None for one in json.loads((directory / "demo.json").read_bytes())["members"])
+
+
+def shown_summary(member: Member) -> object:
+    """The summary that the member's dashboard shows; None while there is none."""
+    try:
+        with urllib.request.urlopen(f"{member.dashboard_url}api/summary", timeout=PATIENCE) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        if error.code != 404:
+            raise
+        return None
+
+
+def test_a_summary_shows_on_the_dashboards_without_a_restart(directory: Path) -> None:
+    """A summary of the demo on all of them, one in a member's state directory on its own."""
+    with Demo(directory, wait_ready=False) as demo:
+        a, b = demo.members["a"], demo.members["b"]
+        for member in (a, b):
+            demo.until(f"{member.name} answers", lambda member=member: ask(member.state, "status") is not None)
+            assert shown_summary(member) is None
+        ours = f"frs summarize {directory}/*/state/samples --output {directory}/summary"
+        assert f"summary on the dashboards: {ours}" in demo.output().splitlines()
+        for folder, made in ((directory / "summary", "of all"), (b.state / "summary", "of b")):
+            folder.mkdir()
+            (folder / "summary.json").write_text(json.dumps(made))
+            os.utime(folder / "summary.json", ns=(1, 1 if made == "of all" else 2))
+        assert (shown_summary(a), shown_summary(b)) == ("of all", "of b")
 
 
 def test_goes_on_where_it_was(directory: Path) -> None:
@@ -186,3 +214,16 @@ def test_other_members_than_are_there_are_refused(directory: Path) -> None:
         )  # fmt: skip
         assert done.returncode == 2
         assert options[0] in done.stderr
+
+
+def test_a_dashboard_whose_port_is_taken_says_which_key_to_change(directory: Path) -> None:
+    with Demo(directory, wait_ready=False) as demo:
+        b = demo.members["b"]
+        demo.until("b answers", lambda: ask(b.state, "status") is not None)
+        demo.kill9("b")
+        with socket.create_server(("127.0.0.1", int(b.dashboard_url.rpartition(":")[2].rstrip("/")))):
+            demo.restart("b")
+        log = b.log.with_name("by-hand.log").read_text()
+        (line,) = [line for line in log.splitlines() if " ERROR " in line]
+        assert "no dashboard on 127.0.0.1:" in line
+        assert f"set another dashboard.port in {b.config}" in line

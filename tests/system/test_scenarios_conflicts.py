@@ -26,8 +26,7 @@ from typing import Any
 import pytest
 
 from staging.fsops import object_id_get
-from tests.system.demo import Demo, compare_trees
-from tests.system.test_scenarios_spec import conflicts, listed
+from tests.system.demo import Demo, compare_trees, conflicts, listed
 
 pytestmark = pytest.mark.slow
 
@@ -36,6 +35,7 @@ DELETED = "deleted elsewhere while it was changed here"
 NAME = "another file of the same name was changed later"
 MORPHED = re.compile(r"_NTFRS_[0-9a-f]{8}\b")
 
+Files = dict[str, str]  # content by name, as `put` takes it
 Kept = tuple[str, str, str, str]  # on which member, path in the scenario's folder, content, reason
 Scenario = Callable[["Here"], Iterator[None]]
 SCENARIOS: dict[str, Scenario] = {}
@@ -148,6 +148,15 @@ def put(folder: Path, **contents: str) -> None:
         path = folder / name.replace("__", "/")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
+
+
+def made(here: Here, earlier: tuple[Files, Files], later: tuple[Files, Files]) -> Iterator[None]:
+    """Makes files on both members, where nothing was before, in two parts: each is what a makes, and what b makes."""
+    for of_a, of_b in (earlier, later):
+        yield
+        put(here.a, **of_a)
+        put(here.b, **of_b)
+    yield
 
 
 def swap(folder: Path, one: str, other: str) -> None:
@@ -270,13 +279,8 @@ def test_a_file_updated_here_and_deleted_there(here: Here) -> Iterator[None]:
 
 @scenario
 def test_of_two_new_files_of_one_name_the_later_stays(here: Here) -> Iterator[None]:
-    yield
-    put(here.a, one="of a, earlier")
-    put(here.b, two="of b, earlier")
-    yield
-    put(here.b, one="of b")
-    put(here.a, two="of a")
-    yield
+    earlier = {"one": "of a, earlier"}, {"two": "of b, earlier"}
+    yield from made(here, earlier, ({"two": "of a"}, {"one": "of b"}))
     losers = ("a", "one", "of a, earlier", NAME), ("b", "two", "of b, earlier", NAME)
     here.ends_with({"one": "of b", "two": "of a"}, *losers)
     for (item,) in here.kept.values():
@@ -286,13 +290,9 @@ def test_of_two_new_files_of_one_name_the_later_stays(here: Here) -> Iterator[No
 @scenario
 def test_two_new_folders_of_one_name_both_stay(here: Here) -> Iterator[None]:
     """The one made last gets a morphed name, on both members the same, and all contents are there."""
-    yield
-    put(here.a, one__of_a="a", one__sub__file="a too")
-    put(here.b, two__of_b="b", two__sub__file="b too")
-    yield
-    put(here.b, one__of_b="b", one__sub__file="b too")
-    put(here.a, two__of_a="a", two__sub__file="a too")
-    yield
+    earlier = {"one__of_a": "a", "one__sub__file": "a too"}, {"two__of_b": "b", "two__sub__file": "b too"}
+    later = {"two__of_a": "a", "two__sub__file": "a too"}, {"one__of_b": "b", "one__sub__file": "b too"}
+    yield from made(here, earlier, later)
     a, b = {"of_a": "a", "sub/file": "a too"}, {"of_b": "b", "sub/file": "b too"}
     folders = {"one": a, "one~": b, "two": b, "two~": a}
     here.ends_with({f"{name}/{path}": text for name, made in folders.items() for path, text in made.items()})
@@ -301,13 +301,8 @@ def test_two_new_folders_of_one_name_both_stay(here: Here) -> Iterator[None]:
 @scenario
 def test_a_new_file_gives_its_name_up_for_a_new_folder(here: Here) -> Iterator[None]:
     """The file gets a morphed name, whoever was earlier."""
-    yield
-    put(here.a, one="a file")
-    put(here.a, two__inside="inside")
-    yield
-    put(here.b, one__inside="inside")
-    put(here.b, two="a file")
-    yield
+    of_a, of_b = {"one": "a file", "two__inside": "inside"}, {"one__inside": "inside", "two": "a file"}
+    yield from made(here, (of_a, {}), ({}, of_b))
     here.ends_with({"one/inside": "inside", "one~": "a file", "two/inside": "inside", "two~": "a file"})
 
 

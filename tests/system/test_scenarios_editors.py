@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from staging.fsops import object_id_get
-from tests.system.demo import Demo, compare_trees
+from tests.system.demo import Demo, compare_trees, kept
 
 pytestmark = pytest.mark.slow
 
@@ -25,16 +24,6 @@ Editor = Callable[[Path, bytes], Steps]
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
     with Demo(tmp_path_factory.mktemp("editors") / "demo", members=2, aging=0.3) as running:
         yield running
-
-
-def kept(demo: Demo) -> list[dict[str, object]]:
-    """What is kept on any member."""
-    found: list[dict[str, object]] = []
-    for member in demo.members.values():
-        done = demo.frs("conflicts", "list", "--json", "--config", str(member.config))
-        assert done.returncode == 0, done.stderr
-        found += json.loads(done.stdout)
-    return found
 
 
 def converged(demo: Demo, where: str) -> None:

@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.system.corpora import set_counters
-from tests.system.demo import Demo, compare_trees
+from tests.system.demo import Demo, compare_trees, listed
 
 pytestmark = pytest.mark.slow
 
 F1, F2 = b"8 bytes.", b"10 bytes.."
-
-
-def conflicts(demo: Demo, member: str, *arguments: str) -> str:
-    """What `frs conflicts` prints."""
-    done = demo.frs("conflicts", *arguments, "--config", os.fspath(demo.members[member].config))
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def listed(demo: Demo, member: str) -> list[dict[str, Any]]:
-    """What a member keeps."""
-    found = json.loads(conflicts(demo, member, "list", "--json"))
-    assert isinstance(found, list)
-    return found
 
 
 def test_the_change_order_handling_sequence_of_section_4_2(tmp_path: Path) -> None:

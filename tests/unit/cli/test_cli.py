@@ -214,6 +214,7 @@ STATUS: dict[str, Any] = {
         {
             "name": "docs",
             "guid": "11111111-0000-4000-8000-000000000001",
+            "originator_guid": "11111111-0000-4000-8000-00000000000f",
             "root": "/srv/docs",
             "type": "other",
             "state": "online",
@@ -261,6 +262,7 @@ def test_status(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for part in (
         "member a, pid 4711",
         "set docs: online, /srv/docs",
+        "originator GUID: 11111111-0000-4000-8000-00000000000f",
         "error: no space",
         "10 files, 3 folders, 2 tombstones",
         "5 KiB used, 6 KiB free, quota 11 KiB",

@@ -8,7 +8,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,12 @@ from agent.kept import KeptStore
 from agent.keptcontrol import KeptOf, conflicts
 from config.load import load_agent_config
 from idtable.lock import StateLock
+from idtable.store import Store
 from tests.unit.config.member_files import AGENT, TOPOLOGY, write
 
 SET = "sets/11111111-0000-4000-8000-000000000001"
+ORIGINATOR = bytes(range(16))
+OURS, THEIRS = "03020100-0504-0706-0809-0a0b0c0d0e0f", "00000000-0000-0000-0000-000000000001"
 STRANGE = os.fsdecode(b"a\n\xff\x1b[2J'b")
 
 
@@ -67,7 +70,7 @@ def begin(request: pytest.FixtureRequest, member: Member) -> Iterator[Callable[[
             stack.enter_context(StateLock(member.state))
 
             async def handler(arguments: dict[str, Any]) -> dict[str, Any]:
-                return conflicts([KeptOf("docs", str(member.root), store)], arguments)
+                return conflicts([KeptOf("docs", str(member.root), store, originator=ORIGINATOR)], arguments)
 
             loop = asyncio.new_event_loop()
             server = ControlServer(member.state, {"conflicts": handler})
@@ -124,6 +127,33 @@ def test_the_whole_of_it(member: Member, begin: Callable[[], None], capsys: pyte
     assert member.frs("discard", second) == ExitCode.OK
     assert member.frs("list", "--json") == ExitCode.OK
     assert json.loads(capsys.readouterr().out) == []
+
+
+def test_which_version_this_member_made(
+    member: Member, begin: Callable[[], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(Store(member.state / SET / "frs.db")) as store, store.transaction():
+        store.meta_set("originator_guid", ORIGINATOR)
+    item_id = member.keep("a", winner={"originator": THEIRS, "vsn": 7}, loser={"originator": OURS, "vsn": 8})
+    begin()
+    assert member.frs("list", "--json") == ExitCode.OK
+    (item,) = json.loads(capsys.readouterr().out)
+    assert item["winner"] == {"originator": THEIRS, "vsn": 7, "this_member": False}
+    assert item["loser"] == {"originator": OURS, "vsn": 8, "this_member": True}
+    assert member.frs("show", item_id) == ExitCode.OK
+    shown = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert shown["winner"] == f"originator {THEIRS}, vsn 7"
+    assert shown["loser"] == f"originator {OURS} (this member), vsn 8"
+
+
+def test_where_it_is_not_known_who_this_member_is(member: Member, capsys: pytest.CaptureFixture[str]) -> None:
+    edition = {"originator": OURS}
+    member.keep("a", winner=edition)
+    for spoil in (lambda: None, lambda: (member.state / SET / "frs.db").write_bytes(b"no database" * 100)):
+        spoil()
+        assert member.frs("list", "--json") == ExitCode.OK
+        (item,) = json.loads(capsys.readouterr().out)
+        assert item["winner"] == edition
 
 
 def test_restore_to(member: Member, begin: Callable[[], None], capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -57,11 +59,29 @@ def test_a_dangling_link(tmp_path: Path) -> None:
     assert "does not exist" in refusal(write(tmp_path, agent=AGENT.replace('"root"', '"link"'))).message
 
 
-def test_a_root_that_is_not_writable(tmp_path: Path) -> None:
-    """/proc is writable for nobody, not even for root."""
-    error = refusal(write(tmp_path, agent=AGENT.replace('"root"', '"/proc"')))
-    assert error.key == "set[0].root"
-    assert "is not writable" in error.message
+@pytest.mark.parametrize("root", ["/proc", "/proc/sys", "/sys", "/sys/kernel", "/dev", "/dev/pts", "link"])
+def test_a_root_where_the_kernel_shows_itself(tmp_path: Path, root: str) -> None:
+    """/dev is writable for root, who must not replicate the devices all the same."""
+    (tmp_path / "link").symlink_to("/dev")
+    error = refusal(write(tmp_path, agent=AGENT.replace('"root"', f'"{root}"')))
+    assert (error.file, error.line, error.key) == (tmp_path / "agent.toml", 8, "set[0].root")
+    assert f"{tmp_path / root} is a place of the kernel" in error.message
+    assert not error.others
+
+
+@pytest.mark.parametrize("root", ["/", "//", "/usr/..", "link"])
+def test_the_root_of_the_whole_file_system(tmp_path: Path, root: str) -> None:
+    (tmp_path / "link").symlink_to("/")
+    error = refusal(write(tmp_path, agent=AGENT.replace('"root"', f'"{root}"')))
+    assert (error.line, error.key) == (8, "set[0].root")
+    assert "is the root of the whole file system; name a folder" in error.message
+
+
+def test_shared_memory_is_a_place_for_files(tmp_path: Path) -> None:
+    if not os.access("/dev/shm", os.W_OK):
+        pytest.skip("nothing can be written in /dev/shm")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as root:
+        check_roots(load_agent_config(write(tmp_path, agent=AGENT.replace('"root"', f'"{root}"'))))
 
 
 def test_a_root_that_this_user_may_not_write(tmp_path: Path) -> None:

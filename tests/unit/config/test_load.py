@@ -206,6 +206,26 @@ def test_two_sets_of_the_same_members(tmp_path: Path) -> None:
     assert len({local.state_dir for local in config.sets}) == 2
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "shown"),
+    [
+        ('state = "state"', 'state = "state"\n"a\\nb" = 1', r"'a\nb': is not a known key"),
+        ('state = "state"', 'state = "state"\n"a\\u2028\\u001b[31mb" = 1', r"'a\u2028\x1b[31mb': is not a known key"),
+        ('state = "state"', 'state = "state"\n"a b" = 1', '"a b": is not a known key'),
+        ('name = "docs"', 'name = "do\\ncs"', r'no set of the topology is named "do\ncs"'),
+        ('member = "a"', 'member = "a\\nb"', r'has no member "a\nb"'),
+        ('"topology.toml"', '"else\\nwhere.toml"', r"/else\nwhere.toml does not exist"),
+    ],
+)
+def test_a_fault_stays_on_one_line(tmp_path: Path, old: str, new: str, shown: str) -> None:
+    """Whatever names stand in it: each line of what is said is one fault, and none can forge another."""
+    assert old in AGENT
+    error = fault(write(tmp_path, agent=AGENT.replace(old, new, 1)))
+    assert shown in str(error)
+    assert len(str(error).splitlines()) == 1
+    assert str(error).isprintable()
+
+
 def test_two_sets_of_one_name(tmp_path: Path) -> None:
     error = fault(write(tmp_path, topology=TOPOLOGY + SECOND_SET.replace('"other"', '"docs"')))
     lines = len(TOPOLOGY.splitlines())

@@ -64,7 +64,7 @@ def agent() -> FakeAgent:
 
 @pytest.fixture
 async def client(agent: FakeAgent, tmp_path: Path) -> AsyncIterator[TestClient]:
-    server = DashboardServer(agent, "127.0.0.1", 0, tmp_path, allowed_hosts=["Files.example"])
+    server = DashboardServer(agent, "127.0.0.1", 0, [tmp_path, tmp_path / "other"], allowed_hosts=["Files.example"])
     async with TestClient(TestServer(server.app())) as client:
         yield client
 
@@ -203,7 +203,13 @@ async def test_no_summary_then_the_newest_one_and_its_charts(client: TestClient,
         assert (await client.get(path)).status == 404
     (tmp_path / "summary.json").write_text('{"generated": "newest"}')
     assert await (await client.get("/api/summary")).json() == {"generated": "newest"}
-    (tmp_path / "summary.json").write_text('{"generated": "torn')
+    (tmp_path / "other" / "summary").mkdir(parents=True)
+    (tmp_path / "other" / "summary" / "summary.json").write_text('{"generated": "newest of all"}')
+    later = (tmp_path / "summary.json").stat().st_mtime_ns + 1
+    os.utime(tmp_path / "other" / "summary" / "summary.json", ns=(later, later))
+    assert await (await client.get("/api/summary")).json() == {"generated": "newest of all"}
+    (tmp_path / "other" / "summary" / "summary.json").write_text('{"generated": "torn')
+    os.utime(tmp_path / "other" / "summary" / "summary.json", ns=(later, later))
     assert (await client.get("/api/summary")).status == 503
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from staging import fsops, preinstall
 from staging import install as module
-from staging.errors import StagingError, Vanished
+from staging.errors import NoSpace, StagingError, Vanished
 from staging.fsops import fingerprint
 from staging.install import Outcome, install, make_folder, remove_file, remove_folder, rename
 from staging.preinstall import RESERVED_NAME, preinstall_dir, sweep
@@ -529,3 +529,21 @@ def test_a_crash_after_the_exchange_loses_nothing(place, monkeypatch):
 
 def test_reserved_suffixes_are_what_sweep_looks_for():
     assert preinstall.SWAP_SUFFIX != preinstall.ASIDE_SUFFIX
+
+
+def test_a_full_disk_is_not_taken_for_another_file_system(tmp_path, monkeypatch):
+    """A rename that fails for want of room says nothing of the next time: no folder in the tree is chosen for it."""
+    root, state = tmp_path / "root", tmp_path / "state"
+    root.mkdir()
+    state.mkdir()
+
+    def full(src, dst, **_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), dst)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rename", full)
+        with pytest.raises(NoSpace):
+            preinstall_dir(str(root), str(state))
+    assert os.listdir(root) == []
+    assert os.listdir(state / "preinstall") == []
+    assert preinstall_dir(str(root), str(state)) == str(state / "preinstall")

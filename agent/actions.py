@@ -1,0 +1,165 @@
+"""Carrying out the actions of an engine: packets are sent, files are stored, read and installed in worker threads."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from logging import Logger, LoggerAdapter
+from typing import Final
+
+from agent.engine import events as ev
+from agent.fileops import Event as FileEvent
+from agent.fileops import FileOps
+from agent.installing import ResolvedInstall, ResolvedStep
+from agent.wire.packet import encode_packet
+from agent.workqueue import Job, WorkQueue
+from idtable.store import Store
+from staging.errors import StagingError
+
+INSTALLS_AT_ONCE: Final = 32
+
+
+class Actions:
+    """The actions of one replica set. `send` is given a partner's member GUID, an encoded packet and the key of its
+    connection (`keys`: by GUID); `post` takes the events in which work ends. Only for the event loop's thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        lock: threading.RLock,
+        files: FileOps,
+        workers: tuple[Executor, int],
+        *,
+        keys: Mapping[bytes, str],
+        send: Callable[[bytes, bytes, str], None],
+        post: Callable[[ev.Event], None],
+        log: LoggerAdapter[Logger],
+    ) -> None:
+        self._store = store
+        self._lock = lock
+        self._files = files
+        self._workers, self._threads = workers
+        self._keys = keys
+        self._send = send
+        self._post = post
+        self._log = log
+        self._generation = 0
+        self._fetching: dict[bytes, deque[ev.StoreBlock]] = {}
+        self._installs: deque[ResolvedInstall] = deque()
+        self.places: set[tuple[bytes, str]] = set()  # of the installs under way
+        self.renew()
+
+    def renew(self) -> None:
+        """For a new engine: what was begun for the one before comes to nothing."""
+        self._generation += 1
+        deliver = functools.partial(self._done, self._generation)
+        self._work = WorkQueue[FileEvent](self._workers, self._threads, deliver)
+        self._install_work = WorkQueue[FileEvent](self._workers, self._threads, deliver)
+
+    async def idle(self) -> None:
+        """Wait until no worker has anything to do."""
+        await self._work.idle()
+        await self._install_work.idle()
+
+    def act(self, action: ev.Action) -> None:
+        """Carry out or begin an action; those of the replica set itself are left alone."""
+        if isinstance(action, ev.Send):
+            self._send(action.partner, encode_packet(action.packet), self._keys[action.packet.cxtion.guid])
+        elif isinstance(action, ev.StoreBlock):
+            self._store_block(action)
+        elif isinstance(action, ev.ReadStage):
+            self._read_stage(action)
+        elif isinstance(action, ev.Install):
+            self._queue_install(action)
+        elif isinstance(action, ev.DropStage):
+            try:
+                self._files.area.remove(action.co_guid)
+            except StagingError as error:
+                self._log.warning("a staging file cannot be removed: %s", error)
+        elif isinstance(action, ev.Report):
+            getattr(self._log, action.level)("%s", action.text)
+
+    def _done(self, generation: int, events: list[FileEvent]) -> None:
+        if generation == self._generation:
+            for event in events:
+                self._post(event)
+
+    # -- staging files --
+
+    def _store_block(self, action: ev.StoreBlock) -> None:
+        waiting = self._fetching.get(action.co_guid)
+        if waiting is not None:
+            waiting.append(action)  # the worker that is at this file takes it, or the next one
+            return
+        self._fetching[action.co_guid] = deque([action])
+        self._fetch_some(action.co_guid)
+
+    def _fetch_some(self, co_guid: bytes) -> None:
+        blocks = self._fetching[co_guid]
+
+        def then() -> None:
+            if blocks:
+                self._fetch_some(co_guid)
+            else:
+                del self._fetching[co_guid]
+
+        self._work.put(
+            Job(
+                lambda: self._files.store_blocks(blocks),
+                lambda error: [ev.FetchFailed(co_guid, ev.Outcome.FAILED, repr(error))],
+                then,
+            )
+        )
+
+    def _read_stage(self, action: ev.ReadStage) -> None:
+        with self._lock:
+            path = self._store.path_of(action.file_guid) if action.regenerate else None
+        self._work.put(
+            Job(
+                lambda: [self._files.read_stage(action, path)],
+                lambda error: [ev.StageRefused(action, True, repr(error))],
+            )
+        )
+
+    # -- installs --
+
+    def _queue_install(self, action: ev.Install) -> None:
+        steps: list[ResolvedStep] | None = []
+        with self._lock:
+            for step in action.steps:
+                place = self.resolve(step.parent_guid, step.name)
+                old = self.resolve(step.old_parent_guid, step.old_name) if step.old_parent_guid else ("", None)
+                if place is None or old is None:
+                    steps = None
+                    break
+                assert steps is not None
+                steps.append(ResolvedStep(step, place[0], place[1], old[0], old[1]))
+                self.places.add((step.parent_guid, step.name))
+        self._installs.append(ResolvedInstall(action, None if steps is None else tuple(steps)))
+        self._install_work.put(Job(self._install_some, lambda _: []))
+
+    def _install_some(self) -> list[FileEvent]:
+        """In a worker: take a share of the installs that wait, so that their folders are made durable together."""
+        share = max(1, min(INSTALLS_AT_ONCE, len(self._installs) // self._threads))
+        batch: list[ResolvedInstall] = []
+        while len(batch) < share:
+            try:
+                batch.append(self._installs.popleft())
+            except IndexError:
+                break
+        try:
+            return self._files.install_all(batch)
+        except Exception as error:
+            self._log.exception("installing failed")
+            return [ev.Installed(i.action.co_guid, ev.Outcome.FAILED, detail=repr(error)) for i in batch]
+
+    def resolve(self, parent_guid: bytes, name: str) -> tuple[str, int | None] | None:
+        """Path of an entry and the inode of its folder, as the IDTable has them; to be called under the lock."""
+        folder = self._store.path_of(parent_guid)
+        if folder is None:
+            return None
+        record = self._store.get(parent_guid)
+        return (f"{folder}/{name}" if folder else name), record.ino if record is not None else None

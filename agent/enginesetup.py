@@ -1,0 +1,65 @@
+"""From the configuration of a replica set to what its engine is made of."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from agent.engine.context import SECOND, Cxtion, EngineConfig, Limits
+from agent.identity import Identity
+from agent.wire import constants as c
+from agent.wire.guid import guid_text
+from agent.wire.packet import NamedGuid
+from config.model import AgentConfig, LocalSet
+
+
+def connections_of(local: LocalSet) -> tuple[Cxtion, ...]:
+    """The connections that this member has a part in and that are enabled."""
+    found = []
+    me = local.member.name
+    for connection in local.set.connections:
+        if connection.enabled and me in (connection.upstream, connection.downstream):
+            other = connection.downstream if connection.upstream == me else connection.upstream
+            member = local.set.members[other]
+            found.append(
+                Cxtion(
+                    guid=connection.guid,
+                    key=connection.key,
+                    wire_name=guid_text(connection.guid).upper(),
+                    partner=NamedGuid(member.guid, member.name),
+                    inbound=connection.downstream == me,
+                    priority=connection.priority,
+                    schedule=connection.schedule,
+                    ignore_schedule=connection.ignore_schedule,
+                    trigger=local.set.type == "sysvol",
+                )
+            )
+    return tuple(found)
+
+
+def engine_config(
+    config: AgentConfig, local: LocalSet, identity: Identity, cxtions: tuple[Cxtion, ...]
+) -> EngineConfig:
+    """What the engine of this set is to know."""
+    compressions = [c.COMPRESSION_NONE, c.COMPRESSION_LZNT1]
+    if config.compression in ("auto", "zstd"):
+        compressions.append(c.COMPRESSION_ZSTD)
+    return EngineConfig(
+        set_name=local.name,
+        member=NamedGuid(local.member.guid, local.member.name),
+        originator_guid=identity.originator_guid,
+        root_guid=identity.root_guid,
+        cxtions=cxtions,
+        primary=local.set.primary == local.member.name,
+        compressions=tuple(compressions),
+        limits=Limits(max_clock_skew=int(config.max_clock_skew_s * SECOND)),
+    )
+
+
+def stage_compressions(chosen: Literal["none", "lznt1", "zstd", "auto"]) -> list[bytes]:
+    """The compressions to stage with, best first."""
+    return {
+        "none": [c.COMPRESSION_NONE],
+        "lznt1": [c.COMPRESSION_LZNT1],
+        "zstd": [c.COMPRESSION_ZSTD, c.COMPRESSION_LZNT1],
+        "auto": [c.COMPRESSION_ZSTD, c.COMPRESSION_LZNT1],
+    }[chosen]

@@ -1,0 +1,53 @@
+"""A replica set as `frs status` and the dashboard show it, whether it runs or not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from agent.clock import filetime_now, iso_time
+from agent.engine.context import SECOND
+from agent.wire.guid import guid_text
+from config.model import LocalSet
+
+State = Literal["online", "seeding", "stopped"]
+
+
+def set_status(
+    local: LocalSet,
+    state: State,
+    error: str | None,
+    *,
+    originator_guid: bytes | None = None,
+    counts: tuple[int, int, int] = (0, 0, 0),
+    staging: tuple[int, int] | None = None,
+    pending: Mapping[str, int] | None = None,
+    last_error: tuple[int, str] | None = None,
+    connections: list[dict[str, Any]] | None = None,
+) -> dict[str, Any]:
+    """The set's part of `frs status`. `originator_guid` is None while it is not known; `counts` are files, folders
+    (with the root) and tombstones; `staging` bytes used and free; `connections` as the engine tells of them."""
+    files, folders, tombstones = counts
+    used, free = staging if staging is not None else (0, local.staging_quota_bytes)
+    return {
+        "name": local.name,
+        "guid": guid_text(local.set.guid),
+        "originator_guid": None if originator_guid is None else guid_text(originator_guid),
+        "root": str(local.root),
+        "type": local.set.type,
+        "state": state,
+        "error": error,
+        "idtable": {"files": files, "folders": max(folders - 1, 0), "tombstones": tombstones},
+        "staging": {"used_kib": used >> 10, "free_kib": free >> 10, "quota_kib": local.staging_quota_bytes >> 10},
+        "pending": {"aging": 0, "local": 0, "inbound": 0, "outbound": 0} | dict(pending or {}),
+        "last_error": None if last_error is None else {"time": iso_time(last_error[0]), "text": last_error[1]},
+        "connections": [_connection(one) for one in connections or []],
+    }
+
+
+def _connection(told: dict[str, Any]) -> dict[str, Any]:
+    deadline, joined = told["deadline"], told["last_join_time"]
+    shown = {key: value for key, value in told.items() if key not in ("deadline", "join_guid")}
+    shown["retry_in_s"] = None if deadline is None else max(round((deadline - filetime_now()) / SECOND, 1), 0.0)
+    shown["last_join_time"] = None if joined is None else iso_time(joined)
+    return shown

@@ -1,0 +1,161 @@
+"""Staging files in worker threads: storing fetched blocks, reading blocks for partners, making what is gone anew from
+the tree."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+from agent.engine import events as ev
+from agent.wire import constants as c
+from agent.wire.change_order import ChangeOrder
+from staging.area import StageWriter, StagingArea
+from staging.errors import AccessDenied, NoSpace, StagingError, Torn, Unsupported, Vanished
+from staging.header import HEADER_SIZE, StageHeader
+from staging.rootdir import RootDir
+
+_CHANGE_ORDER_AT: Final = 0x50
+_CHANGE_ORDER_END: Final = _CHANGE_ORDER_AT + 0x318
+
+log = logging.getLogger(__name__)
+
+
+class Stages:
+    """The staging files of one replica set. Methods may be called from several threads, one at a time per change
+    order."""
+
+    def __init__(self, root: RootDir, area: StagingArea, compressions: Iterable[bytes]) -> None:
+        self._root = root
+        self.area = area
+        self._compressions = tuple(compressions)  # those to choose from, best first
+        self._writers: dict[bytes, StageWriter] = {}
+        self._making: dict[bytes, threading.Lock] = {}
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Give up what is half received."""
+        for writer in self._writers.values():
+            writer.abort()
+        self._writers.clear()
+
+    # -- fetching --
+
+    def store_blocks(self, blocks: deque[ev.StoreBlock]) -> list[ev.FetchStored | ev.FetchFailed]:
+        """Append the blocks of one staging file, in order."""
+        done: list[ev.FetchStored | ev.FetchFailed] = []
+        while blocks:
+            block = blocks.popleft()
+            try:
+                if block.offset == 0:
+                    self._abandon(block.co_guid)
+                    self._writers[block.co_guid] = self.area.open_writer(block.co_guid, block.file_size)
+                writer = self._writers.get(block.co_guid)
+                if writer is None:
+                    continue  # an earlier block failed, and was answered
+                writer.write(block.offset, block.data)
+                if block.last:
+                    del self._writers[block.co_guid]
+                    writer.finish()
+                done.append(ev.FetchStored(block.co_guid, block.last))
+            except NoSpace as error:
+                self._abandon(block.co_guid)
+                done.append(ev.FetchFailed(block.co_guid, ev.Outcome.NO_SPACE, str(error)))
+            except StagingError as error:
+                self._abandon(block.co_guid)
+                done.append(ev.FetchFailed(block.co_guid, ev.Outcome.FAILED, str(error)))
+        return done
+
+    def _abandon(self, co_guid: bytes) -> None:
+        writer = self._writers.pop(co_guid, None)
+        if writer is not None:
+            writer.abort()
+
+    # -- serving --
+
+    def choose(self, allowed: Iterable[bytes]) -> bytes:
+        """The compression to stage with for somebody who understands `allowed`."""
+        wanted = set(allowed)
+        return next((guid for guid in self._compressions if guid in wanted), c.COMPRESSION_NONE)
+
+    def read_stage(self, action: ev.ReadStage, path: str | None) -> ev.StageBlock | ev.StageRefused:
+        """Read the block that is asked for; make the staging file from the tree (at `path`) if there is none."""
+        co = action.change_order
+        guid = co.change_order_guid
+        generated = 0
+        try:
+            block = self._read(guid, action)
+            if block is None:
+                guid = hashlib.md5(guid + b"other compression", usedforsecurity=False).digest()
+                block = self._read(guid, action)
+            if block is None:
+                if not action.regenerate or path is None:
+                    return ev.StageRefused(action, action.regenerate, "the version asked for is no longer here")
+                with self._lock_of(guid):
+                    block = self._read(guid, action)
+                    if block is None:
+                        generated = self._generate(guid, path, action)
+                        block = self._read(guid, action)
+            if block is None:
+                return ev.StageRefused(action, True, "the staging file was removed at once")
+            return ev.StageBlock(action, block, self.area.size_of(guid) or 0, generated)
+        except (Torn, Vanished, NoSpace) as error:
+            return ev.StageRefused(action, True, str(error))
+        except Unsupported as error:
+            return ev.StageRefused(action, False, str(error))
+        except AccessDenied as error:
+            log.error("%r cannot be staged: %s", path, error)
+            return ev.StageRefused(action, False, str(error))
+        except StagingError as error:
+            self.area.remove(guid)  # damaged: it is made anew at the next request (3.3.4.4.7)
+            return ev.StageRefused(action, True, str(error))
+
+    def _read(self, guid: bytes, action: ev.ReadStage) -> bytes | None:
+        if self.area.size_of(guid) is None:
+            return None
+        try:
+            block = self.area.read_block(guid, action.offset, c.MAX_BLOCK)
+        except Vanished:
+            return None
+        if action.offset:
+            return block
+        header = StageHeader.decode(block[:HEADER_SIZE])
+        if header.compression not in action.compressions:
+            return None
+        co = action.change_order
+        if header.compression != c.COMPRESSION_NONE:
+            co = co.replace(flags=co.flags | c.CO_FLAG_COMPRESSED_STAGE)  # 4.4.7
+        return with_change_order(block, co)
+
+    def _generate(self, guid: bytes, path: str, action: ev.ReadStage) -> int:
+        folder, _, name = path.rpartition("/")
+        fd = self._root.open_dir(folder)
+        try:
+            staged = self.area.stage(
+                guid,
+                name,
+                object_id=action.file_guid,
+                compression=self.choose(action.compressions),
+                dir_fd=fd,
+            )
+        finally:
+            os.close(fd)
+        if action.md5 != bytes(16) and staged.md5 != action.md5:
+            self.area.remove(guid)
+            raise Torn("the file has changed since")
+        return staged.stage_size
+
+    def _lock_of(self, guid: bytes) -> threading.Lock:
+        with self._lock:
+            if len(self._making) > 10_000:
+                self._making.clear()
+            return self._making.setdefault(guid, threading.Lock())
+
+
+def with_change_order(block: bytes, co: ChangeOrder) -> bytes:
+    """The first block of a staging file with this change order in its header (3.3.4.4.7)."""
+    return block[:_CHANGE_ORDER_AT] + co.replace().encode() + block[_CHANGE_ORDER_END:]

@@ -1,0 +1,97 @@
+"""What a running replica set tells of itself: to the dashboard, to the control socket, to the links with partners."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from agent.engine.context import Cxtion
+from agent.engine.engine import Engine
+from agent.localwatch import LocalWatch
+from agent.setstatus import State, set_status
+from config.model import LocalSet
+from idtable.store import Store
+from staging.area import StagingArea
+
+
+class Telling:
+    """The part of a replica set that only reads. What it reads is set by the rest of it."""
+
+    local: LocalSet
+    name: str
+    error: str | None
+    lock: threading.RLock
+    store: Store
+    area: StagingArea
+    engine: Engine
+    _started: bool
+    _watch: LocalWatch | None
+    _cxtions: tuple[Cxtion, ...]
+
+    @property
+    def state(self) -> State:
+        """As `frs status` shows it."""
+        if self.error is not None:
+            return "stopped"
+        return "online" if self.engine.ctx.online and self._started else "seeding"
+
+    @property
+    def originator_guid(self) -> bytes:
+        """What this member is known by in version vectors."""
+        return self.engine.ctx.config.originator_guid
+
+    def pending(self) -> list[str]:
+        """What is unfinished, for people; empty when nothing is."""
+        found = [self.error] if self.error is not None else []
+        if self._watch is not None:
+            if self._watch.scanning:
+                found.append("the tree is being compared with the IDTable")
+            waiting = self._watch.pending()
+            if waiting:
+                found.append(f"{waiting} changed paths are aging or being staged")
+        elif self.error is None and self.engine.ctx.online:
+            found.append("the tree is about to be compared with the IDTable")
+        with self.lock:
+            found += self.engine.pending_text()
+        return [f"{self.name}: {line}" for line in found]
+
+    def status(self) -> dict[str, Any]:
+        """The set's part of `frs status`."""
+        watch = self._watch
+        with self.lock:
+            counts = self.store.counts()
+            pending = self.engine.pending()
+            connections = self.engine.connections()
+        return set_status(
+            self.local,
+            self.state,
+            self.error,
+            originator_guid=self.originator_guid,
+            counts=counts,
+            staging=(self.area.used_bytes, self.area.free_bytes),
+            pending=pending
+            | {
+                "aging": watch.journal.pending() if watch is not None else 0,
+                "local": watch.pending() if watch is not None else 0,
+            },
+            last_error=self.engine.ctx.last_error,
+            connections=connections,
+        )
+
+    def backlogs(self) -> dict[str, int]:
+        """Unfinished change orders per connection."""
+        with self.lock:
+            return {x["name"]: x["backlog"] for x in self.engine.connections()}
+
+    def joined_partners(self) -> set[bytes]:
+        """Member GUIDs of the partners that some session is joined with."""
+        sessions = [*self.engine.in_sessions.sessions.values(), *self.engine.out_sessions.sessions.values()]
+        return {s.cxtion.partner.guid for s in sessions if s.joined}
+
+    def partners(self) -> set[str]:
+        """The names of the members that it has connections with."""
+        return {cxtion.partner.name for cxtion in self._cxtions}
+
+    def cxtions_of(self, partner: bytes) -> list[Cxtion]:
+        """The connections with this partner."""
+        return [x for x in self._cxtions if x.partner.guid == partner]

@@ -1,0 +1,93 @@
+"""Members that cannot join: what `frs wait`, `frs status` and the logs say of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from agent.cli.demo_layout import DemoOptions, prepare
+from agent.cli.exit_codes import ExitCode
+from tests.system.demo import Demo, ask
+
+
+def refused_demo(tmp_path: Path) -> Demo:
+    """A demo of two members, not started, of which b has another password in its secret file."""
+    folder = tmp_path / "demo"
+    folder.mkdir()
+    made = prepare(DemoOptions(folder, port_base=0, dashboard_port=0, aging_s=0.3))
+    text = (folder / "secret.toml").read_text()
+    assert text.count(made.secret.password) == 1
+    other = folder / "b" / "secret.toml"
+    other.touch(0o600)
+    other.write_text(text.replace(made.secret.password, "another one"))
+    name_secret(folder, "../secret.toml", "secret.toml")
+    return Demo(folder, aging=0.3, wait_ready=False)
+
+
+def name_secret(folder: Path, old: str, new: str) -> None:
+    """Name another secret file in b's configuration."""
+    config = folder / "b" / "agent.toml"
+    text = config.read_text()
+    assert text.count(f'secret = "{old}"') == 1
+    config.write_text(text.replace(f'secret = "{old}"', f'secret = "{new}"'))
+
+
+def wait(demo: Demo, member: str, timeout: str) -> subprocess.CompletedProcess[str]:
+    return demo.frs("wait", "--config", os.fspath(demo.members[member].config), "--timeout", timeout)
+
+
+def refused(demo: Demo, member: str) -> int:
+    """How many of this member's attempts to authenticate with its partner were refused."""
+    counters = ask(demo.members[member].state, "counters")
+    if counters is None:
+        return 0
+    return min(one["Authentications in Error"] for one in counters["FileReplicaConn"].values())
+
+
+def test_a_wrong_secret_is_pending_and_says_what_to_do(tmp_path: Path) -> None:
+    with refused_demo(tmp_path) as demo:
+        for member in "ab":
+            demo.until(f"{member} was refused again", lambda member=member: refused(demo, member) >= 2)
+        for member, other in ("ab", "ba"):
+            secret = demo.directory / ("secret.toml" if member == "a" else "b/secret.toml")
+            why = f"compare {secret} with the secret file of {other}"
+            (entry,) = demo.status(member)["sets"]
+            assert {one["name"] for one in entry["connections"]} == {"a->b", "b->a"}
+            assert all(why in one["last_error"] for one in entry["connections"]), entry
+            done = wait(demo, member, "0")
+            assert done.returncode == ExitCode.NEGATIVE
+            lines = [line for line in done.stdout.splitlines() if "was never joined" in line]
+            assert sorted(line.split()[:2] for line in lines) == [["demo:", "a->b"], ["demo:", "b->a"]]
+            assert all(why in line for line in lines), lines
+            warnings = [line for line in demo.members[member].log.read_text().splitlines() if " WARNING " in line]
+            assert sum(why in line for line in warnings) == 1, warnings
+            told = [line for line in warnings if "could not authenticate" in line]
+            assert told
+            assert all("a client at 127.0.0.1:" in line and "FRS\\frs" in line for line in told), told
+        assert demo.stop() == ExitCode.OK
+
+        name_secret(demo.directory, "secret.toml", "../secret.toml")
+        demo.start()
+        demo.until("the demo is ready", demo.is_ready)
+        for member in "ab":
+            assert wait(demo, member, "600").returncode == ExitCode.OK
+
+
+def test_a_partner_that_was_joined_once_may_be_down(tmp_path: Path) -> None:
+    with Demo(tmp_path / "demo", aging=0.3) as demo:
+        (demo.members["a"].root / "file").write_bytes(b"of a")
+        demo.wait_converged()
+        demo.kill9("b")
+
+        def alone() -> bool:
+            (entry,) = demo.status("a")["sets"]
+            return all(one["state"] not in ("joined", "vvjoin") for one in entry["connections"])
+
+        demo.until("a knows that b is down", alone)
+        assert wait(demo, "a", "0").stdout == ""
+        demo.kill9("a")
+        demo.restart("a")
+        done = wait(demo, "a", "600")
+        assert (done.returncode, done.stdout) == (ExitCode.OK, "")
+        assert alone()

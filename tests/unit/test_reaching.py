@@ -1,0 +1,78 @@
+"""What is logged of a partner that cannot be reached."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from agent.reaching import Reaching
+
+DOWN = "cannot be reached"
+REFUSED = "the server refused the authentication"
+
+
+@pytest.fixture
+def counted() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def reaching(counted: list[str], caplog: pytest.LogCaptureFixture) -> Reaching:
+    caplog.set_level(logging.INFO)
+    return Reaching("b", Path("/etc/frs/secret.toml"), logging.getLogger("frs"), counted.append)
+
+
+def refuse(reaching: Reaching) -> str:
+    reaching.bound(True)
+    reaching.authenticated(False)
+    return reaching.failed(REFUSED, joined=False)
+
+
+def down(reaching: Reaching, *, joined: bool = False) -> str:
+    reaching.bound(False)
+    return reaching.failed(DOWN, joined=joined)
+
+
+def levels(caplog: pytest.LogCaptureFixture) -> list[str]:
+    found = [record.levelname for record in caplog.records]
+    caplog.clear()
+    return found
+
+
+def test_a_refused_secret_is_warned_of_once(reaching: Reaching, caplog: pytest.LogCaptureFixture) -> None:
+    said = refuse(reaching)
+    assert said.startswith(REFUSED)
+    assert "compare /etc/frs/secret.toml with the secret file of b" in said
+    assert f"b: {said}" in caplog.text
+    assert [refuse(reaching), refuse(reaching)] == [said, said]
+    assert levels(caplog) == ["WARNING", "INFO", "INFO"]
+
+    reaching.bound(True)
+    reaching.authenticated(True)
+    assert reaching.failed("closed the connection", joined=True) == "closed the connection"
+    refuse(reaching)
+    assert levels(caplog) == ["WARNING", "WARNING"]
+
+
+def test_a_partner_that_is_down_is_no_news(reaching: Reaching, caplog: pytest.LogCaptureFixture) -> None:
+    assert down(reaching) == DOWN
+    assert levels(caplog) == ["INFO"]
+    down(reaching, joined=True)
+    assert levels(caplog) == ["WARNING"]
+    refuse(reaching)
+    assert down(reaching) == DOWN
+    assert levels(caplog) == ["WARNING", "INFO"]
+
+
+def test_binds_and_authentications_are_counted(reaching: Reaching, counted: list[str]) -> None:
+    refuse(reaching)
+    down(reaching)
+    reaching.bound(True)
+    reaching.authenticated(True)
+    assert counted == [
+        *("Bindings", "Authentications in Error"),
+        *("Bindings in Error",),
+        *("Bindings", "Authentications"),
+    ]
