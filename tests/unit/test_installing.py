@@ -1,0 +1,73 @@
+"""Installs that are carried out twice, because a crash cost the record of the first time."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from agent.engine import events as ev
+from agent.facts import facts_of
+from agent.fileops import FileOps
+from agent.installing import ResolvedInstall, ResolvedStep
+from agent.kept import KeptStore
+from staging import fsops
+from staging.area import StagingArea
+
+GUID, CO = b"g" * 16, b"c" * 16
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name in ("root", "elsewhere", "staging"):
+        (tmp_path / name).mkdir()
+    return tmp_path / "root"
+
+
+def renamed_and_replaced(root: Path) -> tuple[FileOps, ResolvedInstall]:
+    """`old` is to be called `new`, and to have another content."""
+    area = StagingArea(str(root.parent / "staging"), 1 << 30)
+    files = FileOps(
+        str(root), str(root.parent), area, KeptStore(str(root.parent / "kept"), 1 << 20), durable=False, compressions=()
+    )
+    (root / "old").write_bytes(b"before")
+    if not fsops.object_id_set(str(root / "old"), GUID):
+        pytest.skip("the file system of the temporary folder has no user attributes")
+    (root.parent / "elsewhere" / "new").write_bytes(b"after")
+    staged = area.stage(CO, str(root.parent / "elsewhere" / "new"), object_id=GUID)
+    facts = facts_of(fsops.fingerprint(str(root / "old")))
+    steps = (
+        ev.Step(ev.InstallStep.RENAME, bytes(16), "new", facts, bytes(16), "old", file_guid=GUID),
+        ev.Step(ev.InstallStep.CONTENT, bytes(16), "new", facts, file_guid=GUID),
+    )
+    action = ev.Install(CO, GUID, False, steps, staged.md5)
+    resolved = (
+        ResolvedStep(steps[0], "new", None, "old", None),
+        ResolvedStep(steps[1], "new", None, "", None),
+    )
+    return files, ResolvedInstall(action, resolved)
+
+
+def only(files: FileOps, item: ResolvedInstall) -> ev.Installed:
+    (end,) = files.install_all([item])
+    assert isinstance(end, ev.Installed)
+    return end
+
+
+def test_a_file_renamed_and_replaced_is_recognised(root: Path) -> None:
+    files, item = renamed_and_replaced(root)
+    assert only(files, item).outcome is ev.Outcome.DONE
+    assert os.listdir(root) == ["new"]
+    assert only(files, item).outcome is ev.Outcome.ALREADY
+    assert (root / "new").read_bytes() == b"after"
+    files.close()
+
+
+def test_what_a_user_wrote_after_that_is_not_replaced(root: Path) -> None:
+    files, item = renamed_and_replaced(root)
+    assert only(files, item).outcome is ev.Outcome.DONE
+    (root / "new").write_bytes(b"a user's")
+    assert only(files, item).outcome is ev.Outcome.TARGET_CHANGED
+    assert (root / "new").read_bytes() == b"a user's"
+    files.close()
