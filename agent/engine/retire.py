@@ -160,6 +160,9 @@ class Retire:
             checksum = record.md5
         if not extra:
             self._remind(entry.co, checksum, forgot)
+        if entry.co.originator_guid == self.ctx.config.originator_guid:
+            # Own changes that a restored database has lost: what was made since may have gone to those who lack them.
+            extra |= c.CO_FLAG_OUT_OF_ORDER
         self.outbound.append(onward(entry.co, extra), checksum, members, staged=entry.staged)
 
     def _remind(self, co: ChangeOrder, checksum: bytes, forgot: list[bytes]) -> None:
