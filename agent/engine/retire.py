@@ -161,8 +161,9 @@ class Retire:
         if not extra:
             self._remind(entry.co, checksum, forgot)
         if entry.co.originator_guid == self.ctx.config.originator_guid:
-            # Own changes that a restored database has lost: what was made since may have gone to those who lack them.
-            extra |= c.CO_FLAG_OUT_OF_ORDER
+            # Own changes that a restored database has lost: what was made since may have gone to those who lack them,
+            # so they go out of order; and in their order, so that the version vectors of the others may follow.
+            self.outbound.append(onward(entry.co, c.CO_FLAG_OUT_OF_ORDER), checksum, members, staged=False)
         self.outbound.append(onward(entry.co, extra), checksum, members, staged=entry.staged)
 
     def _remind(self, co: ChangeOrder, checksum: bytes, forgot: list[bytes]) -> None:

@@ -209,7 +209,8 @@ class Disk:
         """What is in the way of the initial sync: a folder is taken over by a folder, and what is the same stays;
         all else is kept."""
         here, expected = self.look(place.path), place.step.expected
-        if here is None or here.oid == action.file_guid or (expected and self._same(here, expected)):
+        ours = here is not None and here.oid == action.file_guid and (here.is_dir or expected is not None)
+        if here is None or ours or (expected and self._same(here, expected)):
             return
         if here.is_dir and action.is_dir and place.step.step is ev.InstallStep.CONTENT:
             here.oid = action.file_guid
