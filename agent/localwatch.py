@@ -24,7 +24,7 @@ from agent.localstage import LocalStage, Unsure, Work
 from agent.wire import constants as c
 from idtable.records import IDRecord
 from idtable.store import Store
-from journal.changes import Aged, Change, Kind, RootGone
+from journal.changes import PATH_MAX, Aged, Change, Kind, RootGone, too_deep
 from journal.examine import Examiner
 from journal.journal import Journal
 from journal.reasons import CONTENT, METADATA
@@ -118,6 +118,7 @@ class LocalWatch:
         self.scanned = asyncio.Event()  # the whole tree was compared once
         self._first = False
         self._started = 0
+        self._too_deep = False  # and the log says so
         self._stager = LocalStage(host.files, lambda: self._first, host.local_error)
 
     async def start(self, *, first: bool) -> None:
@@ -211,8 +212,7 @@ class LocalWatch:
             changes, moved_away = await loop.run_in_executor(self._thread, self._examine, batch)
             if moved_away:
                 self._rescan_later("a folder was renamed before what happened in it was looked at")
-            for path in self._examiner.retry:
-                self.touch(path, after=RETRY_S)
+            self._again_later()
             told = {a.path: a for a in batch}
             await self._deal_with(changes, told)
             await self._host.settled()
@@ -225,8 +225,17 @@ class LocalWatch:
         above it has another name since the path was told, so what is in there has not been looked at."""
         changes = self._examiner.examine(batch)
         gone = c.REASON_FILE_DELETE | c.REASON_RENAME_OLD_NAME
-        seen = (aged.path for aged in batch if not aged.reason & gone)
+        seen = (aged.path for aged in batch if not aged.reason & gone and not too_deep(self._root, aged.path))
         return changes, any(not os.path.lexists(os.path.join(self._root, path)) for path in seen)
+
+    def _again_later(self) -> None:
+        """What could not be looked at is looked at again, but for what is too deep in the tree to be looked at ever."""
+        for path in self._examiner.retry:
+            if not too_deep(self._root, path):
+                self.touch(path, after=RETRY_S)
+            elif not self._too_deep:
+                self._too_deep = True
+                log.warning("not replicated, like all whose path is longer than %d bytes: %r", PATH_MAX - 1, path)
 
     def _rescan_later(self, reason: str) -> None:
         loop = asyncio.get_running_loop()
@@ -245,8 +254,7 @@ class LocalWatch:
             for start in range(0, len(batch), BATCH):
                 await self._deal_with(batch[start : start + BATCH], {})
             await self._host.settled()
-        for path in self._examiner.retry:
-            self.touch(path, after=RETRY_S)
+        self._again_later()
 
     # -- changes --
 

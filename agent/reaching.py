@@ -21,6 +21,7 @@ class Reaching:
         self._count = count
         self._refused = False
         self._warned: str | None = None
+        self.refusal: str | None = None  # why nothing passes, while the partner refuses our secret
 
     def bound(self, ok: bool) -> None:
         """A bind was answered, or could not be; an authentication may follow."""
@@ -33,7 +34,7 @@ class Reaching:
         self._count("Authentications" if ok else "Authentications in Error")
         self._refused = not ok
         if ok:
-            self._warned = None
+            self._warned = self.refusal = None
 
     def failed(self, why: str, *, joined: bool) -> str:
         """Logs a failure; returns what `frs status` is to show of it. `joined`: a session was lost with it."""
@@ -44,7 +45,7 @@ class Reaching:
             )
         news = joined or (self._refused and why != self._warned)
         if self._refused:
-            self._warned = why
+            self._warned = self.refusal = why
         if news:
             self._log.warning("%s: %s", self._name, why)
         else:

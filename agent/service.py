@@ -76,6 +76,7 @@ class Service:
         self.waiting: dict[bytes, WaitingSet] = {}  # likewise: those whose disk is full
         self.kept: dict[bytes, KeptStore] = {}  # by our member GUID in the set
         self._links: dict[bytes, PartnerLink] = {}  # by the partner's member GUID
+        self._reaching: list[tuple[str, Reaching]] = []  # with the set's name
         self._workers = ThreadPoolExecutor(config.workers, "frs-worker")
         self._closers: list[Callable[[], Awaitable[None]]] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -223,6 +224,7 @@ class Service:
                 counters.inc_both(set_name, cxtion, "Packets Sent in Error")
 
         reaching = Reaching(name, self.config.secret_path, replica.log, each)
+        self._reaching.append((set_name, reaching))
 
         def unreachable(why: str) -> None:
             why = reaching.failed(why, joined=guid in replica.joined_partners())
@@ -369,7 +371,8 @@ class Service:
             with contextlib.suppress(RuntimeError):  # the journal is not running: pending() says why
                 await replica.barrier()
             found += replica.pending() + never_joined(replica)
-        return found
+        refusals = [(name, reaching.refusal) for name, reaching in self._reaching if reaching.refusal is not None]
+        return found + [f"{name}: {why}" for name, why in refusals if not any(why in line for line in found)]
 
 
 class _Shown:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import os
 import re
 import stat as st
 from dataclasses import dataclass, field
@@ -100,6 +101,10 @@ class RootEmptied(RootGone):
     """The root is empty although the IDTable knows more than a few files: an unmounted disk, most likely."""
 
 
+#: The longest path of Linux, with the NUL at its end, in bytes.
+PATH_MAX = 4096
+
+
 @dataclass
 class Skips:
     """What the examiner left out since it was made: counts by cause, and the last few paths of each."""
@@ -117,7 +122,7 @@ class Skips:
 
 
 def kind_of(mode: int) -> str | None:
-    """"file", "folder" or "symlink" for an st_mode; None for what is not replicated."""
+    """ "file", "folder" or "symlink" for an st_mode; None for what is not replicated."""
     if st.S_ISREG(mode):
         return "file"
     if st.S_ISDIR(mode):
@@ -187,7 +192,11 @@ def mounts_below(root: str) -> frozenset[str]:
     return frozenset(found)
 
 
+def too_deep(root: str, path: str) -> bool:
+    """Whether the path is too long to be handed to the system (PATH_MAX, with its end): it cannot be looked at."""
+    return len(os.fsencode(absolute(root, path))) >= PATH_MAX
+
+
 def absolute(root: str, path: str) -> str:
     """The path to hand to the system; `root` without a slash at its end."""
     return f"{root}/{path}" if path else root
-

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from staging.fsops import Fingerprint, fingerprint, object_id_get
 
-from .changes import PREINSTALL, Skips, absolute, kind_of, mounts_below, sendable, split
+from .changes import PREINSTALL, Skips, absolute, kind_of, mounts_below, sendable, split, too_deep
 
 Key = tuple[int, int, int]
 """The local key of an object: device, inode, birth time."""
@@ -52,7 +52,8 @@ class Disk:
         try:
             fp = fingerprint(absolute(self.root, path))
         except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
+            missing = error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
+            if missing and not too_deep(self.root, path):
                 return None
             raise Blind(path, error.strerror or str(error)) from error
         return self.judge(path, fp)

@@ -393,6 +393,7 @@ class Engine:
             elif entry.staged:
                 entry.stage = Stage.FETCHED
         ctx.restore_forgetful(min((e.arrival for e in self.inbound.entries.values()), default=1 << 62))
+        self.outbound.take_over(event.stages - self.inbound.by_co.keys())
         self._take_over_abandoned()
         for entry in sorted(self.inbound.entries.values(), key=lambda e: e.arrival):
             self.installs.advance(entry)

@@ -7,7 +7,7 @@ every Join.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from agent.engine import flags as fl
@@ -54,6 +54,18 @@ class Outbound:
         row = self.ctx.store.cxtion_get(session.cxtion.guid)
         trailing = row.trailing_seq if row else 0
         self.flows[session.cxtion.guid] = Flow(session, trailing, trailing, trailing)
+
+    def take_over(self, stages: Iterable[bytes]) -> None:
+        """At start: of these staging files, which no entry of the inbound log needs, drop what nobody will ask for."""
+        acknowledged = min((flow.trailing for flow in self.flows.values()), default=self.head)
+        needed = {}
+        for guid in stages:
+            row = self.ctx.store.outlog_by_co(guid)
+            if row is not None and row.seq > acknowledged:
+                needed[row.seq] = guid
+            else:
+                self.ctx.out.append(DropStage(guid))
+        self.staged = dict(sorted(needed.items()))
 
     # -- the log --
 

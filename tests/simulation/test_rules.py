@@ -377,6 +377,26 @@ def test_partners_of_every_minor_version(minor: int) -> None:
     assert names(all_agree(world)) == ["d", "n"]
 
 
+def test_a_start_drops_the_staging_files_that_nobody_needs() -> None:
+    """Those that were acknowledged but not dropped yet, or staged and not recorded, when the member was killed."""
+    world = started("ab")
+    a = world.members["a"]
+    world.step(("cut", 0, 1))
+    make(a, "n", b"waits for b")
+    world.run(30)
+    (needed,) = a.disk.stages
+    a.disk.stages[b"nobody needs it."] = b"left"
+    content = a.disk.stages[needed]
+    a.crash()
+    a.disk.stages[needed] = content  # a crash may cost it
+    a.start()
+    world.run(30)
+    assert list(a.disk.stages) == [needed]
+    world.cut.clear()
+    assert names(all_agree(world)) == ["n"]
+    assert not a.disk.stages
+
+
 def test_an_incomplete_install_stays_in_the_outbound_log() -> None:
     world = started("ab")
     a = world.members["a"]

@@ -91,3 +91,20 @@ def test_a_partner_that_was_joined_once_may_be_down(tmp_path: Path) -> None:
         done = wait(demo, "a", "600")
         assert (done.returncode, done.stdout) == (ExitCode.OK, "")
         assert alone()
+
+
+def test_a_secret_that_is_wrong_since_the_last_start_is_pending(tmp_path: Path) -> None:
+    """The connections were joined once; but a partner that refuses is not one that is down for a while."""
+    demo = refused_demo(tmp_path)
+    name_secret(demo.directory, "secret.toml", "../secret.toml")
+    with demo:
+        demo.until("the demo is ready", demo.is_ready)
+        demo.wait_converged()
+        name_secret(demo.directory, "../secret.toml", "secret.toml")
+        demo.kill9("b")
+        demo.restart("b")
+        for member in "ab":
+            demo.until(f"{member} was refused", lambda member=member: refused(demo, member) >= 1)
+            done = wait(demo, member, "0")
+            assert done.returncode == ExitCode.NEGATIVE
+            assert "compare" in done.stdout

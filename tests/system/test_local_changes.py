@@ -59,3 +59,27 @@ def test_a_plain_rename_fetches_nothing(tmp_path: Path) -> None:
         assert compare_trees(a, b) == []
         assert (b / "elsewhere" / "other").read_bytes() == b"content"
         assert demo.counters("b")["FileReplicaSet"]["demo"]["Staging Files Fetched"] == before
+
+
+def test_what_is_too_deep_in_the_tree_is_left_alone_and_does_not_keep_the_rest_waiting(tmp_path: Path) -> None:
+    """Folders below the longest path that the system takes can be made, one in the other, and not be looked at."""
+    with Demo(tmp_path / "demo", members=2, aging=0.3) as demo:
+        a, b = demo.members["a"].root, demo.members["b"].root
+        name = "q" * 120
+        folders = [os.open(a, os.O_RDONLY)]
+        try:
+            for _ in range(40):
+                os.mkdir(name, dir_fd=folders[-1])
+                folders.append(os.open(name, os.O_RDONLY, dir_fd=folders[-1]))
+            (a / "beside").write_bytes(b"content")
+            demo.wait_converged()
+            assert (b / "beside").read_bytes() == b"content"
+            assert (b / name / name / name).is_dir()
+            for folder in reversed(folders[:-1]):
+                os.rmdir(name, dir_fd=folder)
+        finally:
+            for folder in folders:
+                os.close(folder)
+        demo.wait_converged()
+        assert compare_trees(a, b) == []
+        assert [path.name for path in b.iterdir()] == ["beside"]
