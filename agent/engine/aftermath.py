@@ -65,6 +65,17 @@ class Aftermath:
             if other is not None and not other.deleted:
                 self.local.issue_removal(other)
 
+    def moved(self, verdict: Verdict, entry: Entry) -> None:
+        """The file was renamed for a change order that is not at its end yet, and that may come to nothing."""
+        record = self.ctx.store.get(entry.co.file_guid)
+        for step in verdict.steps:
+            if step.step is not InstallStep.RENAME or record is None or record.deleted:
+                continue
+            if (record.parent_guid, record.name) == (step.old_parent_guid, step.old_name):
+                record.parent_guid, record.name = step.parent_guid, step.name
+                record.flags |= ASIDE
+                self.ctx.store.put(record)
+
     def so_far(self, entry: Entry, event: Installed, running: Running) -> None:
         """Steps were carried out before the one that failed: the IDTable follows the tree."""
         verdict = running.verdict

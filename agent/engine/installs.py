@@ -337,6 +337,7 @@ class Installs:
             if self._overtaken(entry, record):
                 return
             # It wins over a local change that came meanwhile, yet was carried out over what was there before.
+            self.aftermath.moved(verdict, entry)
             entry.stage = Stage.FETCHED if entry.staged else Stage.QUEUED
             self.advance(entry)
             return
