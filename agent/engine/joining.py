@@ -308,7 +308,10 @@ class OutboundSessions:
             session.deadline = session.next_opening(ctx.now)
             return
         session.state = JoinState.START_JOIN
-        session.deadline = 0
+        # Again if no CMD_JOINING comes: a late CMD_JOINED may have the partner believe in a session that is over here.
+        session.deadline = ctx.now + session.interval
+        if not asked:
+            session.interval = min(session.interval * 2, ctx.limits.max_join_interval)
         ctx.count_both(session.cxtion, "Join Notifications Sent")
         ctx.send(session.cxtion, ctx.packet(session.cxtion, c.CMD_START_JOIN, ZERO_GUID, NEVER))
 

@@ -331,15 +331,20 @@ class World:
                 self.slow[pair] = int(rest[2]) * SECOND // 10  # type: ignore[call-overload]
 
     def connected_without(self, member: Member) -> bool:
+        """Everybody's changes would still reach everybody."""
         names = [m.name for m in self.here() if m is not member]
+        return all(self.reached(names, edges) == set(names) for edges in (self.edges, [e[::-1] for e in self.edges]))
+
+    @staticmethod
+    def reached(names: Sequence[str], edges: Sequence[tuple[str, ...]]) -> set[str]:
         seen, stack = {names[0]}, [names[0]]
         while stack:
             at = stack.pop()
-            for up, down in self.edges:
+            for up, down in edges:
                 if up == at and down in names and down not in seen:
                     seen.add(down)
                     stack.append(down)
-        return len(seen) == len(names)
+        return seen
 
     def leave(self, member: Member) -> None:
         """The member leaves the replica set; the others take note of it with their next start."""

@@ -9,6 +9,8 @@ from agent.engine.context import DAY, HOUR, MINUTE, SECOND, Limits
 from agent.engine.joining import NEVER
 from agent.engine.schedule import QUARTER, is_open, quarter_of
 from agent.wire.change_order import ChangeOrder
+from agent.wire.constants import CMD_NEED_JOIN, CMD_START_JOIN
+from agent.wire.packet import Packet
 from tests.simulation.schedule import mesh, ring
 from tests.simulation.simmember import Member
 from tests.simulation.simworld import START, World
@@ -354,6 +356,27 @@ def test_what_is_in_the_way_of_the_initial_sync_is_kept_or_used() -> None:
     b.start()
     assert names(all_agree(world)) == ["d", "d/same", "n"]
     assert kept(world) == [("IN_THE_WAY", b"ours")]
+
+
+def test_a_join_is_offered_until_it_is_taken_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """a starts anew, and the first CMD_START_JOIN is lost without a word: b still believes in the session it had."""
+    world = started("ab")
+    a, b = world.members["a"], world.members["b"]
+    send, lost = world.send, []
+
+    def lossy(source: Member, partner: bytes, packet: Packet) -> None:
+        if source is a and packet.command == CMD_START_JOIN and not lost:
+            lost.append(packet)
+        elif not (source is b and packet.command == CMD_NEED_JOIN):
+            send(source, partner, packet)
+
+    monkeypatch.setattr(world, "send", lossy)
+    a.crash()
+    a.start()
+    make(a, "n", b"1")
+    world.run(60)
+    assert len(lost) == 1
+    assert names(b) == ["n"]
 
 
 def test_a_clock_too_far_off_is_told_and_refused() -> None:
