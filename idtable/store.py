@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from array import array
 from collections.abc import Iterator, Mapping
 from operator import attrgetter, itemgetter
 from typing import Any, Final
@@ -152,16 +153,17 @@ class Store(Logs, Sessions):
 
     # -- many records
 
-    def iter_vvjoin(self, vv: Mapping[bytes, int]) -> Iterator[bytes]:
-        """The GUIDs of the records (tombstones too) a member with the version vector `vv` has not seen.
+    def iter_vvjoin(self, vv: Mapping[bytes, int]) -> Iterator[tuple[bytes, bytes, int]]:
+        """The records (tombstones too) a member with the version vector `vv` has not seen: file GUID, originator
+        GUID and VSN.
 
         Those are the ones whose originator_vsn is above `vv`'s entry for their originator, or above 0 where
         it has none; they come in order of (originator_guid, originator_vsn), each once, as of the call: what
-        changes meanwhile does not disturb the iteration (get() then tells the present state). Costs 16
+        changes meanwhile does not disturb the iteration (get() then tells the present state). Costs 24
         bytes a record. Raises ValueError when `vv` holds what is no unsigned 64-bit number.
         """
         wanted = {guid: pack_u64(vsn) for guid, vsn in vv.items()}
-        found: list[bytes] = []
+        found: list[tuple[bytes, bytes, array[int]]] = []
         originator: bytes = b""
         while True:
             (next_one,) = self._row("SELECT min(originator_guid) FROM idtable WHERE originator_guid > ?", (originator,))
@@ -169,13 +171,16 @@ class Store(Logs, Sessions):
                 break
             originator = next_one
             rows = self._rows(
-                "SELECT file_guid FROM idtable WHERE originator_guid = ? AND originator_vsn > ? "
+                "SELECT file_guid, originator_vsn FROM idtable WHERE originator_guid = ? AND originator_vsn > ? "
                 "ORDER BY originator_vsn, file_guid",
                 (originator, wanted.get(originator, 0)),
             )
-            found.append(b"".join([row[0] for row in rows]))
-        snapshot = b"".join(found)
-        return (snapshot[i : i + 16] for i in range(0, len(snapshot), 16))
+            found.append((originator, b"".join([row[0] for row in rows]), array("Q", [unpack_int(r[1]) for r in rows])))
+        return (
+            (guids[16 * number : 16 * number + 16], originator, vsn)
+            for originator, guids, vsns in found
+            for number, vsn in enumerate(vsns)
+        )
 
     def all_live(self) -> Iterator[IDRecord]:
         """All live records by GUID. Records put meanwhile are seen or not; the others exactly once."""

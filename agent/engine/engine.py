@@ -314,7 +314,7 @@ class Engine:
                 self.in_sessions.need_join(session)
         if 0 < first <= known:
             others = dict.fromkeys(ctx.vv, (1 << 64) - 1) | {me: start}
-            for guid in list(ctx.store.iter_vvjoin(others)):
+            for guid, _, _ in list(ctx.store.iter_vvjoin(others)):
                 record = ctx.store.get(guid)
                 if record is not None and record.originator_guid == me:
                     self.local.reannounce(record, above=record.version)

@@ -136,6 +136,9 @@ class Fetching:
         if entry is None or entry.stage is not Stage.FETCHING:
             return
         entry.retry_fetch = True
+        if any(self.inbound.sessions[guid].joined for guid, _ in entry.alternates):
+            entry.alternates.append((entry.cxtion, entry.co))  # somebody else may have it at hand
+            self.inbound.switch(entry)
         entry.stage = Stage.QUEUED
         entry.retry_at = self.ctx.now + self.ctx.limits.retry_fetch_delay
         self.inbound.waiting.add(entry.key)

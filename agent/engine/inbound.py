@@ -85,7 +85,7 @@ class Inbound:
         record = ctx.store.get(co.file_guid)
         if record is not None and (record.originator_guid, record.originator_vsn) == key[1:]:
             self.answers.dampen(session, co)
-            if ordered and not own and not covered:
+            if ordered and ctx.vv.get(co.originator_guid, 0) < co.frs_vsn:
                 self.order.arrive(session.cxtion.guid, key)
                 self.on_known(key, co, session)
             return None

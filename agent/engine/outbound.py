@@ -143,7 +143,7 @@ class Outbound:
         if all(partner.get(originator, 0) >= vsn for originator, vsn in ctx.vv.items()):
             return False
         logged = {row.file_guid for row in ctx.store.outlog_iter(flow.trailing, 10_000)}
-        for number, guid in enumerate(ctx.store.iter_vvjoin(partner)):
+        for number, (guid, _, _) in enumerate(ctx.store.iter_vvjoin(partner)):
             if number >= 10_000:
                 return True
             record = ctx.store.get(guid)

@@ -98,21 +98,29 @@ class Serving:
         if not session.joined or session.join_guid != request.packet.join_guid:
             return
         co = request.change_order
-        packet = session.packet(ctx, c.CMD_RETRY_FETCH if event.retry else c.CMD_ABORT_FETCH)
+        retry = event.retry or self._unknown(co)
+        packet = session.packet(ctx, c.CMD_RETRY_FETCH if retry else c.CMD_ABORT_FETCH)
         packet.block_size = 0
-        if not event.retry:
+        if not retry:
             packet.file_size = 0
         packet.file_offset = request.offset
         packet.co_guid = co.change_order_guid
         packet.co_sequence_number = co.partner_ack_seq_number
         ctx.send(session.cxtion, packet)
         record = ctx.store.get(co.file_guid)
-        if event.retry and record is not None and not record.deleted:
+        if retry and record is not None and not record.deleted:
             ctx.out.append(Examine(record.parent_guid, record.name))
-        if not event.retry:
+        if not retry:
             if record is not None and (record.originator_guid, record.originator_vsn) != (
                 co.originator_guid,
                 co.frs_vsn,
             ):
                 self.outbound.send_present(flow, record)
             self.outbound.acknowledge(flow, 0, co.change_order_guid)  # however often it was sent
+
+    def _unknown(self, co: ChangeOrder) -> bool:
+        """This member's database was restored from a backup since it offered the change: nothing newer is here that
+        could follow, so the partner must not discard it."""
+        ctx = self.ctx
+        covered = ctx.vv.get(co.originator_guid, 0) >= co.frs_vsn
+        return not covered and ctx.store.outlog_by_co(co.change_order_guid) is None

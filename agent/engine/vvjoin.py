@@ -17,33 +17,41 @@ from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder
 from idtable.records import IDRecord
 
+SKIP = c.CO_FLAG_SKIP_VV_UPDATE
 Item = tuple[ChangeOrder, bytes]  # the change order and the checksum for its extension
 
 
 def vvjoin_change_orders(ctx: Context, partner_vv: Mapping[bytes, int], partner: bytes) -> Iterator[Item]:
-    """Yield each change order to send. Records are read when their turn comes, so later changes are included.
+    """Yield each change order to send. Records are read when their turn comes. One that was changed since the Join is
+    marked CO_FLAG_SKIP_VV_UPDATE: changes between may not have been sent yet, and its own change order follows in the
+    outbound log.
 
     `partner` is the partner's originator GUID, if its database seems to have been restored from a backup: then its
     version vector does not tell which of its own changes it lost. All of them are sent, marked CO_FLAG_OUT_OF_ORDER so
     that it looks at them whatever its version vector says.
     """
-    early: set[bytes] = set()
+    folders: set[bytes] = set()  # that were sent
     whole_vv = partner_vv
     partner_vv = {guid: vsn for guid, vsn in whole_vv.items() if guid != partner}
-    for guid in ctx.store.iter_vvjoin(partner_vv):
+    for guid, originator, vsn in ctx.store.iter_vvjoin(partner_vv):
         record = ctx.store.get(guid)
         if record is None or guid == ctx.config.root_guid or record.flags & (ASIDE | PASSING):
             continue  # it has a change order of its own on its way
         if not record.deleted:
-            for ancestor in _unknown_ancestors(ctx, record, partner_vv, early):
-                early.add(ancestor.file_guid)
-                yield _change_order(ctx, ancestor, c.CO_FLAG_SKIP_VV_UPDATE), ancestor.md5
-        lost = record.originator_vsn <= whole_vv.get(record.originator_guid, 0)
-        yield _change_order(ctx, record, c.CO_FLAG_OUT_OF_ORDER if lost else 0), record.md5
+            for ancestor in _unknown_ancestors(ctx, record, partner_vv, folders):
+                folders.add(ancestor.file_guid)
+                yield _change_order(ctx, ancestor, SKIP), ancestor.md5
+            if record.is_dir:
+                folders.add(guid)
+        if record.originator_vsn <= whole_vv.get(record.originator_guid, 0):
+            mark = c.CO_FLAG_OUT_OF_ORDER  # lost by the partner
+        else:
+            mark = 0 if (record.originator_guid, record.originator_vsn) == (originator, vsn) else SKIP
+        yield _change_order(ctx, record, mark), record.md5
 
 
 def _unknown_ancestors(
-    ctx: Context, record: IDRecord, partner_vv: Mapping[bytes, int], early: set[bytes]
+    ctx: Context, record: IDRecord, partner_vv: Mapping[bytes, int], sent: set[bytes]
 ) -> list[IDRecord]:
     """The folders above the record that the partner does not know and was not sent yet, topmost first."""
     found: list[IDRecord] = []
@@ -55,11 +63,7 @@ def _unknown_ancestors(
         if parent is None:
             break
         unknown = parent.originator_vsn > partner_vv.get(parent.originator_guid, 0)
-        earlier = (parent.originator_guid, parent.originator_vsn) < (
-            record.originator_guid,
-            record.originator_vsn,
-        )
-        if unknown and not earlier and guid not in early:
+        if unknown and guid not in sent:
             found.append(parent)
         guid = parent.parent_guid
     return found[::-1]
@@ -74,7 +78,7 @@ def vvjoin_guid(record: IDRecord) -> bytes:
 
 def present(ctx: Context, record: IDRecord) -> Item:
     """A change order for a record's present version, out of order."""
-    return _change_order(ctx, record, c.CO_FLAG_SKIP_VV_UPDATE), record.md5
+    return _change_order(ctx, record, SKIP), record.md5
 
 
 def caught_up(ctx: Context) -> Iterator[Item]:
@@ -98,7 +102,7 @@ def _change_order(ctx: Context, record: IDRecord, extra: int) -> ChangeOrder:
     if record.originator_vsn > ctx.vv.get(record.originator_guid, 0):
         # Carried out here while an earlier change of that originator is not: the partner must not believe
         # that it has everything up to this one either (3.1.1.10.5).
-        extra = c.CO_FLAG_SKIP_VV_UPDATE
+        extra = SKIP
         ctx.behind.setdefault(record.originator_guid, []).append((record.originator_vsn, record.file_guid))
     flags = fl.VVJOIN | extra
     if record.deleted:

@@ -8,8 +8,9 @@ import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
-from agent.engine.context import Limits
+from agent.engine.context import SECOND, Limits
 from tests.simulation.simworld import Step, World
 
 OPERATIONS = (
@@ -47,7 +48,7 @@ def oneway(names: str) -> list[tuple[str, str]]:
     return [(names[i], names[(i + 1) % len(names)]) for i in range(len(names))]
 
 
-#: Seeds below are the schedules they were before topologies were drawn, so that a found one stays what it is.
+#: Seeds below are the schedules they were before this was drawn, so that a found one stays what it is.
 DRAWN_FROM = 10_000_000
 #: Graphs that a schedule draws for itself: at random, and always so that everybody's changes reach everybody.
 DRAWN = ("digraph", "graph", "oneway")
@@ -66,21 +67,47 @@ def drawn(rng: random.Random, kind: str, names: str) -> list[tuple[str, str]]:
     return list(dict.fromkeys(pair for a, b in tree + more for pair in ((a, b), (b, a))))
 
 
+def priorities(rng: random.Random, names: str, edges: list[tuple[str, str]]) -> dict[tuple[str, str], int]:
+    """Priority classes. Those that must be waited for (1 to 4) only lead away from the primary member: two that must
+    wait for each other's initial sync would do so for ever, by 3.1.5.1."""
+    distance = {names[0]: 0}
+    for _ in names:
+        for up, down in edges:
+            if up in distance:
+                distance[down] = min(distance.get(down, len(names)), distance[up] + 1)
+    return {
+        (up, down): rng.randrange(8) if distance[up] < distance[down] else rng.choice((5, 6, 7, 0))
+        for up, down in edges
+    }
+
+
 @dataclass(frozen=True)
 class Schedule:
     seed: int
     names: str
     topology: str
     steps: tuple[Step, ...]
+    minor: int = 9
+    history: int = 0  # seconds the outbound log is kept for; 0: the default
+    window: int = 0  # change orders in flight; 0: the default
+    priorities: bool = False  # of 3.1.5.1, drawn for every connection
 
     def world(self) -> World:
         """The world in which the steps are taken."""
-        limits = Limits(max_join_interval=600_000_000)
+        limits = Limits(max_join_interval=60 * SECOND)
+        if self.history:
+            limits = replace(limits, outlog_history=self.history * SECOND)
+        if self.window:
+            limits = replace(limits, window=self.window, fetch_window=1)
+        rng = random.Random(self.seed)
         if self.topology in DRAWN:
-            edges = drawn(random.Random(self.seed), self.topology, self.names)
+            edges = drawn(rng, self.topology, self.names)
         else:
             edges = TOPOLOGIES[self.topology](self.names)
-        return World(self.names, edges, self.seed, limits=limits)
+        world = World(self.names, edges, self.seed, limits=limits, minor=self.minor)
+        if self.priorities:
+            world.priorities = priorities(rng, self.names, edges)
+        return world
 
     def run(self) -> list[str]:
         """The violations found."""
@@ -101,8 +128,17 @@ def generate(seed: int) -> Schedule:
     rng = random.Random(seed * 7919 + 1)
     names = "abcdefgh"[: rng.choice((2, 2, 2, 3, 3, 3, 3, 4, 4, 5) if rng.random() < 0.97 else (6, 7, 8))]
     topology = rng.choice(sorted(TOPOLOGIES)) if len(names) > 2 else "mesh"
-    if seed >= DRAWN_FROM and len(names) > 2 and rng.random() < 0.4:
-        topology = rng.choice(DRAWN)
+    more: dict[str, Any] = {}
+    if seed >= DRAWN_FROM:
+        if len(names) > 2 and rng.random() < 0.4:
+            topology = rng.choice(DRAWN)
+        if rng.random() < 0.2:
+            more["minor"] = rng.randrange(3, 9)
+        if rng.random() < 0.2:
+            more["history"] = rng.choice((1, 60, 600))
+        if rng.random() < 0.2:
+            more["window"] = rng.choice((1, 2, 5))
+        more["priorities"] = rng.random() < 0.2
     late = [i for i in range(1, len(names)) if rng.random() < 0.2]
     steps: list[Step] = [("start", i) for i in range(len(names)) if i not in late]
     steps.append(("run", rng.choice((5, 60, 120))))
@@ -116,7 +152,7 @@ def generate(seed: int) -> Schedule:
         if rng.random() < 0.5:
             longest = rng.choice((1, 1, 4, 4, 20, 20, 100, 2500))
             steps.append(("run", round(rng.random() * longest, 2)))
-    return Schedule(seed, names, topology, tuple(steps))
+    return Schedule(seed, names, topology, tuple(steps), **more)
 
 
 def fault(rng: random.Random, count: int) -> list[Step]:
@@ -165,6 +201,8 @@ def shrink(schedule: Schedule, tries: int = 400) -> Schedule:
 
 
 def text_of(schedule: Schedule, violations: list[str]) -> str:
-    lines = [f"seed {schedule.seed}: members {schedule.names}, {schedule.topology}"]
+    more = f"minor version {schedule.minor}, history {schedule.history}, window {schedule.window}"
+    more += ", priorities" * schedule.priorities
+    lines = [f"seed {schedule.seed}: members {schedule.names}, {schedule.topology}, {more}"]
     lines += [f"    {step!r}," for step in schedule.steps]
     return "\n".join(lines + [f"  {v}" for v in violations])

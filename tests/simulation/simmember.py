@@ -94,6 +94,7 @@ class Member:
                         f"{up}->{down}",
                         NamedGuid(world.guid_of("member", other), other),
                         inbound=self.name == down,
+                        priority=world.priorities.get((up, down), 7),
                         **world.cxtion_options,
                     )
                 )

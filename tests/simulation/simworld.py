@@ -41,6 +41,7 @@ class World:
         self.limits = limits or Limits()
         self.minor = minor
         self.cxtion_options: dict[str, Any] = {}
+        self.priorities: dict[tuple[str, str], int] = {}
         self.now = START
         self.aging = 3 * SECOND
         self.heap: list[tuple[int, int, Callable[[], None]]] = []
@@ -438,4 +439,4 @@ class World:
 
     @staticmethod
     def guids(member: Member) -> list[bytes]:
-        return [g for g in member.store.iter_vvjoin({}) if g != member.root]
+        return [guid for guid, _, _ in member.store.iter_vvjoin({}) if guid != member.root]

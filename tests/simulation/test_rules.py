@@ -358,6 +358,33 @@ def test_what_is_in_the_way_of_the_initial_sync_is_kept_or_used() -> None:
     assert kept(world) == [("IN_THE_WAY", b"ours")]
 
 
+@pytest.mark.parametrize("count", [3, 300])
+def test_changes_during_a_vvjoin(count: int) -> None:
+    """The last file of a VVJoin is changed before its turn comes, after another was made: both arrive."""
+    world = World("ab", mesh("ab"), 1, limits=None if count > 256 else Limits(window=1))
+    a, b = world.members["a"], world.members["b"]
+    a.start()
+    world.run(10)
+    for number in range(count):
+        make(a, f"f{number}", b"%d" % number)
+    world.run(60)
+    b.start()
+    session = a.engine.out_sessions.sessions[world.guid_of("cxtion", "a", "b")]
+    while not session.joined:
+        world.run(0.001)
+    assert len(names(b)) < count - 1
+    world.slow[frozenset("ab")] = 10 * SECOND
+    make(a, "new", b"new")
+    world.run(1)
+    write(a, f"f{count - 1}", b"later")
+    world.run(5)
+    assert len(names(b)) < count - 1
+    world.slow.clear()
+    tree = all_agree(world).tree()
+    assert tree["new"][1] == b"new"
+    assert tree[f"f{count - 1}"][1] == b"later"
+
+
 def test_a_join_is_offered_until_it_is_taken_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """a starts anew, and the first CMD_START_JOIN is lost without a word: b still believes in the session it had."""
     world = started("ab")

@@ -322,7 +322,9 @@ def test_vvjoin_order_and_limits(store: Store) -> None:
     put(store, *reversed(records))
 
     def joined(vv: dict[bytes, int]) -> list[tuple[bytes, int]]:
-        return [by_file[g] for g in store.iter_vvjoin(vv)]
+        found = list(store.iter_vvjoin(vv))
+        assert [by_file[g] for g, _, _ in found] == [(originator, vsn) for _, originator, vsn in found]
+        return [by_file[g] for g, _, _ in found]
 
     top = (1 << 63) - 1
     assert joined({}) == [(a, 3), (a, 5), (a, top), (a, top + 1), (a, U64), (b, 7), (b, 8), (c, 1)]
@@ -343,7 +345,8 @@ def test_vvjoin_is_not_disturbed_by_writes(store: Store) -> None:
         *(IDRecord(guid(i), guid(99), str(i), False, originator_guid=a, originator_vsn=i) for i in range(1, 100)),
     )
     seen = []
-    for g in store.iter_vvjoin({}):
+    for g, originator, vsn in store.iter_vvjoin({}):
+        assert (originator, vsn) == (a, len(seen) + 1)
         seen.append(g)
         put(
             store,
