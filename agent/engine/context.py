@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from agent.engine.events import Action, Facts, Report, Send
+from agent.engine.vsn import OwnNumbers
 from agent.wire.change_order import ChangeOrder
 from agent.wire.packet import NamedGuid, Packet
 from idtable.records import CxtionRow, IDRecord, InlogRow, OutlogRow
@@ -143,9 +144,7 @@ class Context:
         self.online = False
         self.last_error: tuple[int, str] | None = None
         self.ours: set[bytes] = set()  # members that announced a compression only we have
-        self.last_vsn = 0
-        self.first_vsn = 0  # the first one issued since the start
-        self.own_at_start = 0
+        self.numbers: OwnNumbers  # set by the engine, which reads the version vector
         self.arrival = 0  # number of the last change order that came in
         self.forgetful: dict[bytes, int] = {}  # member that lost its memory -> the last arrival it may have forgotten
         self.behind: dict[bytes, list[tuple[int, bytes]]] = {}  # originator -> VSN, file GUID: see vvjoin
@@ -217,17 +216,9 @@ class Context:
 
     # -- numbers --
 
-    def issued(self, vsn: int) -> bool:
-        """This member knows to have issued a VSN that a partner knows. Else its database is older than that: VSNs start
-        from the clock, so those that it does not remember lie between what it knew at its start and the first since."""
-        return vsn <= self.own_at_start or (self.first_vsn != 0 and self.first_vsn <= vsn <= self.last_vsn)
-
     def next_vsn(self) -> int:
-        """The next volume sequence number: grows always, and starts from the clock (3.1.1.11)."""
-        own = self.vv.get(self.config.originator_guid, 0)
-        self.last_vsn = max(self.last_vsn + 1, own + 1, self.now if self.last_vsn == 0 else 0)
-        self.first_vsn = self.first_vsn or self.last_vsn
-        return self.last_vsn
+        """The next volume sequence number (3.1.1.11)."""
+        return self.numbers.next(self.vv.get(self.config.originator_guid, 0), self.now)
 
     def set_vv(self, originator: bytes, vsn: int) -> None:
         """Move the version vector entry, forward only, in the open transaction."""

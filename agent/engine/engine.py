@@ -45,6 +45,7 @@ from agent.engine.retire import Retire
 from agent.engine.schedule import next_change
 from agent.engine.serving import Serving
 from agent.engine.telling import Telling
+from agent.engine.vsn import OwnNumbers
 from agent.wire import constants as c
 from agent.wire.packet import Packet
 
@@ -90,7 +91,7 @@ class Engine:
         tell = Telling(ctx, self.inbound, self.outbound, self.in_sessions, self.out_sessions)
         self.pending, self.pending_text, self.connections = tell.pending, tell.pending_text, tell.connections
         self._trim_at = 0
-        ctx.own_at_start = ctx.vv.get(config.originator_guid, 0)
+        ctx.numbers = OwnNumbers(store, ctx.vv.get(config.originator_guid, 0), config.limits.max_retry_time)
         self._handlers: dict[type, Callable[[Any], None]] = {
             PacketReceived: self._packet,
             PartnerUnreachable: self._unreachable,
@@ -191,7 +192,7 @@ class Engine:
     def _forgotten(self, packet: Packet) -> bool:
         """True if the packet is about a change of this member's that it does not remember."""
         co = packet.remote_co
-        if co is None or co.originator_guid != self.ctx.config.originator_guid or self.ctx.issued(co.frs_vsn):
+        if co is None or co.originator_guid != self.ctx.config.originator_guid or self.ctx.numbers.issued(co.frs_vsn):
             return False
         self._behind(co.frs_vsn)
         return True
@@ -304,19 +305,17 @@ class Engine:
             f"{ctx.config.set_name}: a partner knows later changes of this member than its own database does (was it "
             "restored from a backup?); what is missing is asked for",
         )
-        start, first = ctx.own_at_start, ctx.first_vsn
-        ctx.own_at_start = ctx.last_vsn = max(known, ctx.last_vsn, ctx.now)
-        ctx.first_vsn = 0
+        above = ctx.numbers.settle(known, ctx.now)
         self.in_sessions.ask_for_everything()
         for session in self.in_sessions.sessions.values():
             if session.joined:
                 self.in_sessions.unjoin(session, "this member's database is an older one", retry=False)
                 self.in_sessions.need_join(session)
-        if 0 < first <= known:
-            others = dict.fromkeys(ctx.vv, (1 << 64) - 1) | {me: start}
-            for guid, _, _ in list(ctx.store.iter_vvjoin(others)):
+        if above < known:
+            others = dict.fromkeys(ctx.vv, (1 << 64) - 1) | {me: above}
+            for guid, originator, vsn in list(ctx.store.iter_vvjoin(others)):
                 record = ctx.store.get(guid)
-                if record is not None and record.originator_guid == me:
+                if record is not None and originator == me and vsn <= known:
                     self.local.reannounce(record, above=record.version)
 
     def _installed(self, event: Installed) -> None:

@@ -352,7 +352,7 @@ class OutboundSessions:
         session.forgetful = session.last_join_time not in (NEVER, packet.last_join_time)
         session.partner_originator = packet.replica_version_guid
         known = next((g.vsn for g in packet.vvector if g.guid == ctx.config.originator_guid), 0)
-        if not ctx.issued(known):
+        if not ctx.numbers.issued(known):
             self.on_behind(known)
         session.join_guid = packet.join_guid
         session.partner_vv = {g.guid: g.vsn for g in packet.vvector}

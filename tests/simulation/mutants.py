@@ -111,9 +111,9 @@ FAULTS = (
     ),
     Fault(
         "VSNs start again at the version vector, not above what a partner knows",
-        "engine.py",
-        "ctx.own_at_start = ctx.last_vsn = max(known, ctx.last_vsn, ctx.now)",
-        "ctx.own_at_start = max(known, ctx.now)",
+        "vsn.py",
+        "self._last = max(self._last, number, now)",
+        "self._last = max(self._last, 1)",
     ),
     Fault(
         "a member that was away too long is not seeded again",
