@@ -94,6 +94,7 @@ class Limits:
     first_join_interval: int = 10 * SECOND
     max_join_interval: int = HOUR
     join_answer: int = 2 * SECOND  # who is alive and online answers CMD_JOINING at once (see seeding)
+    primary_patience: int = 30 * MINUTE  # the primary member waits so long for somebody to seed it again
     max_clock_skew: int = 30 * MINUTE
     max_retries: int = 3000
     max_retry_time: int = 7 * DAY

@@ -37,7 +37,7 @@ from agent.engine.events import (
 from agent.engine.fetching import Fetching
 from agent.engine.inbound import Inbound
 from agent.engine.installs import Installs
-from agent.engine.joining import InboundSessions, OutboundSessions, Session
+from agent.engine.joining import InboundSessions, OutboundSessions, Session, close
 from agent.engine.local import LocalChanges
 from agent.engine.outbound import Outbound
 from agent.engine.reseed import Reseed
@@ -50,6 +50,7 @@ from agent.wire import constants as c
 from agent.wire.packet import Packet
 
 _ONLINE = "online"
+_SEEDED = "this member is seeded again"
 
 #: ERROR_SUCCESS, and what is answered to a packet for a connection or replica set that is not here (3.3.4.4.1).
 SUCCESS = 0
@@ -254,15 +255,22 @@ class Engine:
 
     def _maybe_online(self) -> None:
         """Initial sync is over once every upstream partner that answers has sent all it has (3.1.5.1)."""
-        if not self.ctx.online and seeding.is_over(self.in_sessions.sessions.values()):
+        sessions = self.in_sessions.sessions.values()
+        if self.ctx.online or self.reseed.removing:
+            return
+        if self.reseed.goes_first(sessions):
             self._go_online()
+        elif seeding.is_over(sessions):
+            if self.reseed.active:
+                self.reseed.end()
+            if not self.reseed.active:
+                self._go_online()
 
     def _go_online(self) -> None:
         ctx = self.ctx
         ctx.online = True
         ctx.store.meta_set(_ONLINE, b"1")
         ctx.out.append(WentOnline())
-        self.reseed.end()
         for session in self.out_sessions.sessions.values():
             self.out_sessions.start_join(session)
 
@@ -285,11 +293,13 @@ class Engine:
         self.reseed.begin()
         for session in self.in_sessions.sessions.values():
             if session.joined:
-                self.in_sessions.unjoin(session, "this member is seeded again")
+                close(ctx, session)
+                self.in_sessions.unjoin(session, _SEEDED)
             self.in_sessions.forget(session)
         for session in self.out_sessions.sessions.values():
             if session.joined:
-                self.out_sessions.unjoin(session, "this member is seeded again")
+                close(ctx, session)
+                self.out_sessions.unjoin(session, _SEEDED)
 
     def _knows(self) -> dict[bytes, int]:
         """The version vector for CMD_JOINING: who is seeded again asks for all there is."""
@@ -321,6 +331,8 @@ class Engine:
     def _installed(self, event: Installed) -> None:
         if not self.reseed.installed(event):
             self.installs.installed(event)
+        elif not self.reseed.active:
+            self._go_online()
 
     def _force(self, event: ForceReplication) -> None:
         """Force replication: join now, whatever the schedule says, until it next changes."""

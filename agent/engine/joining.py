@@ -56,6 +56,7 @@ class Session:
     forgetful: bool = False  # the downstream partner does not remember the last Join
     asked: int = 0  # how often a Join was asked for since the last one
     everything: bool = False  # the next VVJoin is for all there is, whatever the version vector says
+    unanswered: int = 0  # times the partner, which is alive, did not answer CMD_JOINING: it is in initial sync itself
     silent: bool = False  # asked for a Join since the last VVJoin with anyone, and did not answer (see seeding)
     forced: int = 0  # force replication: until then the schedule does not count
     closing: bool = False  # a trigger schedule has closed: it ends once all that was there at the Join is done
@@ -208,7 +209,7 @@ class InboundSessions:
         session.deadline = 0
         session.interval = ctx.limits.first_join_interval
         session.last_error = None
-        session.asked, session.silent = 0, False
+        session.asked, session.unanswered, session.silent = 0, 0, False
         ctx.count_both(session.cxtion, "Joins")
         session.joined_time = packet.last_join_time
         if not first:
@@ -256,6 +257,7 @@ class InboundSessions:
         ctx = self.ctx
         was_joined = session.joined
         session.silent = session.silent or session.state in (JoinState.NEED_JOIN, JoinState.JOINING)
+        session.unanswered = 0
         session.state = JoinState.UNJOINED
         session.last_error = why
         if retry:
@@ -274,6 +276,7 @@ class InboundSessions:
                 session.deadline = session.next_opening(self.ctx.now)
             elif session.deadline and session.deadline <= self.ctx.now:
                 session.silent = session.silent or session.state in (JoinState.NEED_JOIN, JoinState.JOINING)
+                session.unanswered = session.unanswered + 1 if session.state is JoinState.JOINING else 0
                 self.need_join(session)
 
 

@@ -21,6 +21,8 @@ from agent.wire.change_order import ChangeOrder, CoExtension2, CoExtWin2k
 from agent.wire.packet import Packet
 from idtable.records import CxtionRow, IDRecord, OutlogRow
 
+_UNHEARD = "unheard"
+
 
 @dataclass(slots=True)
 class Flow:
@@ -47,6 +49,8 @@ class Outbound:
         self.staged: dict[int, bytes] = {}  # outbound log number -> change order whose staging file is here
         self.head = ctx.store.outlog_head()
         self.on_quiet: Callable[[Session], None] = lambda session: None  # a session that is to close may
+        # Own changes from this number on left the log before anybody acknowledged them; 0: none did.
+        self._unheard_from = int(ctx.store.meta_get(_UNHEARD) or b"0")
         self._seq = 0x40000000  # numbers of directed change orders, which are in no log
 
     def add(self, session: Session) -> None:
@@ -131,6 +135,8 @@ class Outbound:
             flow.resume_at = self.head
             lost = session.partner_originator if behind or session.forgetful else b""
             flow.vvjoin = vvjoin_change_orders(ctx, session.partner_vv, lost)
+        else:
+            self._unheard(0)
         session.upto = self.head
         session.closing = False
         self.pump(flow)
@@ -198,6 +204,7 @@ class Outbound:
         ctx.send(session.cxtion, session.packet(ctx, c.CMD_VVJOIN_DONE))
         session.state = JoinState.JOINED
         flow.vvjoin = None
+        self._unheard(0)
         flow.trailing = flow.leading = max(flow.trailing, flow.resume_at)
         session.last_join_time = session.joined_time
         self._save(flow)
@@ -350,4 +357,35 @@ class Outbound:
             lowest = min(f.trailing for f in self.flows.values())
             ctx.store.outlog_trim(lowest, ctx.now - ctx.limits.outlog_history)
         # Whoever does not acknowledge for so long is told by a VVJoin what the log no longer holds.
-        ctx.store.outlog_trim(self.head, ctx.now - ctx.limits.outlog_most)
+        oldest = ctx.now - ctx.limits.outlog_most
+        if self.flows and not self._unheard_from:
+            self._unheard(self._first_unheard(oldest))
+        ctx.store.outlog_trim(self.head, oldest)
+
+    def _first_unheard(self, before: int) -> int:
+        """The first own change logged before that time and acknowledged by nobody; 0 if there is none."""
+        at = max(flow.trailing for flow in self.flows.values())
+        while rows := self.ctx.store.outlog_iter(at, 100):
+            for row in rows:
+                if row.time >= before:
+                    return 0
+                if row.originator == self.ctx.config.originator_guid:
+                    return row.vsn
+                at = row.seq
+        return 0
+
+    def _unheard(self, number: int) -> None:
+        if self._unheard_from != number:
+            self._unheard_from = number
+            self.ctx.store.meta_set(_UNHEARD, str(number).encode())
+
+    def unheard(self) -> set[bytes]:
+        """The files whose last change no downstream partner has acknowledged."""
+        ctx = self.ctx
+        done = max((flow.trailing for flow in self.flows.values()), default=0)
+        found = {row.file_guid for row in ctx.store.outlog_iter(done, -1)}
+        if self._unheard_from:
+            others = dict.fromkeys(ctx.vv, (1 << 64) - 1) | {ctx.config.originator_guid: self._unheard_from - 1}
+            own = (item for item in ctx.store.iter_vvjoin(others) if item[1] == ctx.config.originator_guid)
+            found.update(guid for guid, _, _ in own)
+        return found

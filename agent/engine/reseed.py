@@ -2,13 +2,20 @@
 
 What was deleted meanwhile may have left no tombstone behind. So such a member is seeded anew: it asks for all there is,
 as if it knew nothing, compares, and then removes, and keeps, what no upstream partner has any more. What was changed
-here and never acknowledged by anybody is news, and stays.
+here and never acknowledged by anybody is news, and stays. Others may join it when that is done.
+
+When all members were out of touch, each of them would wait for somebody else to seed it. Then the primary member seeds
+the others, as it once did.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from agent.engine import seeding
 from agent.engine.context import HOUR, Context, facts_of
 from agent.engine.events import Install, Installed, InstallStep, Keep, KeepReason, Outcome, Step
+from agent.engine.joining import Session
 from agent.engine.local import LocalChanges
 from agent.engine.outbound import Outbound
 from agent.engine.records import edition_of
@@ -31,6 +38,8 @@ class Reseed:
         self._contact = int(ctx.store.meta_get(_CONTACT) or b"0")
         self._removing: dict[bytes, bytes] = {}  # GUID of the install -> file GUID
         self._left: list[bytes] = []
+        self.removing = False
+        self._since = 0  # when this member began to ask
 
     def in_touch(self, *, save: bool = False) -> None:
         """An upstream partner is joined now."""
@@ -64,24 +73,43 @@ class Reseed:
         if self.active:
             self.confirmed.add(file_guid)
 
-    def end(self) -> None:
-        """Initial sync is over: remove what nobody has, what is in folders first."""
+    def goes_first(self, sessions: Iterable[Session]) -> bool:
+        """This is the primary member, and has waited long enough for partners that wait, too."""
         ctx = self.ctx
-        if not self.active:
-            return
-        self.active = False
-        ctx.store.meta_set(_RESEEDING, b"0")
-        news = self._news()
-        gone = [r for r in ctx.store.all_live() if r.file_guid not in self.confirmed | news and r.name]
+        if not self.active or not ctx.config.primary or self.removing:
+            return False
+        self._since = self._since or ctx.now
+        if ctx.now - self._since < ctx.limits.primary_patience or not seeding.nobody_has_all(sessions):
+            return False
+        ctx.report(
+            "warning",
+            f"{ctx.config.set_name}: all upstream partners are to be seeded, too: this member, the primary one, goes "
+            "on with what it has and seeds the others",
+        )
+        self._over()
+        self.in_touch(save=True)  # with itself, so to speak
+        return True
+
+    def _over(self) -> None:
+        self.active = self.removing = False
+        self._since = 0
         self.confirmed.clear()
+        self.ctx.store.meta_set(_RESEEDING, b"0")
+
+    def end(self) -> None:
+        """All that the others have is here: remove what nobody has, what is in folders first."""
+        ctx = self.ctx
+        self.removing = True
+        news = self._news()
+        stays = self.confirmed | news
+        gone = [r for r in ctx.store.all_live() if r.file_guid not in stays and r.name]
         self._left = [r.file_guid for r in sorted(gone, key=self._depth)]
         self._next()
 
     def _news(self) -> set[bytes]:
         """The files whose last change nobody acknowledged, and the folders they are in."""
         ctx = self.ctx
-        done = max((flow.trailing for flow in self.outbound.flows.values()), default=0)
-        news = {row.file_guid for row in ctx.store.outlog_iter(done, -1)}
+        news = self.outbound.unheard()
         for guid in list(news):
             record = ctx.store.get(guid)
             while record is not None and record.parent_guid not in news and record.parent_guid != ctx.config.root_guid:
@@ -113,6 +141,7 @@ class Reseed:
             )
             self.ctx.out.append(Install(guid, record.file_guid, record.is_dir, (step,), record.md5))
             return
+        self._over()
 
     def installed(self, event: Installed) -> bool:
         """True when the install was one of these."""

@@ -24,6 +24,8 @@ _ALL = (1, 2)
 _ONE = (3, 4)
 #: How often a partner of classes 5 to 0 is asked before those of the next class are asked too.
 _PATIENCE = 2
+#: How often a partner must have left CMD_JOINING unanswered before it counts as one in initial sync.
+_ROUNDS = 3
 
 
 def _done(session: Session) -> bool:
@@ -54,6 +56,13 @@ def may_join(sessions: Iterable[Session], wanted: Session) -> bool:
         if priority not in _ALL + _ONE and any(s.asked < _PATIENCE for s in waiting):
             return False
     return True
+
+
+def nobody_has_all(sessions: Iterable[Session]) -> bool:
+    """Every upstream partner that may be asked is alive, and in initial sync as this member is."""
+    everybody = list(sessions)
+    asked = [s for s in everybody if may_join(everybody, s)]
+    return bool(asked) and all(s.unanswered >= _ROUNDS for s in asked)
 
 
 def is_over(sessions: Iterable[Session]) -> bool:

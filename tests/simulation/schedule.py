@@ -90,6 +90,7 @@ class Schedule:
     minor: int = 9
     history: int = 0  # seconds the outbound log is kept for; 0: the default
     window: int = 0  # change orders in flight; 0: the default
+    lifetime: int = 0  # seconds tombstones are kept for; 0: the default
     priorities: bool = False  # of 3.1.5.1, drawn for every connection
 
     def world(self) -> World:
@@ -99,6 +100,8 @@ class Schedule:
             limits = replace(limits, outlog_history=self.history * SECOND)
         if self.window:
             limits = replace(limits, window=self.window, fetch_window=1)
+        if self.lifetime:
+            limits = replace(limits, tombstone_lifetime=self.lifetime * SECOND, outlog_most=self.lifetime * SECOND)
         rng = random.Random(self.seed)
         if self.topology in DRAWN:
             edges = drawn(rng, self.topology, self.names)
@@ -138,6 +141,8 @@ def generate(seed: int) -> Schedule:
             more["history"] = rng.choice((1, 60, 600))
         if rng.random() < 0.2:
             more["window"] = rng.choice((1, 2, 5))
+        if rng.random() < 0.1:
+            more["lifetime"] = rng.choice((900, 3000))
         more["priorities"] = rng.random() < 0.2
     late = [i for i in range(1, len(names)) if rng.random() < 0.2]
     steps: list[Step] = [("start", i) for i in range(len(names)) if i not in late]
@@ -201,7 +206,8 @@ def shrink(schedule: Schedule, tries: int = 400) -> Schedule:
 
 
 def text_of(schedule: Schedule, violations: list[str]) -> str:
-    more = f"minor version {schedule.minor}, history {schedule.history}, window {schedule.window}"
+    more = f"minor version {schedule.minor}, history {schedule.history}, window {schedule.window}, "
+    more += f"tombstones {schedule.lifetime}"
     more += ", priorities" * schedule.priorities
     lines = [f"seed {schedule.seed}: members {schedule.names}, {schedule.topology}, {more}"]
     lines += [f"    {step!r}," for step in schedule.steps]
