@@ -22,15 +22,16 @@ Item = tuple[ChangeOrder, bytes]  # the change order and the checksum for its ex
 
 
 def vvjoin_change_orders(ctx: Context, partner_vv: Mapping[bytes, int], partner: bytes) -> Iterator[Item]:
-    """Yield each change order to send. Records are read when their turn comes. One that was changed since the Join is
-    marked CO_FLAG_SKIP_VV_UPDATE: changes between may not have been sent yet, and its own change order follows in the
-    outbound log.
+    """Yield each change order to send. Records are read when their turn comes. One that was changed since the Join, or
+    was ahead of the version vector then, is marked CO_FLAG_SKIP_VV_UPDATE: changes before it may not have been sent
+    yet, and its own change order follows in the outbound log.
 
     `partner` is the partner's originator GUID, if its database seems to have been restored from a backup: then its
     version vector does not tell which of its own changes it lost. All of them are sent, marked CO_FLAG_OUT_OF_ORDER so
     that it looks at them whatever its version vector says.
     """
     folders: set[bytes] = set()  # that were sent
+    had = dict(ctx.vv)
     whole_vv = partner_vv
     partner_vv = {guid: vsn for guid, vsn in whole_vv.items() if guid != partner}
     for guid, originator, vsn in ctx.store.iter_vvjoin(partner_vv):
@@ -46,7 +47,8 @@ def vvjoin_change_orders(ctx: Context, partner_vv: Mapping[bytes, int], partner:
         if record.originator_vsn <= whole_vv.get(record.originator_guid, 0):
             mark = c.CO_FLAG_OUT_OF_ORDER  # lost by the partner
         else:
-            mark = 0 if (record.originator_guid, record.originator_vsn) == (originator, vsn) else SKIP
+            same = (record.originator_guid, record.originator_vsn) == (originator, vsn)
+            mark = 0 if same and vsn <= had.get(originator, 0) else SKIP
         yield _change_order(ctx, record, mark), record.md5
 
 
