@@ -44,6 +44,7 @@ from agent.engine.reseed import Reseed
 from agent.engine.retire import Retire
 from agent.engine.schedule import next_change
 from agent.engine.serving import Serving
+from agent.engine.stuck import Stuck
 from agent.engine.telling import Telling
 from agent.engine.vsn import OwnNumbers
 from agent.wire import constants as c
@@ -88,6 +89,7 @@ class Engine:
         self.fetching = Fetching(ctx, self.inbound)
         self.retire = Retire(ctx, self.inbound, self.outbound, self.local)
         self.installs = Installs(ctx, self.inbound, self.fetching, self.local, self.retire)
+        self.stuck = Stuck(ctx, self.outbound)
         self.reseed = Reseed(ctx, self.outbound, self.local)
         tell = Telling(ctx, self.inbound, self.outbound, self.in_sessions, self.out_sessions)
         self.pending, self.pending_text, self.connections = tell.pending, tell.pending_text, tell.connections
@@ -155,6 +157,7 @@ class Engine:
             for s in sessions.values():
                 if s.joined and s.cxtion.schedule is not None and not s.closing:
                     times.append(next_change(s.cxtion.schedule, self.ctx.now) or self.ctx.now + DAY)
+        times += self.stuck.deadlines()
         times.append(self._trim_at or self.ctx.now + SECOND)
         return min(times)
 
@@ -378,6 +381,7 @@ class Engine:
         self.in_sessions.tick()
         self._maybe_online()
         self.out_sessions.tick()
+        self.stuck.tick()
         self.outbound.close_quiet()
         for entry in self.inbound.due():
             if entry.attempts >= 3:

@@ -37,6 +37,8 @@ class Flow:
     vvjoin_seq: int = 0
     vvjoin_unacked: dict[int, bytes] = field(default_factory=dict)
     resume_at: int = 0
+    moved_at: int = 0  # when the last change order was acknowledged, or sent after that (see stuck)
+    ahead: set[tuple[bytes, int]] = field(default_factory=set)  # originators and VSNs sent out of order (see stuck)
     numbers: dict[bytes, list[int]] = field(default_factory=dict)  # of a change order, which may be sent twice
 
 
@@ -127,6 +129,7 @@ class Outbound:
         flow.numbers.clear()
         flow.vvjoin_unacked.clear()
         flow.vvjoin = None
+        flow.ahead.clear()
         flow.leading = flow.trailing
         behind = not vvjoin and self._fell_behind(flow)
         if vvjoin or behind:
@@ -224,6 +227,7 @@ class Outbound:
                 if self._skip(flow, row):
                     continue
                 flow.unacked[row.seq] = row.co_guid
+                flow.moved_at = ctx.now
                 flow.numbers.setdefault(row.co_guid, []).append(row.seq)
                 self._send(flow, ChangeOrder.decode(row.co), CoExtension2.decode(row.ext).checksum, row.seq)
         self._advance(flow)
@@ -286,6 +290,7 @@ class Outbound:
             self.ctx.out.append(DropStage(co_guid))
         numbers = flow.numbers.pop(co_guid, [])
         if numbers:
+            flow.moved_at = self.ctx.now
             # An answer stands for the number it names and for all before; one that names none of them, for all.
             later = [number for number in numbers if number > seq] if seq in numbers else []
             if later:
