@@ -324,7 +324,10 @@ class Replica(Telling):
             self._examine(action)
         elif isinstance(action, ev.WentOnline):
             self.log.info("initial sync is finished")
-            self._background(self._start_watch(first=False))
+            if self._watch is not None:
+                self._watch.rescan("this member was seeded again")  # what was told meanwhile was not listened to
+            else:
+                self._background(self._start_watch(first=False))
         else:
             self._actions.act(action)
 

@@ -360,6 +360,8 @@ class Engine:
         self._trim_at = min(self._trim_at, now + HOUR)
 
     def _local_change(self, event: LocalChange) -> None:
+        if not self.ctx.online:
+            return  # looked at when this member is seeded: until then what it is told of is as it was
         old = self.ctx.store.get(event.file_guid)
         left = (old.parent_guid, old.name) if old is not None and not old.deleted else None
         self.local.change(event)
@@ -391,9 +393,8 @@ class Engine:
         if any(s.joined for s in self.in_sessions.sessions.values()):
             self.reseed.in_touch()
         if ctx.now >= self._trim_at:
-            ctx.store.purge_tombstones(ctx.now - ctx.limits.tombstone_lifetime)
-            self._trim_at = ctx.now + HOUR
             self.outbound.trim()
+            self._trim_at = ctx.now + HOUR
 
     def _started(self, event: Started) -> None:
         ctx = self.ctx

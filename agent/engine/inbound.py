@@ -17,7 +17,7 @@ from agent.engine.entry import Entry, Stage, usable_name
 from agent.engine.events import Outcome
 from agent.engine.joining import JoinState, Session
 from agent.engine.order import Key, RetireOrder
-from agent.engine.records import MARKS, mark, mark_of
+from agent.engine.records import MARKS, forgotten, mark, mark_of
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder, CoExtension2
 from agent.wire.guid import guid_text
@@ -75,14 +75,14 @@ class Inbound:
         # been restored from a backup.
         own = co.originator_guid == ctx.config.originator_guid
         covered = ctx.vv.get(co.originator_guid, 0) >= co.frs_vsn and not own
-        known = covered and not session.everything
+        record = ctx.store.get(co.file_guid)
+        known = covered and not session.everything and not forgotten(record)
         if known and not co.flags & c.CO_FLAG_OUT_OF_ORDER:
             self.answers.dampen(session, co)
             return None
         entry = self.entries.get(key)
         if entry is not None:
             return self._again(session, entry, co, ordered)
-        record = ctx.store.get(co.file_guid)
         if record is not None and (record.originator_guid, record.originator_vsn) == key[1:]:
             self.answers.dampen(session, co)
             if ordered and ctx.vv.get(co.originator_guid, 0) < co.frs_vsn:

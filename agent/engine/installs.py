@@ -24,6 +24,7 @@ from agent.engine.records import (
     WRITTEN,
     edition_in,
     edition_of,
+    forgotten,
     mark_of,
     offered,
     record_after,
@@ -96,7 +97,7 @@ class Installs:
         ctx, co = self.ctx, entry.co
         record = ctx.store.get(co.file_guid)
         entry.is_new = record is None or record.deleted
-        if record is not None:
+        if record is not None and not forgotten(record):
             if identity(record) == entry.key[1:]:
                 self.retire.finish(entry, None, dampened=True)
                 return False

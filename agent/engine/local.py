@@ -9,7 +9,7 @@ from agent.engine.outbound import Outbound
 from agent.engine.records import PASSING, WRITTEN, mark_of, same_content, with_base
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder
-from idtable.records import IDRecord
+from idtable.records import ZERO_GUID, IDRecord
 
 _CONTENT_REASONS = ~(c.REASON_RENAME_OLD_NAME | c.REASON_RENAME_NEW_NAME | c.REASON_FILE_DELETE)
 #: What 3.3.4.1.1 lets ContentCmd say of a new file.
@@ -217,8 +217,10 @@ class LocalChanges:
         self._issue_delete(record, None, base=0)
 
     def forget(self, record: IDRecord) -> None:
-        """A file that is gone everywhere, long ago: a tombstone that is no news."""
+        """A file that no partner has any more: a tombstone that is no news, sent to nobody, and gives way to any change
+        order of the file that is still under way somewhere (see records)."""
         self._bury(record, record.event_time)
+        record.originator_guid, record.originator_vsn, record.version, record.flags = ZERO_GUID, 0, 0, 0
         self.ctx.store.put(record)
 
     def reannounce(self, record: IDRecord, *, above: int) -> None:

@@ -22,6 +22,8 @@ from agent.wire.packet import Packet
 from idtable.records import CxtionRow, IDRecord, OutlogRow
 
 _UNHEARD = "unheard"
+#: How much longer tombstones are kept that not every downstream partner has acknowledged.
+_LIFETIMES = 6
 
 
 @dataclass(slots=True)
@@ -356,8 +358,10 @@ class Outbound:
         return count + (1 if flow.vvjoin is not None else 0)
 
     def trim(self) -> None:
-        """Forget what every partner acknowledged and is older than the history time (3.1.1.7)."""
+        """Forget what every partner acknowledged and is older than the history time (3.1.1.7), and old tombstones."""
         ctx = self.ctx
+        lifetime = ctx.limits.tombstone_lifetime
+        ctx.store.purge_tombstones(min(ctx.now - lifetime, max(self._heard_until(), ctx.now - _LIFETIMES * lifetime)))
         if self.flows:
             lowest = min(f.trailing for f in self.flows.values())
             ctx.store.outlog_trim(lowest, ctx.now - ctx.limits.outlog_history)
@@ -366,6 +370,17 @@ class Outbound:
         if self.flows and not self._unheard_from:
             self._unheard(self._first_unheard(oldest))
         ctx.store.outlog_trim(self.head, oldest)
+
+    def _heard_until(self) -> int:
+        """What is older than this FILETIME every downstream partner has acknowledged; 0 if that is not known."""
+        ctx = self.ctx
+        first, oldest = ctx.store.outlog_first(), ctx.now
+        for flow in self.flows.values():
+            if flow.session.last_join_time == NEVER or flow.trailing + 1 < first:
+                return 0
+            for row in ctx.store.outlog_iter(flow.trailing, 1):
+                oldest = min(oldest, row.time)
+        return oldest
 
     def _first_unheard(self, before: int) -> int:
         """The first own change logged before that time and acknowledged by nobody; 0 if there is none."""

@@ -18,6 +18,7 @@ from agent.engine.events import Edition, Facts, Installed
 from agent.engine.reconcile import Version
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder
+from agent.wire.guid import ZERO_GUID
 from idtable.records import IDRecord
 
 #: In IDRecord.flags, never on the wire: the record stands under a name that was not announced (see names).
@@ -51,6 +52,11 @@ def with_base(flags: int, base: int) -> int:
 def base_of(record: IDRecord) -> int:
     """The mark of the version that the record's version was made from."""
     return record.flags >> 32
+
+
+def forgotten(record: IDRecord | None) -> bool:
+    """The tombstone of a file that was removed because nobody seemed to have it any more (see reseed)."""
+    return record is not None and record.deleted and record.originator_guid == ZERO_GUID
 
 
 def version_of(record: IDRecord) -> Version:

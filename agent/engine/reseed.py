@@ -45,7 +45,7 @@ class Reseed:
         """An upstream partner is joined now."""
         ctx = self.ctx
         self._contact = max(self._contact, ctx.now)
-        if save or ctx.now - self._saved > HOUR or ctx.now < self._saved:
+        if save or ctx.now - self._saved > min(HOUR, ctx.limits.tombstone_lifetime // 10) or ctx.now < self._saved:
             self._saved = ctx.now
             ctx.store.meta_set(_CONTACT, str(self._contact).encode())
 
