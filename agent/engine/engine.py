@@ -394,14 +394,14 @@ class Engine:
             self.reseed.in_touch()
         if ctx.now >= self._trim_at:
             self.outbound.trim()
-            self._trim_at = ctx.now + HOUR
+            self._trim_at = ctx.now + min(HOUR, ctx.limits.tombstone_lifetime // 10)
 
     def _started(self, event: Started) -> None:
         ctx = self.ctx
         ctx.count("Replica Sets Started")
         if ctx.config.primary and ctx.store.meta_get(_ONLINE) is None:
             ctx.store.meta_set(_ONLINE, b"1")
-        self._trim_at = ctx.now + HOUR
+        self._trim_at = ctx.now + min(HOUR, ctx.limits.tombstone_lifetime // 10)
         for entry in self.inbound.restore():
             entry.staged = entry.co.change_order_guid in event.stages
             if entry.stage >= Stage.FINISHED:
