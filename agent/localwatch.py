@@ -46,7 +46,6 @@ class Host(Protocol):
     root_guid: bytes
 
     def post(self, event: ev.Event) -> None: ...
-    def listens(self) -> bool: ...
     def installing(self) -> tuple[set[bytes], set[tuple[bytes, str]]]: ...
     def count(self, counter: str, n: int = 1) -> None: ...
     def local_error(self, text: str) -> None: ...
@@ -187,11 +186,7 @@ class LocalWatch:
                 await self._wake.wait()
                 self._wake.clear()
                 while self._aged or self._rescans:
-                    if self._host.listens():
-                        await self._one_round()
-                    else:  # the whole tree is compared when it does again
-                        self._aged.clear()
-                        self._rescans.clear()
+                    await self._one_round()
         except RootGone as error:
             self._host.stop_for(str(error))
 

@@ -352,10 +352,6 @@ class Replica(Telling):
 
     # -- what the local watch asks for --
 
-    def listens(self) -> bool:
-        """Local changes are taken in; not while this member is seeded (again)."""
-        return self.engine.ctx.online
-
     def installing(self) -> tuple[set[bytes], set[tuple[bytes, str]]]:
         """File GUIDs and places whose installs are under way."""
         guids = self.engine.installing()

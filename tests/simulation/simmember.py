@@ -354,7 +354,7 @@ class Member:
     def touch(self, delay: int) -> None:
         """Something in the tree may differ from the IDTable."""
         self.dirty = True
-        if not self.up or not self.watching or not self.engine.ctx.online:
+        if not self.up or not self.watching:
             return
         self.scan_at = self.world.now + delay
         if self.scanning:
@@ -367,9 +367,6 @@ class Member:
     def scan(self) -> None:
         if self.world.now < self.scan_at:
             self.after(self.scan_at - self.world.now, self.scan)
-            return
-        if not self.engine.ctx.online:
-            self.scanning = False
             return
         self.dirty = False
         self.disk.now = self.world.now
