@@ -325,7 +325,7 @@ class Replica(Telling):
         elif isinstance(action, ev.WentOnline):
             self.log.info("initial sync is finished")
             if self._watch is not None:
-                self._watch.rescan("this member was seeded again")  # what was told meanwhile was not listened to
+                self._watch.rescan("this member was seeded again")  # deletions were not listened to
             else:
                 self._background(self._start_watch(first=False))
         else:

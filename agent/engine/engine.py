@@ -19,6 +19,7 @@ from agent.engine.context import DAY, HOUR, MINUTE, SECOND, Context, CounterSink
 from agent.engine.entry import Stage
 from agent.engine.events import (
     Action,
+    ChangeKind,
     Event,
     FetchFailed,
     FetchStored,
@@ -360,8 +361,8 @@ class Engine:
         self._trim_at = min(self._trim_at, now + HOUR)
 
     def _local_change(self, event: LocalChange) -> None:
-        if not self.ctx.online:
-            return  # looked at when this member is seeded: until then what it is told of is as it was
+        if not self.ctx.online and event.kind is ChangeKind.DELETE:
+            return  # noticed again when this member is seeded: what is on its way may be for that folder
         old = self.ctx.store.get(event.file_guid)
         left = (old.parent_guid, old.name) if old is not None and not old.deleted else None
         self.local.change(event)
