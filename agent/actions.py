@@ -157,9 +157,15 @@ class Actions:
             return [ev.Installed(i.action.co_guid, ev.Outcome.FAILED, detail=repr(error)) for i in batch]
 
     def resolve(self, parent_guid: bytes, name: str) -> tuple[str, int | None] | None:
-        """Path of an entry and the inode of its folder, as the IDTable has them; to be called under the lock."""
-        folder = self._store.path_of(parent_guid)
-        if folder is None:
-            return None
-        record = self._store.get(parent_guid)
-        return (f"{folder}/{name}" if folder else name), record.ino if record is not None else None
+        """As place_of(); to be called under the lock."""
+        return place_of(self._store, parent_guid, name)
+
+
+def place_of(store: Store, parent_guid: bytes, name: str) -> tuple[str, int | None] | None:
+    """Path of an entry and the inode of its folder, as the IDTable has them; None where the folder is not (any more):
+    another may be at its path by now."""
+    record = store.get(parent_guid)
+    folder = store.path_of(parent_guid)
+    if record is None or record.deleted or folder is None:
+        return None
+    return (f"{folder}/{name}" if folder else name), record.ino

@@ -82,9 +82,7 @@ class Engine:
         self.outbound.on_quiet = self.out_sessions.close
         for session in self.out_sessions.sessions.values():
             self.outbound.add(session)
-        self.in_sessions = InboundSessions(
-            ctx, self._inbound_joined, self._inbound_unjoined, self._may_join, self._knows
-        )
+        self.in_sessions = InboundSessions(ctx, self._inbound_joined, self._inbound_unjoined, self._may_join)
         self.inbound = Inbound(ctx, self.in_sessions.sessions)
         self.local = LocalChanges(ctx, self.outbound)
         self.fetching = Fetching(ctx, self.inbound)
@@ -299,15 +297,11 @@ class Engine:
             if session.joined:
                 close(ctx, session)
                 self.in_sessions.unjoin(session, _SEEDED)
-            self.in_sessions.forget(session)
+        self.in_sessions.ask_for_everything()
         for session in self.out_sessions.sessions.values():
             if session.joined:
                 close(ctx, session)
                 self.out_sessions.unjoin(session, _SEEDED)
-
-    def _knows(self) -> dict[bytes, int]:
-        """The version vector for CMD_JOINING: who is seeded again asks for all there is."""
-        return {} if self.reseed.active else self.ctx.vv
 
     def _behind(self, known: int) -> None:
         """A partner knows changes of ours that we do not: our database is older than it was (3.1.1.11). Numbers go on
@@ -414,9 +408,9 @@ class Engine:
         self._take_over_abandoned()
         for entry in sorted(self.inbound.entries.values(), key=lambda e: e.arrival):
             self.installs.advance(entry)
+        if self.reseed.active:
+            self.in_sessions.ask_for_everything()  # what they had confirmed is forgotten
         for session in self.in_sessions.sessions.values():
-            if self.reseed.active:
-                self.in_sessions.forget(session)  # what it had confirmed is forgotten too
             self.in_sessions.need_join(session)
         if ctx.online:
             for session in self.out_sessions.sessions.values():

@@ -114,11 +114,9 @@ class InboundSessions:
         on_joined: Callable[[Session], None],
         on_unjoined: Callable[[Session], None],
         may_join: Callable[[Session], bool],
-        knows: Callable[[], dict[bytes, int]],
     ) -> None:
         self.ctx = ctx
         self.may_join = may_join
-        self.knows = knows
         self.on_joined = on_joined
         self.on_unjoined = on_unjoined
         self.sessions: dict[bytes, Session] = {}
@@ -181,7 +179,7 @@ class InboundSessions:
         if not ctx.online and any(s.last_join_time != NEVER for s in self.sessions.values()):
             session.deadline = ctx.now + ctx.limits.join_answer  # else it is in initial sync too (3.3.4.4.4)
         answer = ctx.packet(session.cxtion, c.CMD_JOINING, session.join_guid, session.last_join_time)
-        known = {} if session.everything else self.knows()
+        known = {} if session.everything else ctx.vv
         answer.vvector = [Gvsn(vsn, guid) for guid, vsn in sorted(known.items())]
         if not answer.vvector:
             answer.vvector = [Gvsn(0, ctx.config.originator_guid)]

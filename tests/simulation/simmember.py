@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from agent.actions import place_of
 from agent.engine import events as ev
 from agent.engine.context import Cxtion, EngineConfig
 from agent.engine.cutoff import Cutoff
@@ -66,7 +67,7 @@ class Member:
         self.undo: list[tuple[int, Callable[[], None]]] = []
         self.crash_in: int | None = None  # batches until a crash
         self.applied: dict[tuple[bytes, bytes, int], int] = {}
-        self.excused = False  # crashed or restored: doing things twice is allowed
+        self.excused = False  # crashed, restored or seeded again: doing things twice is allowed
         self.reports: list[ev.Report] = []
         self.backup: bytes | None = None
         self.online_seen = False
@@ -321,11 +322,7 @@ class Member:
         self.after(self.world.random.randrange(1, delay), lambda: self.install(action, places))
 
     def resolve(self, parent_guid: bytes, name: str) -> tuple[str, int | None] | None:
-        folder = self.store.path_of(parent_guid)
-        if folder is None:
-            return None
-        record = self.store.get(parent_guid)
-        return (f"{folder}/{name}" if folder else name), record.ino if record is not None else None
+        return place_of(self.store, parent_guid, name)
 
     def install(self, action: ev.Install, places: list[Place] | None) -> None:
         disk = self.disk
@@ -338,6 +335,7 @@ class Member:
             entry = self.engine.inbound.entry_of(action.co_guid)
             if content and entry is not None:
                 self.applied[entry.key] = self.applied.get(entry.key, 0) + 1
+                self.excused = self.excused or self.engine.reseed.active
                 if self.applied[entry.key] > 1 and not self.excused:
                     self.world.violation(f"{self.name}: {entry.co.file_name!r} applied twice")
             if len(disk.kept) == kept:

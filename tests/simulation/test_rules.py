@@ -308,6 +308,30 @@ def test_seeded_again_and_stopped_before_the_end() -> None:
     assert kept(world) == [("FORGOTTEN", b"goes")]
 
 
+def test_when_all_were_away_too_long_the_primary_member_seeds_the_others() -> None:
+    world = started("abc", limits=Limits(tombstone_lifetime=2 * DAY, outlog_most=2 * DAY, outlog_history=HOUR))
+    a, b, c = (world.members[n] for n in "abc")
+    for name in ("stays", "goes", "goes too"):
+        make(a, name, name.encode())
+    world.run(60)
+    for pair in ("ab", "bc", "ac"):
+        world.cut.add(frozenset(pair))
+        world.break_wires(*(world.members[n] for n in pair))
+    remove(a, "goes")
+    remove(b, "goes too")
+    make(b, "news", b"news")
+    make(c, "more", b"more")
+    world.run(20 * 86400)  # longer than tombstones are kept that nobody acknowledged
+    for member in world.members.values():
+        assert member.store.counts()[2] == 0
+    world.cut.clear()
+    world.run(6 * 3600)
+    assert all(any("seeded again" in r.text for r in m.reports) for m in (b, c))
+    assert [m for m in world.members.values() if any("seeds the others" in r.text for r in m.reports)] == [a]
+    assert names(all_agree(world)) == ["goes too", "more", "news", "stays"]  # as on the primary member, and what is new
+    assert ("FORGOTTEN", b"goes") in kept(world)
+
+
 def done(member: Member) -> set[str]:
     """The upstream partners that have sent all they have."""
     sessions = member.engine.in_sessions.sessions.values()
