@@ -185,12 +185,7 @@ class Installer:
         stage = self._area.path_of(action.co_guid)
         expected = fingerprint_of(step.step.expected) if step.step.expected is not None else None
         temp = os.path.join(self._preinstall, action.co_guid.hex())
-        try:
-            os.unlink(temp)
-        except IsADirectoryError:
-            os.rmdir(temp)
-        except FileNotFoundError:
-            pass
+        _remove(temp)
         try:
             if action.is_dir and expected is not None:
                 return self._folder(action, step, stage, expected)

@@ -38,6 +38,8 @@ from staging.area import StagingArea
 RESTART_S: Final = 5.0
 ROOT_CHECK_S: Final = 2.0
 _SCANNED: Final = "scanned"
+#: Packets of so many refused sessions are told from those of later ones.
+REFUSED_MOST: Final = 1000
 
 
 class Replica(Telling):
@@ -66,7 +68,7 @@ class Replica(Telling):
         self.error: str | None = None
         self._closed = False
         self._started = False
-        self._refused: set[bytes] = set()  # sessions of which a packet was refused
+        self._refused: dict[bytes, None] = {}  # sessions of which a packet was refused, the latest last
         self._lost = False
         self._restarting = False
         self._watch = None
@@ -247,7 +249,9 @@ class Replica(Telling):
             # ERROR_IO_DEVICE: tells the partner to come again later, with a new session. This one is over: a later
             # change taken for the next one would have the version vector pass over the refused one.
             if packet.join_guid != ZERO_GUID:
-                self._refused.add(packet.join_guid)
+                self._refused[packet.join_guid] = None
+                if len(self._refused) > REFUSED_MOST:
+                    del self._refused[next(iter(self._refused))]
             return 0x45D
         status = self.engine.check(packet)
         if status == 0:
