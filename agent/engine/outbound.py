@@ -153,12 +153,9 @@ class Outbound:
         partner = flow.session.partner_vv
         if all(partner.get(originator, 0) >= vsn for originator, vsn in ctx.vv.items()):
             return False
-        logged = {row.file_guid for row in ctx.store.outlog_iter(flow.trailing, 10_000)}
-        for number, (guid, _, _) in enumerate(ctx.store.iter_vvjoin(partner)):
-            if number >= 10_000:
-                return True
-            record = ctx.store.get(guid)
-            if record is not None and guid not in logged and guid != ctx.config.root_guid:
+        logged = {(row.file_guid, row.originator, row.vsn) for row in ctx.store.outlog_iter(flow.trailing, 10_000)}
+        for number, item in enumerate(ctx.store.iter_vvjoin(partner)):
+            if number >= 10_000 or (item not in logged and item[0] != ctx.config.root_guid):
                 return True
         return False
 
