@@ -50,6 +50,11 @@ class Telling:
                 lines.append(f"{flow.session.cxtion.key}: {backlog} change orders not acknowledged")
         if not self.ctx.online:
             lines.append("initial sync is not finished")
+            lines += [
+                f"{s.cxtion.partner.name} is alive but does not answer a Join: it is in initial sync too, or refuses"
+                for s in self.in_sessions.sessions.values()
+                if s.unanswered and not s.joined
+            ]
         return lines
 
     def connections(self) -> list[dict[str, Any]]:
