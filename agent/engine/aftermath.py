@@ -92,13 +92,16 @@ class Aftermath:
     def not_empty(self, entry: Entry, detail: str) -> None:
         """A folder that is to be removed holds something. What its remover did not know lives: then the folder stays,
         and is announced anew."""
-        co = entry.co
-        record = self.ctx.store.get(co.file_guid)
+        record = self.ctx.store.get(entry.co.file_guid)
         if record is None or not self._holds_news(entry):
             self.inbound.retry(entry, Outcome.NOT_EMPTY, detail)
-            return
-        record.event_time = max(record.event_time, co.event_time)
-        above = max(co.file_version_number, entry.outdid)
+        else:
+            self.stays(entry, record)
+
+    def stays(self, entry: Entry, record: IDRecord) -> None:
+        """A removal is not carried out here: what stays is announced anew, so that it comes back elsewhere."""
+        record.event_time = max(record.event_time, entry.co.event_time)
+        above = max(entry.co.file_version_number, entry.outdid)
         self.retire.finish(entry, None, lost=True, then=lambda: self.local.reannounce(record, above=above))
 
     def look_again(self, entry: Entry, running: Running) -> None:

@@ -242,8 +242,12 @@ class Inbound:
         joining = {guid for guid, s in self.sessions.items() if s.state is JoinState.VVJOIN}
         if not joining:
             return False
-        moving = (e for e in self.entries.values() if e.stage < Stage.FINISHED and e.key not in self.waiting)
-        return any(entry is not but and entry.cxtion in joining for entry in moving)
+        return any(e is not but and e.cxtion in joining and self._moves(e) for e in self.entries.values())
+
+    def _moves(self, entry: Entry) -> bool:
+        """The entry is neither finished nor waiting to be tried again, or just about to be."""
+        tried_before = entry.waits_for is not None and entry.stage in (Stage.QUEUED, Stage.FETCHED)
+        return entry.stage < Stage.FINISHED and entry.key not in self.waiting and not tried_before
 
     # -- retrying --
 

@@ -62,7 +62,11 @@ class Installs:
             return
         if inbound.exhausted(entry):
             ctx.report("error", f"{ctx.path(entry.co)}: given up after {entry.attempts} attempts")
-            self.retire.finish(entry, None, lost=True, aborted=True)
+            record = ctx.store.get(entry.co.file_guid)
+            if entry.is_delete and record is not None and not record.deleted:
+                self.aftermath.stays(entry, record)
+            else:
+                self.retire.finish(entry, None, lost=True, aborted=True)
             return
         if not inbound.claims.granted_on(entry.key, ("g", entry.co.file_guid)):
             self._overtake(entry)

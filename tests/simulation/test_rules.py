@@ -514,6 +514,22 @@ def test_tries_end_with_the_limits() -> None:
     assert not world.pending()
 
 
+def test_a_removal_that_is_given_up_is_undone_everywhere() -> None:
+    world = started("ab", limits=Limits(max_retry_time=DAY))
+    a, b = world.members["a"], world.members["b"]
+    make(a, "n", b"1")
+    world.run(60)
+    node = b.disk.look("n")
+    assert node is not None
+    b.disk.busy[node.ino] = world.now + 10 * DAY
+    remove(a, "n")
+    world.run(86400 / 2)
+    assert names(a) == []
+    world.run(2 * 86400)
+    assert any("given up" in r.text for r in b.reports)
+    assert names(all_agree(world)) == ["n"]
+
+
 def opened(*offsets: int) -> bytes:
     """Open in the quarters that begin so many quarters after the start of the world's clock."""
     bits = bytearray(84)
