@@ -131,7 +131,7 @@ class Fetching:
             self.inbound.retry(entry, event.outcome, event.error)
 
     def retry_fetch(self, packet: Packet) -> None:
-        """CMD_RETRY_FETCH: ask again after five seconds (3.3.4.4.11)."""
+        """CMD_RETRY_FETCH: ask again after five seconds (3.3.4.4.11); when it has been the answer often, later."""
         entry = self.inbound.entry_of(packet.co_guid)
         if entry is None or entry.stage is not Stage.FETCHING:
             return
@@ -140,6 +140,9 @@ class Fetching:
             entry.alternates.append((entry.cxtion, entry.co))  # somebody else may have it at hand
             self.inbound.switch(entry)
         entry.stage = Stage.QUEUED
-        entry.retry_at = self.ctx.now + self.ctx.limits.retry_fetch_delay
+        limits = self.ctx.limits
+        delay = limits.retry_fetch_delay << max(0, min(entry.put_off, 20) - 10)
+        entry.put_off += 1
+        entry.retry_at = self.ctx.now + min(delay, max(limits.max_retry, limits.retry_fetch_delay))
         self.inbound.waiting.add(entry.key)
         self.ctx.count_co("Retried at Fetch", False)

@@ -119,8 +119,10 @@ class Serving:
             self.outbound.acknowledge(flow, 0, co.change_order_guid)  # however often it was sent
 
     def _unknown(self, co: ChangeOrder) -> bool:
-        """This member's database was restored from a backup since it offered the change: nothing newer is here that
-        could follow, so the partner must not discard it."""
+        """This member's database was restored from a backup since it offered another member's change: nothing newer
+        is here that could follow, so the partner must not discard it. A change of its own that it has lost comes back,
+        out of order, from whoever has it; if nobody has, there is nothing to wait for."""
         ctx = self.ctx
+        own = co.originator_guid == ctx.config.originator_guid
         covered = ctx.vv.get(co.originator_guid, 0) >= co.frs_vsn
-        return not covered and ctx.store.outlog_by_co(co.change_order_guid) is None
+        return not own and not covered and ctx.store.outlog_by_co(co.change_order_guid) is None
