@@ -94,6 +94,9 @@ class Installer:
                 outcome, _ = self._rename(step.path, step.old_path, step.step)
             case ev.InstallStep.RENAME:
                 outcome, moved = self._rename(step.old_path, step.path, step.step)
+                if outcome is ev.Outcome.NAME_TAKEN and step.step.aside:
+                    self._set_aside(action, step)
+                    outcome, moved = self._rename(step.old_path, step.path, step.step)
                 if outcome is ev.Outcome.TARGET_CHANGED and self._went_on(action, step):
                     outcome = ev.Outcome.DONE
                 folders.add(step.old_path.rpartition("/")[0])
@@ -267,10 +270,15 @@ class Installer:
                 built = restore.apply_folder(stage, name, durable=self._durable, dir_fd=fd)
                 fsops.object_id_set(f"/proc/self/fd/{fd}/{name}", action.file_guid)
                 return _installed(action, built, fsops.fingerprint(name, dir_fd=fd), ev.Outcome.ALREADY)
-            aside = os.path.join(self._preinstall, f"{action.co_guid.hex()}{preinstall.ASIDE_SUFFIX}")
+        self._set_aside(action, step)
+        return ev.Installed(action.co_guid, ev.Outcome.NAME_TAKEN, detail="what was in the way is kept elsewhere")
+
+    def _set_aside(self, action: ev.Install, step: ResolvedStep) -> None:
+        """Keep what stands in the way of initial sync elsewhere."""
+        aside = os.path.join(self._preinstall, f"{action.co_guid.hex()}{preinstall.ASIDE_SUFFIX}")
+        with self._root.parent(step.path) as (fd, name):
             os.rename(name, aside, src_dir_fd=fd)
         keep_displaced(self._kept, aside, step.path, step.step.keep, ev.KeepReason.IN_THE_WAY.value)
-        return ev.Installed(action.co_guid, ev.Outcome.NAME_TAKEN, detail="what was in the way is kept elsewhere")
 
     def _is_the_same(self, winner: ev.Edition, path: str) -> bool:
         """What loses is just like what wins, made alike on two members: nothing is lost with it."""

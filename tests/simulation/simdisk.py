@@ -209,6 +209,11 @@ class Disk:
         """What is in the way of the initial sync: a folder is taken over by a folder, and what is the same stays;
         all else is kept."""
         here, expected = self.look(place.path), place.step.expected
+        if here is not None and place.step.step is ev.InstallStep.RENAME:
+            old = self.look(place.old_path)
+            if old is not None and old is not here:
+                self._keep_all(here, place)
+                return
         ours = here is not None and here.oid == action.file_guid and (here.is_dir or expected is not None)
         if here is None or ours or (expected and self._same(here, expected)):
             return
@@ -224,6 +229,9 @@ class Disk:
             built = Node(0, staged.is_dir, staged.content, staged.mode)
             if here.md5(action.file_guid) == built.md5(action.file_guid):
                 return
+        self._keep_all(here, place)
+
+    def _keep_all(self, here: Node, place: Place) -> None:
         for node in self.walk(here):
             if not node.is_dir:
                 self.kept.append((node.content, place.step.keep))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -70,4 +71,19 @@ def test_what_a_user_wrote_after_that_is_not_replaced(root: Path) -> None:
     (root / "new").write_bytes(b"a user's")
     assert only(files, item).outcome is ev.Outcome.TARGET_CHANGED
     assert (root / "new").read_bytes() == b"a user's"
+    files.close()
+
+
+def test_what_is_in_the_way_of_a_renaming_in_initial_sync_is_kept(root: Path) -> None:
+    files, item = renamed_and_replaced(root)
+    (root / "new").write_bytes(b"was here before")
+    assert only(files, item).outcome is ev.Outcome.NAME_TAKEN
+    first = dataclasses.replace(item.action.steps[0], aside=True)
+    action = dataclasses.replace(item.action, steps=(first, item.action.steps[1]))
+    assert item.steps is not None
+    item = ResolvedInstall(action, (dataclasses.replace(item.steps[0], step=first), item.steps[1]))
+    assert only(files, item).outcome is ev.Outcome.DONE
+    assert (root / "new").read_bytes() == b"after"
+    kept = [path for path in (root.parent / "kept").rglob("*") if path.is_file()]
+    assert b"was here before" in [path.read_bytes() for path in kept]
     files.close()
