@@ -11,6 +11,7 @@ from logging import Logger, LoggerAdapter
 from typing import Final
 
 from agent.engine import events as ev
+from agent.engine.records import place_of
 from agent.fileops import Event as FileEvent
 from agent.fileops import FileOps
 from agent.installing import ResolvedInstall, ResolvedStep
@@ -159,13 +160,3 @@ class Actions:
     def resolve(self, parent_guid: bytes, name: str) -> tuple[str, int | None] | None:
         """As place_of(); to be called under the lock."""
         return place_of(self._store, parent_guid, name)
-
-
-def place_of(store: Store, parent_guid: bytes, name: str) -> tuple[str, int | None] | None:
-    """Path of an entry and the inode of its folder, as the IDTable has them; None where the folder is not (any more):
-    another may be at its path by now."""
-    record = store.get(parent_guid)
-    folder = store.path_of(parent_guid)
-    if record is None or record.deleted or folder is None:
-        return None
-    return (f"{folder}/{name}" if folder else name), record.ino

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 
 from agent.engine import flags as fl
-from agent.engine.context import facts_of, with_facts
+from agent.engine.context import EngineStore, facts_of, with_facts
 from agent.engine.events import Edition, Facts, Installed
 from agent.engine.reconcile import Version
 from agent.wire import constants as c
@@ -68,6 +68,16 @@ def version_of(record: IDRecord) -> Version:
 def offered(co: ChangeOrder) -> Version:
     """What the conflict rule looks at in a change order."""
     return Version(co.event_time, co.file_version_number, co.file_size, co.originator_guid, co.frs_vsn)
+
+
+def place_of(store: EngineStore, parent_guid: bytes, name: str) -> tuple[str, int | None] | None:
+    """Path of an entry and the inode of its folder, as the IDTable has them; None where the folder is not (any more):
+    another may be at its path by now."""
+    record = store.get(parent_guid)
+    folder = store.path_of(parent_guid)
+    if record is None or record.deleted or folder is None:
+        return None
+    return (f"{folder}/{name}" if folder else name), record.ino
 
 
 def edition_of(record: IDRecord) -> Edition:

@@ -124,7 +124,7 @@ FAULTS = (
 )
 
 
-def catch(fault: Fault) -> str | None:
+def catch(fault: Fault | None) -> str | None:
     """The first test that fails; None when nothing does."""
     with tempfile.TemporaryDirectory(prefix="frs-mutant-") as folder:
         for part in PARTS:
@@ -135,11 +135,12 @@ def catch(fault: Fault) -> str | None:
             else:
                 shutil.copy(source, target)
         shutil.copy(ROOT / "pyproject.toml", folder)
-        path = Path(folder) / "agent" / "engine" / fault.file
-        text = path.read_text()
-        if text.count(fault.old) != 1:
-            raise SystemExit(f"{fault.file}: {fault.old!r} is there {text.count(fault.old)} times; mend the list")
-        path.write_text(text.replace(fault.old, fault.new))
+        if fault is not None:
+            path = Path(folder) / "agent" / "engine" / fault.file
+            text = path.read_text()
+            if text.count(fault.old) != 1:
+                raise SystemExit(f"{fault.file}: {fault.old!r} is there {text.count(fault.old)} times; mend the list")
+            path.write_text(text.replace(fault.old, fault.new))
         tests = ["tests/unit/engine", "tests/simulation"]
         environment = dict(os.environ, PYTHONPATH=folder, PYTHONDONTWRITEBYTECODE="1", FRS_SHRINK="0")
         done = subprocess.run(
@@ -162,6 +163,8 @@ def catch(fault: Fault) -> str | None:
 def main() -> int:
     chosen = [int(x) for x in sys.argv[1:]] or range(1, len(FAULTS) + 1)
     survived = 0
+    if broken := catch(None):
+        raise SystemExit(f"without any fault {broken} fails: what follows would tell nothing")
     for number in chosen:
         fault = FAULTS[number - 1]
         caught = catch(fault)

@@ -9,12 +9,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from agent.actions import place_of
 from agent.engine import events as ev
 from agent.engine.context import Cxtion, EngineConfig
 from agent.engine.cutoff import Cutoff
 from agent.engine.engine import Engine
 from agent.engine.entry import Stage
+from agent.engine.records import place_of
 from agent.wire import constants as c
 from agent.wire.packet import NamedGuid, decode_packet
 from idtable.records import IDRecord
