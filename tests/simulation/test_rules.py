@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from agent.engine import events as ev
+from agent.engine import flags as fl
 from agent.engine.context import DAY, HOUR, MINUTE, SECOND, Limits
 from agent.engine.joining import NEVER
 from agent.engine.schedule import QUARTER, is_open, quarter_of
 from agent.wire.change_order import ChangeOrder
-from agent.wire.constants import CMD_NEED_JOIN, CMD_START_JOIN
+from agent.wire.constants import CMD_NEED_JOIN, CMD_REMOTE_CO, CMD_REMOTE_CO_DONE, CMD_START_JOIN
 from agent.wire.packet import Packet
 from tests.simulation.schedule import mesh, ring
 from tests.simulation.simmember import Member
@@ -512,6 +513,32 @@ def test_tries_end_with_the_limits() -> None:
     world.run(2 * 86400)
     assert any("given up" in r.text for r in b.reports)
     assert not world.pending()
+
+
+def test_the_very_change_that_the_version_vector_names_is_dampened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change comes once more, and is the last one known of its maker; the file was changed since."""
+    world = started("ab")
+    a, b = world.members["a"], world.members["b"]
+    send, sent = world.send, []
+
+    def heard(source: Member, partner: bytes, packet: Packet) -> None:
+        if packet.remote_co is not None:
+            sent.append(packet)
+        send(source, partner, packet)
+
+    monkeypatch.setattr(world, "send", heard)
+    make(a, "n", b"1")
+    world.run(60)
+    offer = next(p for p in sent if p.command == CMD_REMOTE_CO)
+    write(b, "n", b"2")
+    world.run(60)
+    sent.clear()
+    assert b.engine.ctx.vv[offer.remote_co.originator_guid] == offer.remote_co.frs_vsn
+    b.post(ev.PacketReceived(offer, 9))
+    world.run(60)
+    (answer,) = sent
+    assert answer.command == CMD_REMOTE_CO_DONE
+    assert answer.remote_co.flags == fl.done_dampened(compressed=False)
 
 
 def test_a_removal_that_is_given_up_is_undone_everywhere() -> None:
