@@ -501,7 +501,8 @@ def test_an_incomplete_install_stays_in_the_outbound_log() -> None:
     assert flow.trailing > trailing
 
 
-def test_tries_end_with_the_limits() -> None:
+def held_open_for_days() -> tuple[World, Member, Member]:
+    """Two members with a file `n`, which somebody has open for writing on the second for longer than is tried."""
     world = started("ab", limits=Limits(max_retry_time=DAY))
     a, b = world.members["a"], world.members["b"]
     make(a, "n", b"1")
@@ -509,6 +510,11 @@ def test_tries_end_with_the_limits() -> None:
     node = b.disk.look("n")
     assert node is not None
     b.disk.busy[node.ino] = world.now + 10 * DAY
+    return world, a, b
+
+
+def test_tries_end_with_the_limits() -> None:
+    world, a, b = held_open_for_days()
     write(a, "n", b"2")
     world.run(2 * 86400)
     assert any("given up" in r.text for r in b.reports)
@@ -542,13 +548,7 @@ def test_the_very_change_that_the_version_vector_names_is_dampened(monkeypatch: 
 
 
 def test_a_removal_that_is_given_up_is_undone_everywhere() -> None:
-    world = started("ab", limits=Limits(max_retry_time=DAY))
-    a, b = world.members["a"], world.members["b"]
-    make(a, "n", b"1")
-    world.run(60)
-    node = b.disk.look("n")
-    assert node is not None
-    b.disk.busy[node.ino] = world.now + 10 * DAY
+    world, a, b = held_open_for_days()
     remove(a, "n")
     world.run(86400 / 2)
     assert names(a) == []
