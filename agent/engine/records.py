@@ -4,8 +4,8 @@ Marks of descent. Whether a remote change was made by somebody who knew the vers
 fields of 3.3.4.4.6. AckVersion, which a vendor "may set to any value" (3.3.4.4.4.1.1) and a receiver must not change
 (3.3.4.1), carries a mark of the version that a change was made from. A version made here that is replaced by one
 without its mark is a conflict's loser and is kept, as is content written here under a version that others made by
-renaming it (they may have left since); versions of other vendors bear no marks of ours, and what they
-replace is kept too, in doubt. Records keep the mark above the 32 bits of Flags, for later VVJoins.
+renaming it or giving it another mode (they may have left since); versions of other vendors bear no marks of ours, and
+what they replace is kept too, in doubt. Records keep the mark above the 32 bits of Flags, for later VVJoins.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from idtable.records import IDRecord
 ASIDE = 0x40000000
 #: Likewise: the record has a passing name, in the IDTable only, until the end of the same batch of local changes.
 PASSING = 0x20000000
-#: Likewise: the content was last written here, whoever renamed the file since.
+#: Likewise: the content was last written here, whoever renamed the file or changed its mode since.
 WRITTEN = 0x10000000
 
 _MARK_BITS = 30
@@ -139,7 +139,7 @@ def record_after(
             with_facts(new, facts)
         if not fetched:
             new.md5 = old.md5
-        if new.md5 == old.md5:
+        if new.md5 == old.md5 or _same_data(facts, event):
             new.flags |= old.flags & WRITTEN
     if event is not None:
         if isinstance(event.facts, Facts) and (fetched or old is None or same_content(old, event.facts)):
@@ -149,6 +149,13 @@ def record_after(
         if event.file_kind is not None:
             new.kind = event.file_kind
     return new
+
+
+def _same_data(known: Facts | None, event: Installed | None) -> bool:
+    """What was installed differs in mode or owner at most: size and time of the data are the file's of before."""
+    if known is None or event is None or not isinstance(event.facts, Facts):
+        return False
+    return (known.fsize, known.mtime_ns) == (event.facts.fsize, event.facts.mtime_ns)
 
 
 def same_content(record: IDRecord, facts: Facts) -> bool:
