@@ -38,9 +38,7 @@ class _Folder:
 class Scanner:
     """One scan of the tree below `subtree`."""
 
-    def __init__(
-        self, disk: Disk, lookup: Lookup, root_guid: bytes, subtree: str, check: Callable[[], None]
-    ) -> None:
+    def __init__(self, disk: Disk, lookup: Lookup, root_guid: bytes, subtree: str, check: Callable[[], None]) -> None:
         self._disk = disk
         self._lookup = lookup
         self._root = root_guid
@@ -279,9 +277,7 @@ class Scanner:
             )
         )  # fmt: skip
 
-    def _create(
-        self, folder: _Folder, spot: Spot, object_id: bytes | None, file_guid: bytes | None
-    ) -> None:
+    def _create(self, folder: _Folder, spot: Spot, object_id: bytes | None, file_guid: bytes | None) -> None:
         self._out.append(
             Change(
                 Kind.CREATE, spot.path, file_guid, folder.guid, folder.path, split(spot.path)[1], spot.kind, spot.fp,
@@ -361,4 +357,3 @@ def _quick_key(record: IDRecord, entry: os.DirEntry[str]) -> bool:
     except OSError:
         return False
     return record.ino == st.st_ino and record.dev == st.st_dev and record.ctime_ns == st.st_ctime_ns
-

@@ -333,11 +333,7 @@ class Settler:
             file_guid = record.file_guid
             if found.moved:
                 kind = Kind.RENAME
-                changed = (
-                    found.by_object_id
-                    or content_differs(record, spot.fp)
-                    or bool(spot.reasons & why.CONTENT)
-                )
+                changed = found.by_object_id or content_differs(record, spot.fp) or bool(spot.reasons & why.CONTENT)
                 if record.parent_guid == place and record.name == name:
                     kind = Kind.UPDATE
                 self._records[file_guid] = record

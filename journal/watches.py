@@ -260,9 +260,7 @@ class Watches:
         finally:
             os.close(fd)
 
-    def _descend(
-        self, parent_fd: int, parent: Node, name: str, *, report: bool = False, deep: bool = False
-    ) -> None:
+    def _descend(self, parent_fd: int, parent: Node, name: str, *, report: bool = False, deep: bool = False) -> None:
         """_add() by descriptors all the way: no other folder can take a path in between."""
         open_folders: list[tuple[int, Node, str, list[str]]] = []
         try:

@@ -7,6 +7,7 @@ that the specification makes responsible for it:
     outbound   the upstream role (3.3.4.1, 3.3.4.4.7, 3.3.4.4.9), vvjoin (3.3.4.4.4.1)
     inbound    the downstream role (3.3.4.4.6), fetching (3.3.4.4.8, 3.3.4.4.11), installs, names, retire
     local      local change orders (3.1.1.10.1)
+    reseed     seeded again after a long absence; restored: a database out of a backup; stuck: full windows
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from agent.engine.joining import InboundSessions, OutboundSessions, Session, clo
 from agent.engine.local import LocalChanges
 from agent.engine.outbound import Outbound
 from agent.engine.reseed import Reseed
+from agent.engine.restored import Restored
 from agent.engine.retire import Retire
 from agent.engine.schedule import next_change
 from agent.engine.serving import Serving
@@ -78,13 +80,14 @@ class Engine:
         ctx.online = store.meta_get(_ONLINE) == b"1" or (config.primary and store.meta_get(_ONLINE) is None)
         self.outbound = Outbound(ctx)
         self.serving = Serving(ctx, self.outbound)
-        self.out_sessions = OutboundSessions(ctx, self.outbound.joined, self.outbound.unjoined, self._behind)
-        self.outbound.on_quiet = self.out_sessions.close
-        for session in self.out_sessions.sessions.values():
-            self.outbound.add(session)
         self.in_sessions = InboundSessions(ctx, self._inbound_joined, self._inbound_unjoined, self._may_join)
         self.inbound = Inbound(ctx, self.in_sessions.sessions)
         self.local = LocalChanges(ctx, self.outbound)
+        self.restored = Restored(ctx, self.in_sessions, self.local)
+        self.out_sessions = OutboundSessions(ctx, self.outbound.joined, self.outbound.unjoined, self.restored.behind)
+        self.outbound.on_quiet = self.out_sessions.close
+        for session in self.out_sessions.sessions.values():
+            self.outbound.add(session)
         self.fetching = Fetching(ctx, self.inbound)
         self.retire = Retire(ctx, self.inbound, self.outbound, self.local)
         self.installs = Installs(ctx, self.inbound, self.fetching, self.local, self.retire)
@@ -188,17 +191,9 @@ class Engine:
             joins = command in (c.CMD_NEED_JOIN, c.CMD_START_JOIN, c.CMD_JOINED)
             if not joins and (not session.joined or packet.join_guid != session.join_guid):
                 return  # of a session that is over (3.1.1.8)
-            if self._forgotten(packet) and not session.joined:
+            if self.restored.forgotten(packet.remote_co) and not session.joined:
                 return  # it is sent again
             self._commands[command](session, packet)
-
-    def _forgotten(self, packet: Packet) -> bool:
-        """True if the packet is about a change of this member's that it does not remember."""
-        co = packet.remote_co
-        if co is None or co.originator_guid != self.ctx.config.originator_guid or self.ctx.numbers.issued(co.frs_vsn):
-            return False
-        self._behind(co.frs_vsn)
-        return True
 
     def _remote_co(self, session: Session, packet: Packet) -> None:
         if packet.remote_co is not None:
@@ -303,29 +298,6 @@ class Engine:
                 close(ctx, session)
                 self.out_sessions.unjoin(session, _SEEDED)
 
-    def _behind(self, known: int) -> None:
-        """A partner knows changes of ours that we do not: our database is older than it was (3.1.1.11). Numbers go on
-        above; what was numbered below meanwhile, which the partner would take for known, is announced anew."""
-        ctx = self.ctx
-        me = ctx.config.originator_guid
-        ctx.report(
-            "warning",
-            f"{ctx.config.set_name}: a partner knows later changes of this member than its own database does (was it "
-            "restored from a backup?); what is missing is asked for",
-        )
-        above = ctx.numbers.settle(known, ctx.now)
-        self.in_sessions.ask_for_everything()
-        for session in self.in_sessions.sessions.values():
-            if session.joined:
-                self.in_sessions.unjoin(session, "this member's database is an older one", retry=False)
-                self.in_sessions.need_join(session)
-        if above < known:
-            others = dict.fromkeys(ctx.vv, (1 << 64) - 1) | {me: above}
-            for guid, originator, vsn in list(ctx.store.iter_vvjoin(others)):
-                record = ctx.store.get(guid)
-                if record is not None and originator == me and vsn <= known:
-                    self.local.reannounce(record, above=record.version)
-
     def _installed(self, event: Installed) -> None:
         if not self.reseed.installed(event):
             self.installs.installed(event)
@@ -388,7 +360,7 @@ class Engine:
         if any(s.joined for s in self.in_sessions.sessions.values()):
             self.reseed.in_touch()
         if ctx.now >= self._trim_at:
-            self.outbound.trim()
+            self.outbound.retention.trim(self.outbound.head)
             self._trim_at = ctx.now + min(HOUR, ctx.limits.tombstone_lifetime // 10)
 
     def _started(self, event: Started) -> None:

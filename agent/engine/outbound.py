@@ -7,41 +7,20 @@ every Join.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 
 from agent.engine import flags as fl
 from agent.engine.context import Context
 from agent.engine.events import DropStage
+from agent.engine.flow import Flow
 from agent.engine.joining import NEVER, JoinState, Session
 from agent.engine.records import ASIDE, PASSING
+from agent.engine.retention import Retention
 from agent.engine.vvjoin import caught_up, present, vvjoin_change_orders
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder, CoExtension2, CoExtWin2k
 from agent.wire.packet import Packet
 from idtable.records import CxtionRow, IDRecord, OutlogRow
-
-_UNHEARD = "unheard"
-#: How much longer tombstones are kept that not every downstream partner has acknowledged.
-_LIFETIMES = 6
-
-
-@dataclass(slots=True)
-class Flow:
-    """What one outbound connection has in flight. `unacked` maps a sequence number to the CO's GUID."""
-
-    session: Session
-    leading: int = 0
-    trailing: int = 0
-    saved_trailing: int = 0
-    unacked: dict[int, bytes] = field(default_factory=dict)
-    vvjoin: Iterator[tuple[ChangeOrder, bytes]] | None = None
-    vvjoin_seq: int = 0
-    vvjoin_unacked: dict[int, bytes] = field(default_factory=dict)
-    resume_at: int = 0
-    moved_at: int = 0  # when the last change order was acknowledged, or sent after that (see stuck)
-    ahead: set[tuple[bytes, int]] = field(default_factory=set)  # originators and VSNs sent out of order (see stuck)
-    numbers: dict[bytes, list[int]] = field(default_factory=dict)  # of a change order, which may be sent twice
 
 
 class Outbound:
@@ -53,8 +32,7 @@ class Outbound:
         self.staged: dict[int, bytes] = {}  # outbound log number -> change order whose staging file is here
         self.head = ctx.store.outlog_head()
         self.on_quiet: Callable[[Session], None] = lambda session: None  # a session that is to close may
-        # Own changes from this number on left the log before anybody acknowledged them; 0: none did.
-        self._unheard_from = int(ctx.store.meta_get(_UNHEARD) or b"0")
+        self.retention = Retention(ctx, self.flows)
         self._seq = 0x40000000  # numbers of directed change orders, which are in no log
 
     def add(self, session: Session) -> None:
@@ -141,7 +119,7 @@ class Outbound:
             lost = session.partner_originator if behind or session.forgetful else b""
             flow.vvjoin = vvjoin_change_orders(ctx, session.partner_vv, lost)
         else:
-            self._unheard(0)
+            self.retention.heard()
         session.upto = self.head
         session.closing = False
         self.pump(flow)
@@ -206,7 +184,7 @@ class Outbound:
         ctx.send(session.cxtion, session.packet(ctx, c.CMD_VVJOIN_DONE))
         session.state = JoinState.JOINED
         flow.vvjoin = None
-        self._unheard(0)
+        self.retention.heard()
         flow.trailing = flow.leading = max(flow.trailing, flow.resume_at)
         session.last_join_time = session.joined_time
         self._save(flow)
@@ -353,56 +331,3 @@ class Outbound:
         rows = self.ctx.store.outlog_iter(flow.leading, 10_000)
         count += sum(1 for row in rows if self._wanted(flow, row.from_members))
         return count + (1 if flow.vvjoin is not None else 0)
-
-    def trim(self) -> None:
-        """Forget what every partner acknowledged and is older than the history time (3.1.1.7), and old tombstones."""
-        ctx = self.ctx
-        lifetime = ctx.limits.tombstone_lifetime
-        ctx.store.purge_tombstones(min(ctx.now - lifetime, max(self._heard_until(), ctx.now - _LIFETIMES * lifetime)))
-        if self.flows:
-            lowest = min(f.trailing for f in self.flows.values())
-            ctx.store.outlog_trim(lowest, ctx.now - ctx.limits.outlog_history)
-        # Whoever does not acknowledge for so long is told by a VVJoin what the log no longer holds.
-        oldest = ctx.now - ctx.limits.outlog_most
-        if self.flows and not self._unheard_from:
-            self._unheard(self._first_unheard(oldest))
-        ctx.store.outlog_trim(self.head, oldest)
-
-    def _heard_until(self) -> int:
-        """What is older than this FILETIME every downstream partner has acknowledged; 0 if that is not known."""
-        ctx = self.ctx
-        first, oldest = ctx.store.outlog_first(), ctx.now
-        for flow in self.flows.values():
-            if flow.session.last_join_time == NEVER or flow.trailing + 1 < first:
-                return 0
-            for row in ctx.store.outlog_iter(flow.trailing, 1):
-                oldest = min(oldest, row.time)
-        return oldest
-
-    def _first_unheard(self, before: int) -> int:
-        """The first own change logged before that time and acknowledged by nobody; 0 if there is none."""
-        at = max(flow.trailing for flow in self.flows.values())
-        while rows := self.ctx.store.outlog_iter(at, 100):
-            for row in rows:
-                if row.time >= before:
-                    return 0
-                if row.originator == self.ctx.config.originator_guid:
-                    return row.vsn
-                at = row.seq
-        return 0
-
-    def _unheard(self, number: int) -> None:
-        if self._unheard_from != number:
-            self._unheard_from = number
-            self.ctx.store.meta_set(_UNHEARD, str(number).encode())
-
-    def unheard(self) -> set[bytes]:
-        """The files whose last change no downstream partner has acknowledged."""
-        ctx = self.ctx
-        done = max((flow.trailing for flow in self.flows.values()), default=0)
-        found = {row.file_guid for row in ctx.store.outlog_iter(done, -1)}
-        if self._unheard_from:
-            others = dict.fromkeys(ctx.vv, (1 << 64) - 1) | {ctx.config.originator_guid: self._unheard_from - 1}
-            own = (item for item in ctx.store.iter_vvjoin(others) if item[1] == ctx.config.originator_guid)
-            found.update(guid for guid, _, _ in own)
-        return found

@@ -109,7 +109,7 @@ class Reseed:
     def _news(self) -> set[bytes]:
         """The files whose last change nobody acknowledged, and the folders they are in."""
         ctx = self.ctx
-        news = self.outbound.unheard()
+        news = self.outbound.retention.unheard()
         for guid in list(news):
             record = ctx.store.get(guid)
             while record is not None and record.parent_guid not in news and record.parent_guid != ctx.config.root_guid:

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from agent.engine.context import SECOND, Context
+from agent.engine.flow import Flow
 from agent.engine.joining import JoinState
-from agent.engine.outbound import Flow, Outbound
+from agent.engine.outbound import Outbound
 from idtable.records import IDRecord
 
 #: After so long without an acknowledgement a full window counts as stuck.
@@ -53,9 +54,14 @@ class Stuck:
             row = store.outlog_by_co(co_guid)
             record = store.get(row.file_guid) if row is not None else None
             line: list[IDRecord] = []
-            if row is not None and record is not None and (record.originator_guid, record.originator_vsn) != (
-                row.originator,
-                row.vsn,
+            if (
+                row is not None
+                and record is not None
+                and (record.originator_guid, record.originator_vsn)
+                != (
+                    row.originator,
+                    row.vsn,
+                )
             ):
                 line.append(record)
             seen: set[bytes] = set()

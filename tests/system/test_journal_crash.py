@@ -41,9 +41,7 @@ asyncio.run(main(*sys.argv[1:]))
 async def test_records_survive_a_kill(tmp_path):
     root, db = tmp_path / "root", tmp_path / "journal.db"
     root.mkdir()
-    agent = subprocess.Popen(
-        [sys.executable, "-c", AGENT, str(root), str(db)], stdout=subprocess.PIPE, text=True
-    )
+    agent = subprocess.Popen([sys.executable, "-c", AGENT, str(root), str(db)], stdout=subprocess.PIPE, text=True)
     try:
         last = int(agent.stdout.readline())
     finally:

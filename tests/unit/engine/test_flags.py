@@ -97,9 +97,7 @@ def test_request(initial: bool, is_dir: bool, rename: bool, new: bool, compresse
         (False, True, False, True, False, True, 0xA),
     ],
 )
-def test_done(
-    initial: bool, is_dir: bool, rename: bool, delete: bool, new: bool, compressed: bool, flags: int
-) -> None:
+def test_done(initial: bool, is_dir: bool, rename: bool, delete: bool, new: bool, compressed: bool, flags: int) -> None:
     """3.3.4.4.6.2, neither dampened nor lost"""
     found = fl.done(initial=initial, is_dir=is_dir, rename=rename, delete=delete, new=new, compressed=compressed)
     assert found == flags
