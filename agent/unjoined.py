@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from agent.clock import filetime_now
-from agent.engine.joining import NEVER, Session
+from agent.engine.session import NEVER, Session
 from agent.replica import Replica
 
 

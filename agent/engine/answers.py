@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agent.engine import flags as fl
 from agent.engine.context import Context
-from agent.engine.joining import Session
+from agent.engine.session import Session
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder, CoExtension2
 from agent.wire.packet import Gvsn

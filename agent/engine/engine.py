@@ -39,7 +39,7 @@ from agent.engine.events import (
 from agent.engine.fetching import Fetching
 from agent.engine.inbound import Inbound
 from agent.engine.installs import Installs
-from agent.engine.joining import InboundSessions, OutboundSessions, Session, close
+from agent.engine.joining import InboundSessions, OutboundSessions
 from agent.engine.local import LocalChanges
 from agent.engine.outbound import Outbound
 from agent.engine.reseed import Reseed
@@ -47,6 +47,7 @@ from agent.engine.restored import Restored
 from agent.engine.retire import Retire
 from agent.engine.schedule import next_change
 from agent.engine.serving import Serving
+from agent.engine.session import Session, close
 from agent.engine.stuck import Stuck
 from agent.engine.telling import Telling
 from agent.engine.vsn import OwnNumbers

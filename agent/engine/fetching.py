@@ -7,7 +7,7 @@ from agent.engine.context import Context
 from agent.engine.entry import Entry, Stage
 from agent.engine.events import FetchFailed, FetchStored, Outcome, StoreBlock
 from agent.engine.inbound import Inbound
-from agent.engine.joining import Session
+from agent.engine.session import Session
 from agent.wire import constants as c
 from agent.wire.change_order import CoExtension2
 from agent.wire.packet import Packet

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from agent.engine.joining import Session
+from agent.engine.session import Session
 from agent.wire.change_order import ChangeOrder
 
 

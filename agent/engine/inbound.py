@@ -13,11 +13,11 @@ from agent.engine.answers import Answers
 from agent.engine.claims import Claims
 from agent.engine.claims import Key as ClaimKey
 from agent.engine.context import Context
-from agent.engine.entry import Entry, Stage, usable_name
+from agent.engine.entry import Entry, Stage, unusable
 from agent.engine.events import Outcome
-from agent.engine.joining import JoinState, Session
 from agent.engine.order import Key, RetireOrder
 from agent.engine.records import MARKS, forgotten, mark, mark_of
+from agent.engine.session import JoinState, Session
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder, CoExtension2
 from agent.wire.guid import guid_text
@@ -61,11 +61,10 @@ class Inbound:
             new_parent_guid=ctx.local_parent(co.new_parent_guid),
             old_parent_guid=ctx.local_parent(co.old_parent_guid),
         )
-        if not usable_name(co.file_name) or co.file_guid in (bytes(16), ctx.config.root_guid):
+        why = unusable(co, ctx.config.root_guid)
+        if why is not None:
             ctx.report(
-                "warning",
-                f"{session.cxtion.key}: refused change order {guid_text(co.change_order_guid)}: "
-                f"{co.file_name!r} is no name for a file here",
+                "warning", f"{session.cxtion.key}: refused change order {guid_text(co.change_order_guid)}: {why}"
             )
             self.answers.done(session, co, dampened=False, lost=True)
             return None

@@ -6,103 +6,17 @@ packet of the session carries that GUID, and packets of an earlier session are i
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
-from agent.engine.context import DAY, MINUTE, Context, Cxtion
-from agent.engine.schedule import is_open, next_change, next_trigger
+from agent.engine.context import Context
+from agent.engine.session import CLOSED, NEVER, JoinState, Session, close
+from agent.engine.vsn import KNOWN_MOST
 from agent.wire import constants as c
 from agent.wire.guid import ZERO_GUID
 from agent.wire.packet import Gvsn, Packet
 from idtable.records import CxtionRow
 
-#: COMM_LAST_JOIN_TIME of a connection that was never joined, or whose VVJoin is not finished.
-NEVER = c.INVALID_JOIN_TIME
 _EVERYTHING = "everything"
-#: By how much the clocks of two partners may disagree on when a schedule closes.
-CLOCKS = 5 * MINUTE
-
-
-class JoinState(enum.Enum):
-    """Where a connection is in 3.3.4.6, as `frs status` shows it."""
-
-    UNJOINED = "unjoined"
-    NEED_JOIN = "need_join"
-    START_JOIN = "start_join"
-    JOINING = "joining"
-    VVJOIN = "vvjoin"
-    JOINED = "joined"
-
-
-@dataclass(slots=True)
-class Session:
-    """What both ends keep of one connection. Times are FILETIMEs; `deadline` 0 means none.
-
-    `joined_time` is the Join time of the present session. `last_join_time` outlives it: it stays NEVER until a
-    VVJoin has ended, so that one cut short is done again (3.3.4.4.4.1).
-    """
-
-    cxtion: Cxtion
-    state: JoinState = JoinState.UNJOINED
-    join_guid: bytes = ZERO_GUID
-    joined_time: int = NEVER
-    last_join_time: int = NEVER
-    deadline: int = 0
-    interval: int = 0
-    last_error: str | None = None
-    minor: int = c.NTFRS_COMM_MINOR_9
-    partner_originator: bytes = ZERO_GUID
-    forgetful: bool = False  # the downstream partner does not remember the last Join
-    asked: int = 0  # how often a Join was asked for since the last one
-    everything: bool = False  # the next VVJoin is for all there is, whatever the version vector says
-    unanswered: int = 0  # times the partner, which is alive, did not answer CMD_JOINING: it is in initial sync itself
-    silent: bool = False  # asked for a Join since the last VVJoin with anyone, and did not answer (see seeding)
-    forced: int = 0  # force replication: until then the schedule does not count
-    closing: bool = False  # a trigger schedule has closed: it ends once all that was there at the Join is done
-    upto: int = 0  # outbound log number at the Join (trigger schedules)
-    partner_vv: dict[bytes, int] = field(default_factory=dict)
-    compressions: frozenset[bytes] = frozenset((c.COMPRESSION_NONE,))
-
-    @property
-    def joined(self) -> bool:
-        """True when change orders may pass."""
-        return self.state in (JoinState.JOINED, JoinState.VVJOIN)
-
-    def is_open(self, now: int) -> bool:
-        """The schedule lets replicate now (3.3.2.1), or does not count."""
-        initial = self.cxtion.ignore_schedule and self.last_join_time == NEVER
-        return now < self.forced or initial or is_open(self.cxtion.schedule, now)
-
-    def force(self, now: int) -> None:
-        """Force replication (3.2.4.6): the schedule does not count until it next changes, or for a day."""
-        self.forced = next_change(self.cxtion.schedule, now) or now + DAY
-
-    def asked_by_force(self, now: int) -> None:
-        """The partner asks for a Join. Where the schedule has been closed for long, so that it is not a matter of two
-        clocks, force replication was called there, and one call is to do for both ends."""
-        if not self.cxtion.trigger and not self.is_open(now) and not self.is_open(now - CLOCKS):
-            self.force(now)
-
-    def next_opening(self, now: int) -> int:
-        """When a Join may be asked for next: now, when the schedule opens, 0 for never."""
-        if self.is_open(now):
-            return now
-        return next_trigger(self.cxtion.schedule, now) or 0
-
-    def packet(self, ctx: Context, command: int) -> Packet:
-        """A packet of this session."""
-        return ctx.packet(self.cxtion, command, self.join_guid, self.joined_time)
-
-
-#: Why a session ended when its schedule did.
-CLOSED = "the schedule is closed"
-
-
-def close(ctx: Context, session: Session) -> None:
-    """Tell the partner that the session is over (3.3.4.4.13)."""
-    session.forced, session.closing = 0, False
-    ctx.send(session.cxtion, session.packet(ctx, c.CMD_UNJOIN_REMOTE))
 
 
 class InboundSessions:
@@ -334,12 +248,9 @@ class OutboundSessions:
         if not ctx.online:
             session.last_error = "this member is still in initial sync"
             return
-        skew = abs((packet.join_time or 0) - ctx.now)
-        if skew > ctx.limits.max_clock_skew:
-            session.last_error = (
-                f"the clock of {session.cxtion.partner.name} differs from ours by {skew // 10_000_000} s, more than "
-                f"the {ctx.limits.max_clock_skew // 10_000_000} s allowed: set the clocks right"
-            )
+        known = next((g.vsn for g in packet.vvector if g.guid == ctx.config.originator_guid), 0)
+        session.last_error = self._refusal(session, packet, known)
+        if session.last_error is not None:
             ctx.report("error", f"{session.cxtion.key}: Join refused: {session.last_error}")
             return
         if not session.cxtion.trigger and not session.is_open(ctx.now):
@@ -352,7 +263,6 @@ class OutboundSessions:
         vvjoin = vvjoin or packet.last_join_time != session.last_join_time
         session.forgetful = session.last_join_time not in (NEVER, packet.last_join_time)
         session.partner_originator = packet.replica_version_guid
-        known = next((g.vsn for g in packet.vvector if g.guid == ctx.config.originator_guid), 0)
         if not ctx.numbers.issued(known):
             self.on_behind(known)
         session.join_guid = packet.join_guid
@@ -369,6 +279,22 @@ class OutboundSessions:
         session.joined_time = ctx.now
         ctx.send(session.cxtion, session.packet(ctx, c.CMD_JOINED))
         self.on_joined(session, vvjoin)
+
+    def _refusal(self, session: Session, packet: Packet, known: int) -> str | None:
+        """Why the partner may not join; None if it may. `known` is this member's VSN in its version vector."""
+        partner, limits = session.cxtion.partner.name, self.ctx.limits
+        skew = abs((packet.join_time or 0) - self.ctx.now)
+        if skew > limits.max_clock_skew:
+            return (
+                f"the clock of {partner} differs from ours by {skew // 10_000_000} s, more than the "
+                f"{limits.max_clock_skew // 10_000_000} s allowed: set the clocks right"
+            )
+        if known >= KNOWN_MOST:
+            return (
+                f"{partner} claims to know change {known:#x} of this member, which leaves no room for later ones: "
+                "its database is damaged, and must be made anew there"
+            )
+        return None
 
     def unjoin(self, session: Session, why: str) -> None:
         """End the session. The downstream partner asks for the next one; if it does not know that this one

@@ -13,9 +13,9 @@ from agent.engine import flags as fl
 from agent.engine.context import Context
 from agent.engine.events import DropStage
 from agent.engine.flow import Flow
-from agent.engine.joining import NEVER, JoinState, Session
 from agent.engine.records import ASIDE, PASSING
 from agent.engine.retention import Retention
+from agent.engine.session import NEVER, JoinState, Session
 from agent.engine.vvjoin import caught_up, present, vvjoin_change_orders
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder, CoExtension2, CoExtWin2k

@@ -15,10 +15,10 @@ from collections.abc import Iterable
 from agent.engine import seeding
 from agent.engine.context import HOUR, Context, facts_of
 from agent.engine.events import Install, Installed, InstallStep, Keep, KeepReason, Outcome, Step
-from agent.engine.joining import Session
 from agent.engine.local import LocalChanges
 from agent.engine.outbound import Outbound
 from agent.engine.records import edition_of
+from agent.engine.session import Session
 from idtable.records import IDRecord
 
 _CONTACT = "last_contact"

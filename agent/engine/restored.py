@@ -9,6 +9,7 @@ from __future__ import annotations
 from agent.engine.context import Context
 from agent.engine.joining import InboundSessions
 from agent.engine.local import LocalChanges
+from agent.engine.vsn import KNOWN_MOST
 from agent.wire.change_order import ChangeOrder
 
 
@@ -23,7 +24,9 @@ class Restored:
     def forgotten(self, co: ChangeOrder | None) -> bool:
         """True if a packet is about a change of this member's that it does not remember: then it knows now that it
         was restored."""
-        if co is None or co.originator_guid != self.ctx.config.originator_guid or self.ctx.numbers.issued(co.frs_vsn):
+        if co is None or co.originator_guid != self.ctx.config.originator_guid or co.frs_vsn >= KNOWN_MOST:
+            return False
+        if self.ctx.numbers.issued(co.frs_vsn):
             return False
         self.behind(co.frs_vsn)
         return True

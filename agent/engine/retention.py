@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from agent.engine.context import Context
 from agent.engine.flow import Flow
-from agent.engine.joining import NEVER
+from agent.engine.session import NEVER
 
 _UNHEARD = "unheard"
 #: How much longer tombstones are kept that not every downstream partner has acknowledged.

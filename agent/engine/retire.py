@@ -12,11 +12,11 @@ from agent.engine.context import Context
 from agent.engine.entry import Entry, Stage
 from agent.engine.events import DropStage, Outcome
 from agent.engine.inbound import Inbound
-from agent.engine.joining import Session
 from agent.engine.local import LocalChanges
 from agent.engine.order import Key
 from agent.engine.outbound import Outbound
 from agent.engine.records import ASIDE, mark_of
+from agent.engine.session import Session
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder
 from idtable.records import IDRecord

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from agent.engine.joining import NEVER, JoinState, Session
+from agent.engine.session import NEVER, JoinState, Session
 
 #: The order of 3.1.5.1, highest first.
 ORDER = (1, 2, 3, 4, 5, 6, 7, 0)

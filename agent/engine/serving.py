@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from agent.engine.context import Context
 from agent.engine.events import Examine, ReadStage, StageBlock, StageRefused
-from agent.engine.joining import Session
 from agent.engine.outbound import Outbound
+from agent.engine.session import Session
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder, CoExtension2
 from agent.wire.packet import Packet

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 from agent.engine.context import SECOND, Context
 from agent.engine.flow import Flow
-from agent.engine.joining import JoinState
 from agent.engine.outbound import Outbound
+from agent.engine.session import JoinState
 from idtable.records import IDRecord
 
 #: After so long without an acknowledgement a full window counts as stuck.

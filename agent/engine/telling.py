@@ -7,8 +7,9 @@ from typing import Any
 from agent.engine.context import Context
 from agent.engine.entry import Stage
 from agent.engine.inbound import Inbound
-from agent.engine.joining import NEVER, InboundSessions, OutboundSessions
+from agent.engine.joining import InboundSessions, OutboundSessions
 from agent.engine.outbound import Outbound
+from agent.engine.session import NEVER
 from agent.wire.guid import ZERO_GUID, guid_text
 
 

@@ -10,6 +10,9 @@ from __future__ import annotations
 from typing import Protocol
 
 _META = "own numbers"
+#: What a partner may say of this member's numbers at most: far above every clock, and far enough below those that
+#: partners refuse (entry.VSN_MOST).
+KNOWN_MOST = 1 << 62
 _MOST = 100
 
 

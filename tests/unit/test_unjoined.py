@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agent.engine.context import Cxtion
-from agent.engine.joining import NEVER, JoinState, Session
+from agent.engine.session import NEVER, JoinState, Session
 from agent.unjoined import lines_of
 from agent.wire.packet import NamedGuid
 

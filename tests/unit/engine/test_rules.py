@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from agent.engine import seeding
 from agent.engine.context import Cxtion
-from agent.engine.joining import NEVER, JoinState, Session
 from agent.engine.reconcile import Version, against_version, change_order_wins, morphed_name
 from agent.engine.schedule import QUARTER, is_open, merged, next_change, next_trigger
+from agent.engine.session import NEVER, JoinState, Session
 from agent.wire.packet import NamedGuid
 
 A, B = bytes([1] * 16), bytes([2] * 16)

@@ -1,0 +1,98 @@
+"""One connection's session, as either end keeps it ([MS-FRS1] 3.1.1.8, 3.3.4.6)."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from agent.engine.context import DAY, MINUTE, Context, Cxtion
+from agent.engine.schedule import is_open, next_change, next_trigger
+from agent.wire import constants as c
+from agent.wire.guid import ZERO_GUID
+from agent.wire.packet import Packet
+
+#: COMM_LAST_JOIN_TIME of a connection that was never joined, or whose VVJoin is not finished.
+NEVER = c.INVALID_JOIN_TIME
+#: By how much the clocks of two partners may disagree on when a schedule closes.
+CLOCKS = 5 * MINUTE
+
+
+class JoinState(enum.Enum):
+    """Where a connection is in 3.3.4.6, as `frs status` shows it."""
+
+    UNJOINED = "unjoined"
+    NEED_JOIN = "need_join"
+    START_JOIN = "start_join"
+    JOINING = "joining"
+    VVJOIN = "vvjoin"
+    JOINED = "joined"
+
+
+@dataclass(slots=True)
+class Session:
+    """What both ends keep of one connection. Times are FILETIMEs; `deadline` 0 means none.
+
+    `joined_time` is the Join time of the present session. `last_join_time` outlives it: it stays NEVER until a
+    VVJoin has ended, so that one cut short is done again (3.3.4.4.4.1).
+    """
+
+    cxtion: Cxtion
+    state: JoinState = JoinState.UNJOINED
+    join_guid: bytes = ZERO_GUID
+    joined_time: int = NEVER
+    last_join_time: int = NEVER
+    deadline: int = 0
+    interval: int = 0
+    last_error: str | None = None
+    minor: int = c.NTFRS_COMM_MINOR_9
+    partner_originator: bytes = ZERO_GUID
+    forgetful: bool = False  # the downstream partner does not remember the last Join
+    asked: int = 0  # how often a Join was asked for since the last one
+    everything: bool = False  # the next VVJoin is for all there is, whatever the version vector says
+    unanswered: int = 0  # times the partner, which is alive, did not answer CMD_JOINING: it is in initial sync itself
+    silent: bool = False  # asked for a Join since the last VVJoin with anyone, and did not answer (see seeding)
+    forced: int = 0  # force replication: until then the schedule does not count
+    closing: bool = False  # a trigger schedule has closed: it ends once all that was there at the Join is done
+    upto: int = 0  # outbound log number at the Join (trigger schedules)
+    partner_vv: dict[bytes, int] = field(default_factory=dict)
+    compressions: frozenset[bytes] = frozenset((c.COMPRESSION_NONE,))
+
+    @property
+    def joined(self) -> bool:
+        """True when change orders may pass."""
+        return self.state in (JoinState.JOINED, JoinState.VVJOIN)
+
+    def is_open(self, now: int) -> bool:
+        """The schedule lets replicate now (3.3.2.1), or does not count."""
+        initial = self.cxtion.ignore_schedule and self.last_join_time == NEVER
+        return now < self.forced or initial or is_open(self.cxtion.schedule, now)
+
+    def force(self, now: int) -> None:
+        """Force replication (3.2.4.6): the schedule does not count until it next changes, or for a day."""
+        self.forced = next_change(self.cxtion.schedule, now) or now + DAY
+
+    def asked_by_force(self, now: int) -> None:
+        """The partner asks for a Join. Where the schedule has been closed for long, so that it is not a matter of two
+        clocks, force replication was called there, and one call is to do for both ends."""
+        if not self.cxtion.trigger and not self.is_open(now) and not self.is_open(now - CLOCKS):
+            self.force(now)
+
+    def next_opening(self, now: int) -> int:
+        """When a Join may be asked for next: now, when the schedule opens, 0 for never."""
+        if self.is_open(now):
+            return now
+        return next_trigger(self.cxtion.schedule, now) or 0
+
+    def packet(self, ctx: Context, command: int) -> Packet:
+        """A packet of this session."""
+        return ctx.packet(self.cxtion, command, self.join_guid, self.joined_time)
+
+
+#: Why a session ended when its schedule did.
+CLOSED = "the schedule is closed"
+
+
+def close(ctx: Context, session: Session) -> None:
+    """Tell the partner that the session is over (3.3.4.4.13)."""
+    session.forced, session.closing = 0, False
+    ctx.send(session.cxtion, session.packet(ctx, c.CMD_UNJOIN_REMOTE))
