@@ -7,7 +7,6 @@ import os
 import select
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +15,9 @@ import pytest
 from staging.preinstall import RESERVED_NAME
 from tests.system.corpora import differences, snapshot
 from tests.system.demo import PATIENCE, Demo, ask
+from tests.system.mounts import mounted
 
 pytestmark = pytest.mark.slow
-
-
-@contextlib.contextmanager
-def mounted(folder: Path, options: str) -> Iterator[None]:
-    """A small memory file system at ``folder``; skips the test where that may not be made."""
-    folder.mkdir(parents=True, exist_ok=True)
-    command = ["mount", "-t", "tmpfs", "-o", options, "none", os.fspath(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"cannot mount a file system here: {done.stderr.strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", os.fspath(folder)], check=True)
 
 
 def remount(folder: Path, options: str) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from agent.cli.demo_layout import DemoOptions, prepare
 from staging.preinstall import RESERVED_NAME
 from tests.system.corpora import differences, many_files, run_frs, snapshot
 from tests.system.demo import PATIENCE, Demo
+from tests.system.mounts import mounted
 
 
 @pytest.fixture
@@ -119,20 +118,6 @@ def test_a_root_that_holds_the_state_is_refused(demo_files: Path) -> None:
     config = demo_files / "a" / "agent.toml"
     config.write_text(config.read_text().replace('root = "root"', 'root = "."'))
     assert "state" in refuse(config)
-
-
-@contextlib.contextmanager
-def mounted(folder: Path, options: str) -> Iterator[None]:
-    """A small memory file system at ``folder``; skips the test where that may not be made."""
-    folder.mkdir(parents=True, exist_ok=True)
-    command = ["mount", "-t", "tmpfs", "-o", options, "none", os.fspath(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"cannot mount a file system here: {done.stderr.strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", os.fspath(folder)], check=True)
 
 
 def test_a_root_that_is_not_writable_is_refused(demo_files: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from agent.cli.demo_layout import DemoOptions, prepare
 from tests.system.corpora import differences, many_files, snapshot
 from tests.system.demo import Demo, ask
+from tests.system.mounts import mounted
 
 pytestmark = pytest.mark.slow
 
@@ -54,11 +54,7 @@ def test_a_file_system_mounted_over_the_root(tmp_path: Path) -> None:
         demo.restart("b")
         demo.wait_converged()
         (item,) = conflicts_of(demo, "b")
-        command = ["mount", "-t", "tmpfs", "-o", "size=1m,mode=755", "none", os.fspath(b.root)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            pytest.skip(f"cannot mount a file system here: {done.stderr.strip()}")
-        try:
+        with mounted(b.root, "size=1m,mode=755"):
             demo.until("b has stopped", has_stopped(demo, "b"))
             assert "is not the folder it was" in the_set(demo, "b")["error"]
             shown = demo.frs("status", "--config", os.fspath(b.config))
@@ -75,8 +71,6 @@ def test_a_file_system_mounted_over_the_root(tmp_path: Path) -> None:
             found = snapshot(a.root)
             assert found.pop("later")
             assert differences(want, found) == []
-        finally:
-            subprocess.run(["umount", "--lazy", os.fspath(b.root)], check=True)
         demo.kill9("b")
         demo.restart("b")
         demo.wait_converged()
