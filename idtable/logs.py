@@ -87,6 +87,11 @@ class Logs(Database):
         (first,) = self._row("SELECT min(seq) FROM outlog")
         return self.outlog_head() + 1 if first is None else int(first)
 
+    def outlog_holds(self, after_seq: int, before_time: int) -> bool:
+        """A row numbered above `after_seq` was logged before `before_time`."""
+        query = "SELECT 1 FROM outlog WHERE time < ? AND +seq > ? LIMIT 1"
+        return self._row(query, (pack_int(before_time), pack_int(after_seq))) is not None
+
     def outlog_trim(self, upto_seq: int, before_time: int) -> list[bytes]:
         """Remove the rows numbered up to `upto_seq` and logged before `before_time`.
 

@@ -56,6 +56,7 @@ from agent.wire.packet import Packet
 
 _ONLINE = "online"
 _SEEDED = "this member is seeded again"
+_LATE = "the partner has not taken what is older than the outbound log keeps: it is compared anew"
 
 #: ERROR_SUCCESS, and what is answered to a packet for a connection or replica set that is not here (3.3.4.4.1).
 SUCCESS = 0
@@ -296,8 +297,7 @@ class Engine:
         self.in_sessions.ask_for_everything()
         for session in self.out_sessions.sessions.values():
             if session.joined:
-                close(ctx, session)
-                self.out_sessions.unjoin(session, _SEEDED)
+                self.out_sessions.end(session, _SEEDED)
 
     def _installed(self, event: Installed) -> None:
         if not self.reseed.installed(event):
@@ -361,7 +361,8 @@ class Engine:
         if any(s.joined for s in self.in_sessions.sessions.values()):
             self.reseed.in_touch()
         if ctx.now >= self._trim_at:
-            self.outbound.retention.trim(self.outbound.head)
+            for session in self.outbound.retention.trim(self.outbound.head):
+                self.out_sessions.end(session, _LATE)
             self._trim_at = ctx.now + min(HOUR, ctx.limits.tombstone_lifetime // 10)
 
     def _started(self, event: Started) -> None:

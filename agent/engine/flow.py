@@ -25,3 +25,8 @@ class Flow:
     moved_at: int = 0  # when the last change order was acknowledged, or sent after that (see stuck)
     ahead: set[tuple[bytes, int]] = field(default_factory=set)  # originators and VSNs sent out of order (see stuck)
     numbers: dict[bytes, list[int]] = field(default_factory=dict)  # of a change order, which may be sent twice
+
+    @property
+    def reach(self) -> int:
+        """Up to this number of the outbound log the session has sent all, or is about to in its VVJoin."""
+        return self.leading if self.vvjoin is None else self.resume_at

@@ -324,8 +324,12 @@ class OutboundSessions:
             elif session.deadline and session.deadline <= ctx.now:
                 self.start_join(session)
 
+    def end(self, session: Session, why: str) -> None:
+        """End the session, and tell the partner."""
+        close(self.ctx, session)
+        self.unjoin(session, why)
+
     def close(self, session: Session) -> None:
         """The schedule has closed."""
-        close(self.ctx, session)
-        self.unjoin(session, CLOSED)
+        self.end(session, CLOSED)
         session.deadline = session.next_opening(self.ctx.now)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from agent.engine.context import Context
 from agent.engine.flow import Flow
-from agent.engine.session import NEVER
+from agent.engine.session import NEVER, Session
 
 _UNHEARD = "unheard"
 #: How much longer tombstones are kept that not every downstream partner has acknowledged.
@@ -28,9 +28,12 @@ class Retention:
         """A downstream partner has, or is about to have, all there is."""
         self._set_unheard(0)
 
-    def trim(self, head: int) -> None:
+    def trim(self, head: int) -> list[Session]:
         """Forget what every partner acknowledged and is older than the history time (3.1.1.7), and old tombstones.
-        `head` is the last number of the outbound log."""
+        `head` is the last number of the outbound log.
+
+        Returns the sessions that must end, because the log no longer holds what they have still to send.
+        """
         ctx = self.ctx
         lifetime = ctx.limits.tombstone_lifetime
         ctx.store.purge_tombstones(min(ctx.now - lifetime, max(self._heard_until(), ctx.now - _LIFETIMES * lifetime)))
@@ -41,7 +44,9 @@ class Retention:
         oldest = ctx.now - ctx.limits.outlog_most
         if self.flows and not self._unheard_from:
             self._set_unheard(self._first_unheard(oldest))
+        late = [f.session for f in self.flows.values() if f.session.joined and ctx.store.outlog_holds(f.reach, oldest)]
         ctx.store.outlog_trim(head, oldest)
+        return late
 
     def _heard_until(self) -> int:
         """What is older than this FILETIME every downstream partner has acknowledged; 0 if that is not known."""

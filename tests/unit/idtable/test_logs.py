@@ -57,6 +57,15 @@ def test_outlog_numbers_go_up_and_are_never_reused(tmp_path: Path) -> None:
     store.close()
 
 
+def test_outlog_holds_what_is_above_a_number_and_before_a_time(store: Store) -> None:
+    with store.transaction():
+        numbers = [append(store, n, time) for n, time in ((1, 10), (2, 30), (3, 20))]
+    first, second, third = numbers
+    cases = [(0, 10), (0, 11), (first, 20), (first, 21), (second, 21), (second, 20), (third, 1 << 62)]
+    held = [store.outlog_holds(after, before) for after, before in cases]
+    assert held == [False, True, False, True, True, False, False]
+
+
 def test_outlog_rollback(store: Store) -> None:
     with store.transaction():
         append(store, 1)
