@@ -1,7 +1,8 @@
 """Runs schedules for a while: `python -m tests.simulation.campaign --minutes M --seed S [--jobs J]`.
 
 Seeds are counted up from S. Each one that fails is printed with a schedule as small as could be found. The last line is
-`N schedules, V violations`; the exit status is 1 if V is not 0.
+`N schedules, V violations`; the exit status is 1 if V is not 0. Ctrl-C ends it with that line, too, and with status 130
+if nothing was found.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import queue
+import signal
 import sys
 import time
 from typing import Any
@@ -27,6 +30,8 @@ def one(seed: int) -> str | None:
 
 def work(first: int, step: int, args: argparse.Namespace, results: Any) -> None:
     """One process's share of the seeds."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for main(), which ends this process
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     until = time.monotonic() + args.minutes * 60
     for number, seed in enumerate(range(first, first + args.schedules * step, step)):
         if time.monotonic() > until or number * step >= args.schedules:
@@ -35,34 +40,76 @@ def work(first: int, step: int, args: argparse.Namespace, results: Any) -> None:
     results.put(None)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=1.0)
-    parser.add_argument("--seed", type=int, default=0, help="the first seed")
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--schedules", type=int, default=10**9, help="at most so many")
-    parser.add_argument("--stop", type=int, default=10, help="give up after so many violations")
+def options() -> argparse.Namespace:
+    """The command line, checked."""
+    parser = argparse.ArgumentParser(prog="script/simulate", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=1.0, metavar="M", help="for so long (1)")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="the first seed (0)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="J", help="processes (1)")
+    parser.add_argument("--schedules", type=int, default=10**9, metavar="N", help="at most so many")
+    parser.add_argument("--stop", type=int, default=10, metavar="V", help="give up after so many violations (10)")
     args = parser.parse_args()
-    count = found = 0
-    results: Any = multiprocessing.Queue()
-    running = []
-    for job in range(args.jobs):
-        running.append(multiprocessing.Process(target=work, args=(args.seed + job, args.jobs, args, results)))
-        running[-1].start()
-    left = args.jobs
-    while left and found < args.stop:
-        result = results.get()
-        if result is None:
-            left -= 1
-            continue
-        count += 1
+    for name in ("minutes", "jobs", "schedules", "stop"):
+        if not getattr(args, name) > 0:
+            parser.error(f"--{name} must be above 0")
+    if args.seed < 0:
+        parser.error("--seed must not be negative")
+    return args
+
+
+class Tally:
+    """What was run so far, told on stderr once a minute."""
+
+    def __init__(self) -> None:
+        self.count = self.found = 0
+        self._told = time.monotonic()
+
+    def add(self, result: str) -> None:
+        self.count += 1
         if result:
-            found += 1
+            self.found += 1
             print(result, flush=True)
-    for process in running:
-        process.terminate()
-    print(f"{count} schedules, {found} violations")
-    return 1 if found else 0
+        if time.monotonic() > self._told + 60:
+            self._told = time.monotonic()
+            print(f"{self.text()} so far", file=sys.stderr, flush=True)
+
+    def text(self) -> str:
+        return f"{self.count} schedules, {self.found} violations"
+
+
+def main() -> int:
+    args = options()
+    tally, interrupted = Tally(), False
+    results: Any = multiprocessing.Queue()
+    workers = [
+        multiprocessing.Process(target=work, args=(args.seed + job, args.jobs, args, results))
+        for job in range(args.jobs)
+    ]
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        for worker in workers:
+            worker.start()
+        left = args.jobs
+        while left and tally.found < args.stop:
+            try:
+                result = results.get(timeout=1)
+            except queue.Empty:
+                if any(worker.exitcode for worker in workers):
+                    raise SystemExit("a process of this simulation was killed") from None
+                continue
+            if result is None:
+                left -= 1
+            else:
+                tally.add(result)
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        for worker in workers:
+            if worker.pid is not None:
+                worker.terminate()
+        signal.signal(signal.SIGTERM, before)
+    print(tally.text())
+    return 1 if tally.found else 130 if interrupted else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Random schedules of operations and faults: 500 of them here, as many as wanted by script/simulate."""
+"""Random schedules of operations and faults: 700 of them here, as many as wanted by script/simulate."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from tests.simulation.schedule import Schedule, generate, shrink, text_of
+from tests.simulation import campaign
+from tests.simulation.schedule import DRAWN_FROM, Schedule, generate, shrink, text_of
 
 BATCH = 25
 
@@ -30,7 +31,7 @@ def run(seed: int) -> None:
         pytest.fail(text_of(small, small.run() or violations), pytrace=False)
 
 
-@pytest.mark.parametrize("first", range(0, 500, BATCH))
+@pytest.mark.parametrize("first", [*range(0, 500, BATCH), *range(DRAWN_FROM, DRAWN_FROM + 200, BATCH)])
 def test_schedules(first: int) -> None:
     for seed in range(first, first + BATCH):
         run(seed)
@@ -50,3 +51,24 @@ def test_a_schedule_can_fail_and_is_made_small() -> None:
     world.written[b"never there"] = world.members["a"]
     world.check()
     assert world.violations == ["b'never there' written on a is lost"]
+
+
+@pytest.mark.parametrize(
+    ("violations", "words", "status"),
+    [([], "7 schedules, 0 violations", 0), (["it rains"], "2 schedules, 2 violations", 1)],
+)
+def test_the_last_line_and_the_status_of_a_campaign(
+    violations: list[str],
+    words: str,
+    status: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The schedules themselves are replaced: what counts is what is said of them, and that it ends at --stop."""
+    monkeypatch.setattr(Schedule, "run", lambda self: violations)
+    monkeypatch.setattr(campaign, "shrink", lambda schedule: schedule)
+    monkeypatch.setattr("sys.argv", ["simulate", "--seed", "3", "--jobs", "1", "--schedules", "7", "--stop", "2"])
+    assert campaign.main() == status
+    said = capsys.readouterr().out.splitlines()
+    assert said[-1] == words
+    assert any("it rains" in line for line in said) is bool(violations)
