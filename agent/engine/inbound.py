@@ -241,10 +241,17 @@ class Inbound:
         joining = {guid for guid, s in self.sessions.items() if s.state is JoinState.VVJOIN}
         if not joining:
             return False
-        return any(e is not but and e.cxtion in joining and self._moves(e) for e in self.entries.values())
+        return any(e.cxtion in joining and self._moves(e, but) for e in self.entries.values())
 
-    def _moves(self, entry: Entry) -> bool:
-        """The entry is neither finished nor waiting to be tried again, or just about to be."""
+    def _moves(self, entry: Entry, but: Entry) -> bool:
+        """The entry, or the one of its file that it stands behind, is under way: it is not `but`, not finished, and
+        does not wait to be tried again (nor is just about to be)."""
+        own = entry.co.file_guid
+        line = self.claims.waiting_on(("g", own)) if entry.stage < Stage.FINISHED else ()
+        first = next((token for token in line if token[0] == own), entry.key)  # type: ignore[index]
+        entry = self.entries.get(first, entry)  # type: ignore[call-overload]
+        if entry is but:
+            return False
         tried_before = entry.waits_for is not None and entry.stage in (Stage.QUEUED, Stage.FETCHED)
         return entry.stage < Stage.FINISHED and entry.key not in self.waiting and not tried_before
 

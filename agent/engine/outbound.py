@@ -13,7 +13,7 @@ from agent.engine import flags as fl
 from agent.engine.context import Context
 from agent.engine.events import DropStage
 from agent.engine.flow import Flow
-from agent.engine.records import ASIDE, PASSING
+from agent.engine.records import ASIDE, PASSING, forgotten
 from agent.engine.retention import Retention
 from agent.engine.session import NEVER, JoinState, Session
 from agent.engine.vvjoin import caught_up, present, vvjoin_change_orders
@@ -217,7 +217,11 @@ class Outbound:
         if ordered and session.partner_vv.get(row.originator, 0) >= row.vsn:
             self.ctx.count_both(session.cxtion, "Outbound Change Orders Dampened")
             return True
-        return False
+        # What was deleted since must not come back at a partner that had the deletion, and has forgotten it by now.
+        record = self.ctx.store.get(row.file_guid)
+        if record is None or not record.deleted or forgotten(record):
+            return False
+        return (record.originator_guid, record.originator_vsn) != (row.originator, row.vsn)
 
     def _send(self, flow: Flow, co: ChangeOrder, checksum: bytes, seq: int, *, at_join: bool = False) -> None:
         """CMD_REMOTE_CO (3.3.4.1). Entries of the root name the receiver as their parent (ruling 9)."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agent.engine.context import SECOND, Limits
-from tests.simulation.simworld import Step, World
+from tests.simulation.simworld import Step, World, distances
 
 OPERATIONS = (
     "create", "create", "create", "mkdir", "mkdir", "write", "write", "append", "truncate", "chmod", "move", "move",
@@ -70,11 +70,7 @@ def drawn(rng: random.Random, kind: str, names: str) -> list[tuple[str, str]]:
 def priorities(rng: random.Random, names: str, edges: list[tuple[str, str]]) -> dict[tuple[str, str], int]:
     """Priority classes. Those that must be waited for (1 to 4) only lead away from the primary member: two that must
     wait for each other's initial sync would do so for ever, by 3.1.5.1."""
-    distance = {names[0]: 0}
-    for _ in names:
-        for up, down in edges:
-            if up in distance:
-                distance[down] = min(distance.get(down, len(names)), distance[up] + 1)
+    distance = distances(names, edges)
     return {
         (up, down): rng.randrange(8) if distance[up] < distance[down] else rng.choice((5, 6, 7, 0))
         for up, down in edges

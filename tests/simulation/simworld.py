@@ -25,6 +25,16 @@ NAMES = ("a", "b", "c", "A", "d", "e")
 Step = tuple[object, ...]
 
 
+def distances(names: str, edges: Sequence[tuple[str, str]]) -> dict[str, int]:
+    """How many connections each member is away from the first, the primary one."""
+    found = {names[0]: 0}
+    for _ in names:
+        for up, down in edges:
+            if up in found:
+                found[down] = min(found.get(down, len(names)), found[up] + 1)
+    return found
+
+
 class World:
     def __init__(
         self,
@@ -306,6 +316,8 @@ class World:
                 pass  # an old database and a clock set back at once are more than anybody can notice
             case "skew":
                 member.skew += int(rest[1]) * SECOND  # type: ignore[call-overload]
+                if abs(member.skew) >= self.limits.tombstone_lifetime:
+                    member.excused = True  # by its clock all tombstones are too old: what was removed may come again
             case "full":
                 member.disk.full = bool(rest[1])
             case "save_backup":
@@ -350,6 +362,11 @@ class World:
     def leave(self, member: Member) -> None:
         """The member leaves the replica set; the others take note of it with their next start."""
         member.stop_for_ever()
+        names = "".join(m.name for m in self.here())
+        distance = distances(names, [(up, down) for up, down in self.edges if up in names and down in names])
+        for (up, down), priority in self.priorities.items():
+            if 0 < priority < 5 and distance.get(up, 0) >= distance.get(down, 0):
+                self.priorities[up, down] = 5  # what must be waited for leads away from the primary member, as before
         for other in self.here():
             if other.up:
                 other.crash()
