@@ -331,11 +331,11 @@ class Member:
         kept = len(disk.kept)
         event = disk.install(action, places)
         content = any(s.step is ev.InstallStep.CONTENT for s in action.steps)
+        self.excused = self.excused or self.engine.reseed.active
         if event.outcome is ev.Outcome.DONE:
             entry = self.engine.inbound.entry_of(action.co_guid)
             if content and entry is not None:
                 self.applied[entry.key] = self.applied.get(entry.key, 0) + 1
-                self.excused = self.excused or self.engine.reseed.active
                 if self.applied[entry.key] > 1 and not self.excused:
                     self.world.violation(f"{self.name}: {entry.co.file_name!r} applied twice")
             if len(disk.kept) == kept:
