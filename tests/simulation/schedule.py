@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agent.engine.context import SECOND, Limits
-from tests.simulation.simworld import Step, World, distances
+from tests.simulation.simworld import MANY_NAMES, Step, World, distances
 
 OPERATIONS = (
     "create", "create", "create", "mkdir", "mkdir", "write", "write", "append", "truncate", "chmod", "move", "move",
@@ -50,6 +50,8 @@ def oneway(names: str) -> list[tuple[str, str]]:
 
 #: Seeds below are the schedules they were before this was drawn, so that a found one stays what it is.
 DRAWN_FROM = 10_000_000
+#: From this seed on schedules are busy ones.
+BUSY_FROM = 100_000_000
 #: Graphs that a schedule draws for itself: at random, and always so that everybody's changes reach everybody.
 DRAWN = ("digraph", "graph", "oneway")
 
@@ -88,6 +90,7 @@ class Schedule:
     window: int = 0  # change orders in flight; 0: the default
     lifetime: int = 0  # seconds tombstones are kept for; 0: the default
     priorities: bool = False  # of 3.1.5.1, drawn for every connection
+    busy: bool = False  # hundreds of changes, more names, looked at after 0.3 s
 
     def world(self) -> World:
         """The world in which the steps are taken."""
@@ -106,6 +109,8 @@ class Schedule:
         world = World(self.names, edges, self.seed, limits=limits, minor=self.minor)
         if self.priorities:
             world.priorities = priorities(rng, self.names, edges)
+        if self.busy:
+            world.aging, world.file_names = 3 * SECOND // 10, MANY_NAMES
         return world
 
     def run(self) -> list[str]:
@@ -125,6 +130,8 @@ class Schedule:
 def generate(seed: int) -> Schedule:
     """The schedule of a seed."""
     rng = random.Random(seed * 7919 + 1)
+    if seed >= BUSY_FROM:
+        return busy(rng, seed)
     names = "abcdefgh"[: rng.choice((2, 2, 2, 3, 3, 3, 3, 4, 4, 5) if rng.random() < 0.97 else (6, 7, 8))]
     topology = rng.choice(sorted(TOPOLOGIES)) if len(names) > 2 else "mesh"
     more: dict[str, Any] = {}
@@ -154,6 +161,35 @@ def generate(seed: int) -> Schedule:
             longest = rng.choice((1, 1, 4, 4, 20, 20, 100, 2500))
             steps.append(("run", round(rng.random() * longest, 2)))
     return Schedule(seed, names, topology, tuple(steps), **more)
+
+
+def busy(rng: random.Random, seed: int) -> Schedule:
+    """Hundreds of changes on two to four members, which are killed and started again in the middle of them."""
+    names = "abcd"[: rng.choice((2, 3, 3, 3, 4))]
+    steps: list[Step] = [*(("start", i) for i in range(len(names))), ("run", 10)]
+    for _ in range(rng.randrange(30, 120)):
+        for _ in range(rng.randrange(1, 8)):
+            which = rng.choice(OPERATIONS)
+            steps.append(("op", rng.randrange(len(names)), which, *(rng.randrange(1000) for _ in range(3))))
+        draw, one = rng.random(), rng.randrange(len(names))
+        if draw < 0.06:
+            steps.append(("crash", one))
+        elif draw < 0.1:
+            steps.append(("crash_soon", one, rng.randrange(1, 20)))
+        elif draw < 0.25:
+            steps.append(("start", one))
+        elif draw < 0.28:
+            steps.append(("flap", one, rng.randrange(len(names))))
+        steps.append(("run", rng.choice((0, 0.05, 0.3, 0.3, 1, 5))))
+    window = rng.choice((0, 0, 20))
+    return Schedule(
+        seed,
+        names,
+        rng.choice(sorted(TOPOLOGIES)) if len(names) > 2 else "mesh",
+        tuple(steps),
+        window=window,
+        busy=True,
+    )
 
 
 def fault(rng: random.Random, count: int) -> list[Step]:

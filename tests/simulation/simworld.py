@@ -22,6 +22,7 @@ from tests.simulation.simmember import SECOND, Member
 JOINS = frozenset((c.CMD_NEED_JOIN, c.CMD_START_JOIN, c.CMD_JOINING, c.CMD_JOINED))
 START = 133_000_000_000_000_000
 NAMES = ("a", "b", "c", "A", "d", "e")
+MANY_NAMES = tuple("abcdefghijklABCD")
 Step = tuple[object, ...]
 
 
@@ -52,6 +53,7 @@ class World:
         self.minor = minor
         self.cxtion_options: dict[str, Any] = {}
         self.priorities: dict[tuple[str, str], int] = {}
+        self.file_names = NAMES
         self.now = START
         self.aging = 3 * SECOND
         self.heap: list[tuple[int, int, Callable[[], None]]] = []
@@ -203,7 +205,7 @@ class World:
         folders = [disk.root] + [n for n in nodes if n.is_dir]
         files = [n for n in nodes if not n.is_dir]
         folder = folders[a % len(folders)]
-        name = NAMES[b % len(NAMES)]
+        name = self.file_names[b % len(self.file_names)]
         there = folder.children.get(name)
         file = files[c % len(files)] if files else None
         node = nodes[c % len(nodes)] if nodes else None
