@@ -24,6 +24,8 @@ from agent.wire.guid import guid_text
 from agent.wire.packet import Packet
 from idtable.records import IDRecord, InlogRow
 
+_RESTORED = b""  # instead of a connection, in RetireOrder
+
 
 class Inbound:
     """Owns the entries. The installer (installs.Installs) is told when an entry is ready for it."""
@@ -40,8 +42,7 @@ class Inbound:
         self.wanted: dict[tuple[bytes, str], dict[Key, None]] = {}  # parent and name -> unfinished entries that want it
         self.waiting: set[Key] = set()
         self._line: dict[bytes, tuple[int, set[int]]] = {}  # file GUID -> mark of its version here, see descends()
-        #: A change that came in its order is known already, from when it came out of its order.
-        self.on_known: Callable[[Key, ChangeOrder, Session], None] = lambda key, co, session: None
+        self.on_finished: Callable[[Entry], None] = lambda entry: None  # one that is finished has come in its order
         self.unblocked: list[Entry] = []  # entries that may go on now
         #: What the inbound log held of connections that are no more, and whether it was finished.
         self.abandoned: list[tuple[Key, bool]] = []
@@ -85,8 +86,7 @@ class Inbound:
         if record is not None and (record.originator_guid, record.originator_vsn) == key[1:]:
             self.answers.dampen(session, co)
             if ordered and ctx.vv.get(co.originator_guid, 0) < co.frs_vsn:
-                self.order.arrive(session.cxtion.guid, key)
-                self.on_known(key, co, session)
+                self._known(key, co, record, session)
             return None
         ctx.arrival += 1
         entry = Entry(
@@ -94,10 +94,21 @@ class Inbound:
         )
         if not ordered:
             entry.marked.add(entry.cxtion)
-        self._take_in(entry, ordered)
+        self._take_in(entry, ordered, entry.cxtion)
         self.save(entry)
         ctx.count_co("Issued", False)
         return entry
+
+    def _known(self, key: Key, co: ChangeOrder, record: IDRecord, session: Session) -> None:
+        """A change that came in its order is known already, from when it came out of its order, and so it was passed
+        on: unmarked it goes the same way in its turn, so that every version vector may follow."""
+        ctx, guid = self.ctx, session.cxtion.guid
+        ctx.arrival += 1
+        entry = Entry(key, co, record.md5, guid, stage=Stage.FINISHED, first_try=ctx.now, arrival=ctx.arrival)
+        self.entries[key] = entry
+        self.by_co[co.change_order_guid] = key
+        self.order.arrive(guid, key)
+        self.on_finished(entry)
 
     def _again(self, session: Session, entry: Entry, co: ChangeOrder, ordered: bool) -> Entry | None:
         """A change that is in the inbound log already: sent again, or come by another connection."""
@@ -115,6 +126,8 @@ class Inbound:
             entry.marked.add(guid)
         if entry.stage >= Stage.FINISHED:
             self.answers.dampen(session, co)
+            if ordered:
+                self.on_finished(entry)
             return None
         if co.change_order_guid == entry.co.change_order_guid and entry.cxtion == guid:
             entry.co.partner_ack_seq_number = co.partner_ack_seq_number
@@ -134,13 +147,15 @@ class Inbound:
             if self.sessions[guid].joined:
                 self.by_co.pop(entry.co.change_order_guid, None)
                 self.ctx.store.inlog_delete(entry.co.change_order_guid)
+                if self.order.waits(entry.key):
+                    co.flags &= ~c.CO_FLAG_SKIP_VV_UPDATE  # it came in its order, too
                 entry.cxtion, entry.co = guid, co
                 entry.stage, entry.received, entry.requested, entry.staged = Stage.QUEUED, 0, 0, False
                 self.by_co[co.change_order_guid] = entry.key
                 self.save(entry)
                 return
 
-    def _take_in(self, entry: Entry, ordered: bool) -> None:
+    def _take_in(self, entry: Entry, ordered: bool, place: bytes) -> None:
         ctx = self.ctx
         co = entry.co
         self.entries[entry.key] = entry
@@ -161,7 +176,7 @@ class Inbound:
             self.wanted.setdefault((co.new_parent_guid, co.file_name), {})[entry.key] = None
         self.claims.add(entry.key, exclusive, shared)
         if ordered:
-            self.order.arrive(entry.cxtion, entry.key)
+            self.order.arrive(place, entry.key)
 
     def restore(self) -> list[Entry]:
         """Load the inbound log at start, in order of arrival."""
@@ -187,7 +202,7 @@ class Inbound:
             ordered = not co.flags & (c.CO_FLAG_OUT_OF_ORDER | c.CO_FLAG_SKIP_VV_UPDATE)
             if not ordered:
                 entry.marked.add(entry.cxtion)
-            self._take_in(entry, ordered)
+            self._take_in(entry, ordered, _RESTORED)
             if entry.stage >= Stage.FINISHED:
                 self.claims.release(key)
         return sorted(self.entries.values(), key=lambda e: e.arrival)

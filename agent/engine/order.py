@@ -4,11 +4,14 @@ Change orders of one originator arrive on one connection in the order of their V
 a time. The version vector entry of that originator may move to a VSN only when that change order and all that
 arrived before it on the same connection are finished: else a member that crashed, or whose partner went away,
 would believe it has what it has not.
+
+After a start all that came in its order and has not had its turn stands in one queue, whichever connections it came
+by: less may pass it than could have, and nothing that must not.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import bisect
 from typing import NamedTuple
 
 Key = tuple[bytes, bytes, int]  # file GUID, originator GUID, VSN: the identity of one change
@@ -23,12 +26,12 @@ class Passed(NamedTuple):
 
 
 class RetireOrder:
-    """Queues of changes per (connection, originator), in order of arrival."""
+    """Queues of changes per (connection, originator), in the order of their VSNs."""
 
     __slots__ = ("_done", "_queues", "_where")
 
     def __init__(self) -> None:
-        self._queues: dict[tuple[bytes, bytes], deque[Key]] = {}
+        self._queues: dict[tuple[bytes, bytes], list[Key]] = {}
         self._where: dict[Key, list[tuple[bytes, bytes]]] = {}
         self._done: set[Key] = set()
 
@@ -39,7 +42,7 @@ class RetireOrder:
         if place in places:
             return
         places.append(place)
-        self._queues.setdefault(place, deque()).append(key)
+        bisect.insort(self._queues.setdefault(place, []), key, key=lambda k: k[2])
 
     def finish(self, key: Key) -> list[Passed]:
         """The change is finished (installed, lost or aborted); returns every change whose turn has come."""
@@ -73,7 +76,7 @@ class RetireOrder:
         for place in self._where.get(key, ()):
             queue = self._queues[place]
             at = queue.index(key)
-            for other in list(queue)[at + 1 :]:
+            for other in queue[at + 1 :]:
                 if other in self._done:
                     found[other] = None
         return list(found)

@@ -16,7 +16,6 @@ from agent.engine.local import LocalChanges
 from agent.engine.order import Key
 from agent.engine.outbound import Outbound
 from agent.engine.records import ASIDE, mark_of
-from agent.engine.session import Session
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder
 from idtable.records import IDRecord
@@ -45,8 +44,7 @@ class Retire:
         self.outbound = outbound
         self.local = local
         self.advance: Callable[[Entry], None] = lambda entry: None
-        self._known: dict[Key, tuple[ChangeOrder, bytes]] = {}  # known, from that member; not yet its turn
-        inbound.on_known = self.known
+        inbound.on_finished = self.retire
 
     def finish(
         self,
@@ -101,12 +99,6 @@ class Retire:
 
     # -- the version vector --
 
-    def known(self, key: Key, co: ChangeOrder, session: Session) -> None:
-        """A change that came in its order is known already, from when it came marked CO_FLAG_SKIP_VV_UPDATE, and so
-        it was passed on: unmarked it goes the same way in its turn, so that every version vector may follow."""
-        self._known[key] = (co, session.cxtion.partner.guid)
-        self._passed(key)
-
     def retire(self, entry: Entry) -> None:
         """Let the version vector follow, and pass on what has had its turn."""
         inbound = self.inbound
@@ -122,15 +114,9 @@ class Retire:
         for item in self.inbound.order.finish(key):
             done = self.inbound.entries.get(item.key)
             self.ctx.set_vv(item.originator, item.vsn)
-            known = self._known.pop(item.key, None)
             if done is not None:
                 self._pass_on(done, extra=0)
                 self._forget(done)
-            elif known is not None:
-                co, member = known
-                record = self.ctx.store.get(co.file_guid)
-                checksum = record.md5 if record is not None else bytes(16)
-                self.outbound.append(onward(co), checksum, member, staged=False)
 
     def pass_on_behind(self, entry: Entry) -> None:
         """The entry will take long: what is finished behind it is passed on now, marked so that nobody's
