@@ -18,7 +18,6 @@ from agent.installing import ResolvedInstall, ResolvedStep
 from agent.wire.packet import encode_packet
 from agent.workqueue import Job, WorkQueue
 from idtable.store import Store
-from staging.errors import StagingError
 
 INSTALLS_AT_ONCE: Final = 32
 
@@ -48,7 +47,7 @@ class Actions:
         self._post = post
         self._log = log
         self._generation = 0
-        self._fetching: dict[bytes, deque[ev.StoreBlock]] = {}
+        self._fetching: dict[bytes, deque[ev.StoreBlock | ev.DropStage]] = {}
         self._installs: deque[ResolvedInstall] = deque()
         self.places: set[tuple[bytes, str]] = set()  # of the installs under way
         self.renew()
@@ -76,10 +75,10 @@ class Actions:
         elif isinstance(action, ev.Install):
             self._queue_install(action)
         elif isinstance(action, ev.DropStage):
-            try:
-                self._files.area.remove(action.co_guid)
-            except StagingError as error:
-                self._log.warning("a staging file cannot be removed: %s", error)
+            if action.co_guid in self._fetching:
+                self._fetching[action.co_guid].append(action)  # after what is still to be stored of it
+            else:
+                self._files.drop(action.co_guid)
         elif isinstance(action, ev.Report):
             getattr(self._log, action.level)("%s", action.text)
 

@@ -57,9 +57,13 @@ class FileOps:
                 pass
         self.root.close()
 
-    def store_blocks(self, blocks: deque[ev.StoreBlock]) -> list[Event]:
+    def store_blocks(self, blocks: deque[ev.StoreBlock | ev.DropStage]) -> list[Event]:
         """See Stages.store_blocks()."""
         return [*self._stages.store_blocks(blocks)]
+
+    def drop(self, co_guid: bytes) -> None:
+        """See Stages.drop()."""
+        self._stages.drop(co_guid)
 
     def choose(self, allowed: Iterable[bytes]) -> bytes:
         """See Stages.choose()."""

@@ -45,11 +45,14 @@ class Stages:
 
     # -- fetching --
 
-    def store_blocks(self, blocks: deque[ev.StoreBlock]) -> list[ev.FetchStored | ev.FetchFailed]:
-        """Append the blocks of one staging file, in order."""
+    def store_blocks(self, blocks: deque[ev.StoreBlock | ev.DropStage]) -> list[ev.FetchStored | ev.FetchFailed]:
+        """Append the blocks of one staging file, in order, or drop it."""
         done: list[ev.FetchStored | ev.FetchFailed] = []
         while blocks:
             block = blocks.popleft()
+            if isinstance(block, ev.DropStage):
+                self.drop(block.co_guid)
+                continue
             try:
                 if block.offset == 0:
                     self._abandon(block.co_guid)
@@ -69,6 +72,14 @@ class Stages:
                 self._abandon(block.co_guid)
                 done.append(ev.FetchFailed(block.co_guid, ev.Outcome.FAILED, str(error)))
         return done
+
+    def drop(self, co_guid: bytes) -> None:
+        """Remove the staging file, or what has been stored of it. Not while its blocks are being stored."""
+        try:
+            self._abandon(co_guid)
+            self.area.remove(co_guid)
+        except StagingError as error:
+            log.warning("a staging file cannot be removed: %s", error)
 
     def _abandon(self, co_guid: bytes) -> None:
         writer = self._writers.pop(co_guid, None)

@@ -38,6 +38,7 @@ class Entry:
     is_new: bool = True
     needs_stage: bool = False
     staged: bool = False
+    begun: bool = False  # some of the staging file may have been stored
     compressed_after_all: bool = False  # the header of the staging file says so (vectors: ruling 15)
     stage_size: int = 0
     received: int = 0  # bytes of the staging file received in order

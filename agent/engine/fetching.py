@@ -33,6 +33,7 @@ class Fetching:
                 self.inbound.retry(entry, Outcome.STAGE_MISSING, f"{session.cxtion.partner.name} is not joined")
                 return
         entry.stage = Stage.FETCHING
+        entry.begun = True
         entry.received = entry.requested = entry.stage_size = 0
         entry.early.clear()
         self._request(session, entry)

@@ -14,7 +14,7 @@ from agent.engine.claims import Claims
 from agent.engine.claims import Key as ClaimKey
 from agent.engine.context import Context
 from agent.engine.entry import Entry, Stage, unusable
-from agent.engine.events import Outcome
+from agent.engine.events import DropStage, Outcome
 from agent.engine.order import Key, RetireOrder
 from agent.engine.records import MARKS, forgotten, mark, mark_of
 from agent.engine.session import JoinState, Session
@@ -147,10 +147,13 @@ class Inbound:
             if self.sessions[guid].joined:
                 self.by_co.pop(entry.co.change_order_guid, None)
                 self.ctx.store.inlog_delete(entry.co.change_order_guid)
+                if entry.begun:
+                    self.ctx.out.append(DropStage(entry.co.change_order_guid))
                 if self.order.waits(entry.key):
                     co.flags &= ~c.CO_FLAG_SKIP_VV_UPDATE  # it came in its order, too
                 entry.cxtion, entry.co = guid, co
-                entry.stage, entry.received, entry.requested, entry.staged = Stage.QUEUED, 0, 0, False
+                entry.stage, entry.received, entry.requested = Stage.QUEUED, 0, 0
+                entry.staged = entry.begun = False
                 self.by_co[co.change_order_guid] = entry.key
                 self.save(entry)
                 return

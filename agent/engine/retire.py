@@ -78,7 +78,7 @@ class Retire:
         ctx.count_co("Retired", False)
         entry.stage = Stage.FINISHED if record is not None else Stage.PASSED_ON
         inbound.let_go(entry)
-        if entry.staged and record is None:
+        if (record is None) if entry.staged else entry.begun:
             ctx.out.append(DropStage(co.change_order_guid))
         self.retire(entry)
         if then is not None:

@@ -56,6 +56,7 @@ class Member:
         self.generation = 0
         self.skew = 0
         self.events: deque[ev.Event] = deque()
+        self.storing: dict[bytes, deque[ev.StoreBlock | ev.DropStage]] = {}
         self.running = False
         self.tick_at = 0
         self.engine: Engine
@@ -120,6 +121,7 @@ class Member:
         self.cutoff = Cutoff()
         self.tick_at = 0
         self.places.clear()
+        self.storing.clear()
         self.undo.clear()
         for key in [k for k in self.disk.stages if k.startswith(b"part")]:
             del self.disk.stages[key]
@@ -261,20 +263,39 @@ class Member:
                 if not self.cutoff.stops(partner):
                     world.send(self, partner, packet)
             case ev.StoreBlock():
-                self.after(rng.randrange(1, 50_000), lambda: self.store_block(action))
+                self.storing.setdefault(action.co_guid, deque()).append(action)
+                self.after(rng.randrange(1, 50_000), lambda: self.store_some(action.co_guid))
             case ev.ReadStage():
                 path = self.store.path_of(action.file_guid) if action.regenerate else None
                 self.after(rng.randrange(1, 100_000), lambda: self.read_stage(action, path))
             case ev.Install():
                 self.queue_install(action)
             case ev.DropStage(co_guid):
-                self.disk.stages.pop(co_guid, None)
+                if self.storing.get(co_guid):
+                    self.storing[co_guid].append(action)  # after what is still to be stored of it
+                else:
+                    self.drop_stage(co_guid)
             case ev.Examine():
                 self.touch(world.aging)
             case ev.Report():
                 self.reports.append(action)
             case ev.WentOnline():
                 self.after(SECOND, self.watch)
+
+    def store_some(self, co_guid: bytes) -> None:
+        blocks = self.storing[co_guid]
+        action = blocks.popleft()
+        while isinstance(action, ev.DropStage):
+            self.drop_stage(co_guid)
+            action = blocks.popleft()
+        self.store_block(action)
+        while blocks and isinstance(blocks[0], ev.DropStage):
+            blocks.popleft()
+            self.drop_stage(co_guid)
+
+    def drop_stage(self, co_guid: bytes) -> None:
+        self.disk.stages.pop(co_guid, None)
+        self.disk.stages.pop(b"part" + co_guid, None)
 
     def store_block(self, action: ev.StoreBlock) -> None:
         part = b"part" + action.co_guid
