@@ -5,10 +5,13 @@ from __future__ import annotations
 from agent.engine.context import Context
 from agent.engine.events import Examine, ReadStage, StageBlock, StageRefused
 from agent.engine.outbound import Outbound
+from agent.engine.reconcile import change_order_wins
+from agent.engine.records import forgotten, offered, version_of
 from agent.engine.session import Session
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder, CoExtension2
 from agent.wire.packet import Packet
+from idtable.records import IDRecord
 
 
 class Serving:
@@ -98,7 +101,8 @@ class Serving:
         if not session.joined or session.join_guid != request.packet.join_guid:
             return
         co = request.change_order
-        retry = event.retry or self._unknown(co)
+        record = ctx.store.get(co.file_guid)
+        retry = event.retry or self._unknown(co, record)
         packet = session.packet(ctx, c.CMD_RETRY_FETCH if retry else c.CMD_ABORT_FETCH)
         packet.block_size = 0
         if not retry:
@@ -107,7 +111,6 @@ class Serving:
         packet.co_guid = co.change_order_guid
         packet.co_sequence_number = co.partner_ack_seq_number
         ctx.send(session.cxtion, packet)
-        record = ctx.store.get(co.file_guid)
         if retry and record is not None and not record.deleted:
             ctx.out.append(Examine(record.parent_guid, record.name))
         if not retry:
@@ -118,11 +121,14 @@ class Serving:
                 self.outbound.send_present(flow, record)
             self.outbound.acknowledge(flow, 0, co.change_order_guid)  # however often it was sent
 
-    def _unknown(self, co: ChangeOrder) -> bool:
+    def _unknown(self, co: ChangeOrder, record: IDRecord | None) -> bool:
         """This member's database was restored from a backup since it offered another member's change: nothing newer
         is here that could follow, so the partner must not discard it. A change of its own that it has lost comes back,
         out of order, from whoever has it; if nobody has, there is nothing to wait for."""
         ctx = self.ctx
+        newer = record is not None and not forgotten(record) and not change_order_wins(offered(co), version_of(record))
+        if newer:
+            return False  # it was replaced since
         own = co.originator_guid == ctx.config.originator_guid
         covered = ctx.vv.get(co.originator_guid, 0) >= co.frs_vsn
         return not own and not covered and ctx.store.outlog_by_co(co.change_order_guid) is None
