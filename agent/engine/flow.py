@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from agent.engine.order import Key
 from agent.engine.session import Session
 from agent.wire.change_order import ChangeOrder
 
@@ -21,6 +22,7 @@ class Flow:
     vvjoin: Iterator[tuple[ChangeOrder, bytes]] | None = None
     vvjoin_seq: int = 0
     vvjoin_unacked: dict[int, bytes] = field(default_factory=dict)
+    offered: dict[bytes, Key] = field(default_factory=dict)  # change order -> the change, of those in vvjoin_unacked
     resume_at: int = 0
     moved_at: int = 0  # when the last change order was acknowledged, or sent after that (see stuck)
     ahead: set[tuple[bytes, int]] = field(default_factory=set)  # originators and VSNs sent out of order (see stuck)

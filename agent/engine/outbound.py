@@ -108,6 +108,7 @@ class Outbound:
         flow.unacked.clear()
         flow.numbers.clear()
         flow.vvjoin_unacked.clear()
+        flow.offered.clear()
         flow.vvjoin = None
         flow.ahead.clear()
         flow.leading = flow.trailing
@@ -143,6 +144,7 @@ class Outbound:
         flow.unacked.clear()
         flow.numbers.clear()
         flow.vvjoin_unacked.clear()
+        flow.offered.clear()
         flow.vvjoin = None
         flow.leading = flow.trailing
 
@@ -173,10 +175,7 @@ class Outbound:
                 if not flow.vvjoin_unacked:
                     self._vvjoin_done(flow)
                 return
-            co, checksum = item
-            self._seq += 1
-            flow.vvjoin_unacked[self._seq] = co.change_order_guid
-            self._send(flow, co, checksum, self._seq, at_join=True)
+            self._send_outside(flow, *item)
 
     def _vvjoin_done(self, flow: Flow) -> None:
         ctx = self.ctx
@@ -268,6 +267,8 @@ class Outbound:
         for number in found:
             del flow.vvjoin_unacked[number]
         if found:
+            flow.offered.pop(co_guid, None)
+            flow.moved_at = self.ctx.now
             self.ctx.out.append(DropStage(co_guid))
         numbers = flow.numbers.pop(co_guid, [])
         if numbers:
@@ -322,10 +323,15 @@ class Outbound:
         """The version asked for was replaced. The present one is in the log, but perhaps behind much that waits for it
         (a folder, for what is in it): so it goes at once, out of order."""
         if not record.flags & (ASIDE | PASSING):
-            co, checksum = present(self.ctx, record)
-            self._seq += 1
-            flow.vvjoin_unacked[self._seq] = co.change_order_guid
-            self._send(flow, co, checksum, self._seq, at_join=True)
+            self._send_outside(flow, *present(self.ctx, record))
+
+    def _send_outside(self, flow: Flow, co: ChangeOrder, checksum: bytes) -> None:
+        """Send a directed change order, which is in no log."""
+        self._seq += 1
+        flow.vvjoin_unacked[self._seq] = co.change_order_guid
+        flow.offered[co.change_order_guid] = (co.file_guid, co.originator_guid, co.frs_vsn)
+        flow.moved_at = self.ctx.now
+        self._send(flow, co, checksum, self._seq, at_join=True)
 
     # -- what is left --
 
