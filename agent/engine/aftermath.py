@@ -125,4 +125,7 @@ class Aftermath:
         children = ctx.store.children(guid)
         if not children:  # it holds what is not in the IDTable: not yet, in initial sync; or never, what is excluded
             return not ctx.online or entry.attempts >= ctx.limits.unknown_grace
-        return not any(self.inbound.pending_for(child.file_guid) for child in children)
+        # What would move out of it may itself wait for a folder that is gone here: in a circle for ever.
+        late = entry.attempts >= ctx.limits.unknown_grace
+        coming = self.inbound.moving if late else self.inbound.pending_for
+        return not any(coming(child.file_guid) for child in children)

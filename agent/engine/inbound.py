@@ -254,6 +254,12 @@ class Inbound:
         tokens = self.claims.waiting_on(("g", file_guid))
         return any(t[0] == file_guid and t != but for t in tokens)  # type: ignore[index]
 
+    def moving(self, file_guid: bytes) -> bool:
+        """As pending_for(), and it does not just wait to be tried again."""
+        tokens = [t for t in self.claims.waiting_on(("g", file_guid)) if t[0] == file_guid]  # type: ignore[index]
+        found = (self.entries.get(token) for token in tokens)  # type: ignore[call-overload]
+        return any(entry is not None and self._moves(entry) for entry in found)
+
     def joining_anew(self, but: Entry) -> bool:
         """Some upstream partner is still sending all that it has, and does not just wait for what waits here."""
         joining = {guid for guid, s in self.sessions.items() if s.state is JoinState.VVJOIN}
@@ -261,7 +267,7 @@ class Inbound:
             return False
         return any(e.cxtion in joining and self._moves(e, but) for e in self.entries.values())
 
-    def _moves(self, entry: Entry, but: Entry) -> bool:
+    def _moves(self, entry: Entry, but: Entry | None = None) -> bool:
         """The entry, or the one of its file that it stands behind, is under way: it is not `but`, not finished, and
         does not wait to be tried again (nor is just about to be)."""
         own = entry.co.file_guid
