@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Literal
 
 from agent.engine.context import SECOND, Cxtion, EngineConfig, Limits
+from agent.engine.schedule import merged
 from agent.identity import Identity
 from agent.wire import constants as c
 from agent.wire.guid import guid_text
 from agent.wire.packet import NamedGuid
-from config.model import AgentConfig, LocalSet
+from config.model import AgentConfig, Connection, LocalSet, ReplicaSet
 
 
 def connections_of(local: LocalSet) -> tuple[Cxtion, ...]:
@@ -28,12 +29,21 @@ def connections_of(local: LocalSet) -> tuple[Cxtion, ...]:
                     partner=NamedGuid(member.guid, member.name),
                     inbound=connection.downstream == me,
                     priority=connection.priority,
-                    schedule=connection.schedule,
+                    schedule=_schedule(local.set, connection),
                     ignore_schedule=connection.ignore_schedule,
                     trigger=local.set.type == "sysvol",
                 )
             )
     return tuple(found)
+
+
+def _schedule(replica_set: ReplicaSet, connection: Connection) -> bytes | None:
+    """The connection's schedule, merged with that of the opposite one if that says so (2.3.1.6)."""
+    ends = (connection.downstream, connection.upstream)
+    for opposite in replica_set.connections:
+        if (opposite.upstream, opposite.downstream) == ends and opposite.enabled and opposite.two_way_sync:
+            return merged(connection.schedule, opposite.schedule)
+    return connection.schedule
 
 
 def engine_config(

@@ -172,6 +172,7 @@ def _replica_set(table: SetTable) -> ReplicaSet:
             enabled=c.enabled,
             schedule=c.schedule if c.schedule is not None else table.schedule,
             ignore_schedule=c.ignore_schedule,
+            two_way_sync=c.two_way_sync,
         )
         for c in table.connection
     )

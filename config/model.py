@@ -37,7 +37,8 @@ class Connection:
 
     `priority` is the class of 2.3.1.6's Options, 0 to 7. `schedule` is None or 84 bytes, a bit for every
     quarter of an hour of a week from Sunday 0:00 on (2.3.1.2); `ignore_schedule` lets the initial VVJoin
-    pass at any time.
+    pass at any time. With `two_way_sync` the connection in the opposite direction is open whenever this one
+    is, besides its own times.
     """
 
     guid: bytes
@@ -48,6 +49,7 @@ class Connection:
     enabled: bool = True
     schedule: bytes | None = None
     ignore_schedule: bool = False
+    two_way_sync: bool = False
 
     @property
     def key(self) -> str:

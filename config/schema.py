@@ -108,6 +108,7 @@ class ConnectionTable(_Table):
     enabled: bool = True
     schedule: Schedule | None = None
     ignore_schedule: bool = False
+    two_way_sync: bool = False
 
 
 class SetTable(_Table):

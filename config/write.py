@@ -66,6 +66,8 @@ def topology_text(sets: Sequence[ReplicaSet], comment: str) -> str:
                 lines.append(f"schedule = {quoted(connection.schedule.hex())}")
             if connection.ignore_schedule:
                 lines.append("ignore_schedule = true")
+            if connection.two_way_sync:
+                lines.append("two_way_sync = true")
     return "\n".join(lines) + "\n"
 
 

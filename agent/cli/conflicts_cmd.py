@@ -80,6 +80,10 @@ def discard(item_id: str, config_file: Path) -> None:
     _ask(config_file, action="discard", id=item_id)
 
 
+#: How long an agent may take to answer what takes it no time.
+_PATIENCE_S = 30.0
+
+
 def describe(item: dict[str, Any]) -> Iterator[str]:
     """The lines that show an item to a person."""
     yield f"id       {item['id']}"
@@ -136,12 +140,11 @@ def _ask(config_file: Path, **arguments: Any) -> dict[str, Any]:
     """The answer of the running agent, or without one of the store itself. Raises CommandFailed, ConfigError."""
     import asyncio
 
-    from agent.control import ControlError, ControlUnreachable, request
+    from agent.control import ControlError, ControlUnreachable
 
     state_dir = read_state_dir(config_file)
     try:
-        # Copying a folder to another file system may take its time.
-        answer = asyncio.run(request(state_dir, "conflicts", reply_timeout=None, **arguments))
+        answer = asyncio.run(_of_agent(state_dir, arguments))
     except ControlUnreachable as error:
         answer = _without_agent(config_file, state_dir, str(error), arguments)
     except ControlError as error:
@@ -149,6 +152,16 @@ def _ask(config_file: Path, **arguments: Any) -> dict[str, Any]:
     if isinstance(refused := answer.get("refused"), str):
         raise CommandFailed(printable(refused), ExitCode.USAGE)
     return answer
+
+
+async def _of_agent(state_dir: Path, arguments: dict[str, Any]) -> dict[str, Any]:
+    from agent.control import request
+
+    if arguments["action"] in ("list", "show"):
+        return await request(state_dir, "conflicts", reply_timeout=_PATIENCE_S, **arguments)
+    # Copying a folder to another file system may take its time; but an agent that answers nothing does nothing.
+    await request(state_dir, "conflicts", reply_timeout=_PATIENCE_S, action="list")
+    return await request(state_dir, "conflicts", reply_timeout=None, **arguments)
 
 
 def _without_agent(config_file: Path, state_dir: Path, unreachable: str, arguments: dict[str, Any]) -> dict[str, Any]:

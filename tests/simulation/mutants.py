@@ -6,6 +6,7 @@ exits 1 if one was not caught.
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
@@ -161,7 +162,14 @@ def catch(fault: Fault | None) -> str | None:
 
 
 def main() -> int:
-    chosen = [int(x) for x in sys.argv[1:]] or range(1, len(FAULTS) + 1)
+    parser = argparse.ArgumentParser(
+        prog="script/mutants",
+        description="Puts deliberate faults into copies of the engine: each must be caught. About five minutes.",
+    )
+    parser.add_argument("number", type=int, nargs="*", metavar="NUMBER", help="of a fault; without any, all")
+    chosen = parser.parse_args().number or range(1, len(FAULTS) + 1)
+    if wrong := [number for number in chosen if not 1 <= number <= len(FAULTS)]:
+        parser.error(f"there is no fault {wrong[0]}; they are numbered from 1 to {len(FAULTS)}")
     survived = 0
     if broken := catch(None):
         raise SystemExit(f"without any fault {broken} fails: what follows would tell nothing")

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -14,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from agent.cli import run_cli
+from agent.cli import conflicts_cmd, run_cli
 from agent.cli.conflicts_cmd import printable
 from agent.cli.exit_codes import ExitCode
-from agent.control import ControlServer
+from agent.control import SOCKET_NAME, ControlServer
 from agent.kept import KeptStore
 from agent.keptcontrol import KeptOf, conflicts
 from config.load import load_agent_config
@@ -205,6 +206,23 @@ def test_an_agent_that_does_not_answer(member: Member, capsys: pytest.CaptureFix
             assert "in use" in capsys.readouterr().err
     assert os.listdir(member.root) == []
     assert member.frs("restore", item_id) == ExitCode.OK
+
+
+def test_an_agent_that_hangs(
+    member: Member, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It takes calls (its system does, for it) and answers none."""
+    monkeypatch.setattr(conflicts_cmd, "_PATIENCE_S", 0.2)
+    item_id = member.keep("a")
+    with StateLock(member.state), socket.socket(socket.AF_UNIX) as hanging:
+        monkeypatch.chdir(member.state)  # the path of a socket must be short
+        hanging.bind(SOCKET_NAME)
+        hanging.listen()
+        assert member.frs("list") == ExitCode.OK
+        assert capsys.readouterr().out.startswith(item_id)
+        for action in ("restore", "discard"):
+            assert member.frs(action, item_id) == ExitCode.UNREACHABLE
+            assert "did not answer" in capsys.readouterr().err
 
 
 def test_while_it_works_no_agent_can_start(member: Member, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,7 @@ def test_a_topology_is_read_back(tmp_path: Path) -> None:
         enabled=False,
         schedule=bytes(range(84)),
         ignore_schedule=True,
+        two_way_sync=True,
     )
     first = dataclasses.replace(first, connections=(changed, *first.connections[1:]), directory_filter=("cache",))
     second = new_replica_set("two", members(2), "ring")

@@ -1,0 +1,31 @@
+"""From the configuration to the engine's connections."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from agent.enginesetup import connections_of
+from config.model import LocalSet
+from config.topology import new_replica_set
+
+MORNING, EVENING = b"\x0f" * 84, b"\xf0" * 84
+
+
+@pytest.mark.parametrize(
+    ("two_way_sync", "enabled", "back"),
+    [(True, True, b"\xff" * 84), (False, True, EVENING), (True, False, EVENING)],
+)
+def test_two_way_sync_opens_the_opposite_connection_too(two_way_sync: bool, enabled: bool, back: bytes) -> None:
+    """2.3.1.6: the schedules are merged, for the connection in the opposite direction."""
+    pair = new_replica_set("one", [("a", "host", 5000), ("b", "host", 5001)], "full-mesh", primary="a")
+    there = next(c for c in pair.connections if c.key == "a->b")
+    other = next(c for c in pair.connections if c.key == "b->a")
+    there = dataclasses.replace(there, schedule=MORNING, two_way_sync=two_way_sync, enabled=enabled)
+    pair = dataclasses.replace(pair, connections=(there, dataclasses.replace(other, schedule=EVENING)))
+    for name in "ab":
+        cxtions = connections_of(LocalSet(pair, pair.members[name], Path("root"), Path("state")))
+        found = {cxtion.key: cxtion.schedule for cxtion in cxtions}
+        assert found == {"b->a": back} | ({"a->b": MORNING} if enabled else {})
