@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from agent.kept import KeptError, KeptStore, UnknownItem
@@ -14,13 +14,15 @@ KEPT_NAME: Final = "kept"  # in the state folder of a set
 
 class KeptOf(NamedTuple):
     """What is kept of the set `name`, whose tree is at `root`. `refusal` says why nothing may be put there now;
-    `originator` is the originator GUID of this member in the set, None where it is not known."""
+    `originator` is the originator GUID of this member in the set, None where it is not known; `excluded` tells of a
+    path in the tree whether it is not replicated."""
 
     name: str
     root: str
     store: KeptStore
     refusal: str = ""
     originator: bytes | None = None
+    excluded: Callable[[str], bool] = lambda path: False
 
 
 def conflicts(sets: Sequence[KeptOf], arguments: dict[str, Any]) -> dict[str, Any]:
@@ -44,7 +46,7 @@ def conflicts(sets: Sequence[KeptOf], arguments: dict[str, Any]) -> dict[str, An
                 return {"refused": one.refusal}
             case "restore":
                 path = one.store.restore(item_id, one.root, None if to is None else _in_tree(one.root, to))
-                return {"set": one.name, "root": one.root, "path": path}
+                return {"set": one.name, "root": one.root, "path": path, "excluded": one.excluded(path)}
             case "discard":
                 one.store.discard(item_id)
                 return {"set": one.name}

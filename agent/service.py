@@ -20,6 +20,7 @@ from agent.control import ControlError, ControlServer, wait_until_done
 from agent.counters.registry import Counters, Snapshot
 from agent.counters.samples import SampleWriter
 from agent.engine import events as ev
+from agent.excluded import Excluded
 from agent.identity import ReplicaError
 from agent.kept import KeptStore
 from agent.keptcontrol import KEPT_NAME, KeptOf, conflicts
@@ -343,8 +344,10 @@ class Service:
             guid = local.member.guid
             if guid in self.kept:
                 replica = self.replicas.get(guid)
-                facts = (replica.not_the_root(), replica.originator_guid) if replica is not None else ()
-                stores.append(KeptOf(local.name, str(local.root), self.kept[guid], *facts))
+                one = KeptOf(local.name, str(local.root), self.kept[guid])
+                if replica is not None:
+                    one = one._replace(refusal=replica.not_the_root(), originator=replica.originator_guid)
+                stores.append(one._replace(excluded=Excluded(local.set.file_filter, local.set.directory_filter)))
         return await asyncio.to_thread(conflicts, stores, arguments)
 
     async def _control_force(self, arguments: dict[str, Any]) -> dict[str, Any]:

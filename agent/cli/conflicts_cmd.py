@@ -70,6 +70,8 @@ def restore(item_id: str, config_file: Path, to: str | None) -> None:
     """
     answer = _ask(config_file, action="restore", id=item_id, to=to)
     click.echo(printable(os.path.join(answer["root"], answer["path"])))
+    if answer.get("excluded"):
+        click.echo("frs: a filter of the set excludes that name: it stays on this member only", err=True)
 
 
 @conflicts.command()
@@ -166,6 +168,7 @@ async def _of_agent(state_dir: Path, arguments: dict[str, Any]) -> dict[str, Any
 
 def _without_agent(config_file: Path, state_dir: Path, unreachable: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """Does it on the state directory itself, holding its lock; only looks where the lock cannot be had."""
+    from agent.excluded import Excluded
     from agent.kept import KeptStore
     from agent.keptcontrol import KEPT_NAME, KeptOf, conflicts
     from config.load import load_agent_config
@@ -194,5 +197,7 @@ def _without_agent(config_file: Path, state_dir: Path, unreachable: str, argumen
                 read_only=read_only or not os.path.isdir(path),
             )
             originator = peek_meta(local.state_dir / "frs.db", "originator_guid")
-            sets.append(KeptOf(local.name, str(local.root), stack.enter_context(store), originator=originator))
+            excluded = Excluded(local.set.file_filter, local.set.directory_filter)
+            stack.enter_context(store)
+            sets.append(KeptOf(local.name, str(local.root), store, originator=originator, excluded=excluded))
         return conflicts(sets, arguments)

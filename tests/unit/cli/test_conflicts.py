@@ -19,6 +19,7 @@ from agent.cli import conflicts_cmd, run_cli
 from agent.cli.conflicts_cmd import printable
 from agent.cli.exit_codes import ExitCode
 from agent.control import SOCKET_NAME, ControlServer
+from agent.excluded import Excluded
 from agent.kept import KeptStore
 from agent.keptcontrol import KeptOf, conflicts
 from config.load import load_agent_config
@@ -71,7 +72,8 @@ def begin(request: pytest.FixtureRequest, member: Member) -> Iterator[Callable[[
             stack.enter_context(StateLock(member.state))
 
             async def handler(arguments: dict[str, Any]) -> dict[str, Any]:
-                return conflicts([KeptOf("docs", str(member.root), store, originator=ORIGINATOR)], arguments)
+                one = KeptOf("docs", str(member.root), store, originator=ORIGINATOR, excluded=Excluded(["*.tmp"], []))
+                return conflicts([one], arguments)
 
             loop = asyncio.new_event_loop()
             server = ControlServer(member.state, {"conflicts": handler})
@@ -172,6 +174,21 @@ def test_restore_to(member: Member, begin: Callable[[], None], capsys: pytest.Ca
     assert sorted(os.listdir(member.folder)) == [
         "agent.toml", "root", "secret.toml", "state", "topology.toml",
     ]  # fmt: skip
+
+
+def test_restored_to_a_name_that_is_excluded(
+    member: Member, begin: Callable[[], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is put there, and the user is told that nobody else gets it."""
+    topology = member.folder / "topology.toml"
+    topology.write_text(topology.read_text().replace('primary = "a"', 'primary = "a"\nfile_filter = ["*.tmp"]'))
+    first, second = member.keep("a"), member.keep("b")
+    begin()
+    assert member.frs("restore", first) == ExitCode.OK
+    assert capsys.readouterr().err == ""
+    assert member.frs("restore", second, "--to", "b.tmp") == ExitCode.OK
+    assert "stays on this member only" in capsys.readouterr().err
+    assert (member.root / "b.tmp").exists()
 
 
 def test_an_id_that_is_none(member: Member, begin: Callable[[], None], capsys: pytest.CaptureFixture[str]) -> None:
