@@ -45,10 +45,10 @@ class Aftermath:
         if verdict.vacated is not None:
             guid, parent, aside, announce = verdict.vacated
             other = ctx.store.get(guid)
-            step = next(s for s in verdict.steps if s.step is InstallStep.VACATE)
+            step = next((s for s in verdict.steps if s.step is InstallStep.VACATE), None)
             if other is None or other.deleted:
                 pass
-            elif (other.parent_guid, other.name) != (step.parent_guid, step.name):
+            elif step is not None and (other.parent_guid, other.name) != (step.parent_guid, step.name):
                 # A local change moved it meanwhile: whichever came last on the disk is what is there now.
                 ctx.out.append(Examine(other.parent_guid, other.name))
                 ctx.out.append(Examine(parent, aside))

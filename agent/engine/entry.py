@@ -51,6 +51,7 @@ class Entry:
     arrival: int = 0
     retry_fetch: bool = False
     put_off: int = 0  # times that CMD_RETRY_FETCH was the answer
+    not_found: bytes = b""  # GUID of what was to make room and was not at its place (in initial sync)
     lost_folders: list[bytes] = field(default_factory=list)  # GUIDs, topmost first: see installs
     marked: set[bytes] = field(default_factory=set)  # connections that offered it out of its order only
     outdid: int = -1  # the highest version number that it beat by its event time alone (see reconcile)

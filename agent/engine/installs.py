@@ -402,6 +402,9 @@ class Installs:
             Outcome.FAILED,
         ):
             self.aftermath.look_again(entry, running)
+        failed = running.verdict.steps[event.done : event.done + 1]
+        if event.outcome is Outcome.TARGET_CHANGED and not self.ctx.online and failed:
+            entry.not_found = failed[0].file_guid if failed[0].step is InstallStep.VACATE else b""
         grace = self.ctx.limits.name_grace
         if event.outcome is Outcome.PARENT_MISSING and not self.ctx.online and entry.attempts >= grace:
             entry.lost_folders = self._folders_above(entry.co.new_parent_guid)

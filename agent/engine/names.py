@@ -104,7 +104,7 @@ class Names:
             return verdict
         if self.inbound.pending_for(other.file_guid, but=entry.key):
             # Its own change order, which waits behind this one, moves or removes it: let it step aside.
-            return self._vacate(verdict, other, other.parent_guid, announce=False)
+            return self._vacate(verdict, other, other.parent_guid, announce=False, entry=entry)
         if entry.attempts < ctx.limits.name_grace:
             self.inbound.retry(entry, Outcome.NAME_TAKEN, "the name is still taken")
             return Verdict(Place.WAIT)
@@ -113,7 +113,7 @@ class Names:
             ctx.count_co("Morphed", False)
             return self._morph(entry, verdict)
         if entry.is_dir:
-            return self._vacate(verdict, other, other.parent_guid, announce=True)
+            return self._vacate(verdict, other, other.parent_guid, announce=True, entry=entry)
         if not wins:
             return Verdict(Place.LOSE, winner=edition_of(other))
         verdict.removed = other.file_guid
@@ -127,12 +127,18 @@ class Names:
         verdict.name = morphed_name(entry.co.file_name, entry.co.file_guid)
         other = self.ctx.store.by_name(verdict.parent, verdict.name)
         if other is not None and other.file_guid != entry.co.file_guid:
-            return self._vacate(verdict, other, other.parent_guid, announce=True)
+            return self._vacate(verdict, other, other.parent_guid, announce=True, entry=entry)
         return verdict
 
-    def _vacate(self, verdict: Verdict, other: IDRecord, parent: bytes, *, announce: bool) -> Verdict:
+    def _vacate(
+        self, verdict: Verdict, other: IDRecord, parent: bytes, *, announce: bool, entry: Entry | None = None
+    ) -> Verdict:
         aside = self._free_name(parent, other)
         verdict.vacated = (other.file_guid, parent, aside, announce)
+        if entry is not None and entry.not_found == other.file_guid and entry.attempts >= self.ctx.limits.name_grace:
+            return (
+                verdict  # deleted here during the initial sync, which is looked at only afterwards: in the IDTable only
+            )
         verdict.steps.append(
             Step(
                 InstallStep.VACATE,
