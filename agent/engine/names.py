@@ -136,9 +136,8 @@ class Names:
         aside = self._free_name(parent, other)
         verdict.vacated = (other.file_guid, parent, aside, announce)
         if entry is not None and entry.not_found == other.file_guid and entry.attempts >= self.ctx.limits.name_grace:
-            return (
-                verdict  # deleted here during the initial sync, which is looked at only afterwards: in the IDTable only
-            )
+            # It was deleted here, which is looked at only after the initial sync: it moves in the IDTable only.
+            return verdict
         verdict.steps.append(
             Step(
                 InstallStep.VACATE,
