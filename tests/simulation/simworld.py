@@ -317,9 +317,9 @@ class World:
             case "skew" if member.backup is not None:
                 pass  # an old database and a clock set back at once are more than anybody can notice
             case "skew":
-                member.skew += int(rest[1]) * SECOND  # type: ignore[call-overload]
-                if abs(member.skew) >= self.limits.tombstone_lifetime:
-                    member.excused = True  # by its clock all tombstones are too old: what was removed may come again
+                skew = member.skew + int(rest[1]) * SECOND  # type: ignore[call-overload]
+                if abs(skew) < self.limits.tombstone_lifetime:  # else all deletions would be forgotten at once
+                    member.skew = skew
             case "full":
                 member.disk.full = bool(rest[1])
             case "save_backup":
