@@ -254,6 +254,12 @@ class Inbound:
         tokens = self.claims.waiting_on(("g", file_guid))
         return any(t[0] == file_guid and t != but for t in tokens)  # type: ignore[index]
 
+    def line(self, entry: Entry) -> list[Key]:
+        """The entry and those of its file that stand behind it."""
+        own = entry.co.file_guid
+        tokens = [token for token in self.claims.waiting_on(("g", own)) if token[0] == own]  # type: ignore[index]
+        return tokens[tokens.index(entry.key) :] if entry.key in tokens else [entry.key]  # type: ignore[return-value]
+
     def moving(self, file_guid: bytes) -> bool:
         """As pending_for(), and it does not just wait to be tried again."""
         tokens = [t for t in self.claims.waiting_on(("g", file_guid)) if t[0] == file_guid]  # type: ignore[index]
