@@ -9,12 +9,13 @@ when nothing that arrived earlier stands in its way.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from typing import Generic, TypeVar
 
-Token = Hashable
+Token = TypeVar("Token", bound=Hashable)
 Key = Hashable
 
 
-class Claims:
+class Claims(Generic[Token]):
     """Queues of claims per key, in order of arrival. Every operation is O(number of keys of the token)."""
 
     __slots__ = ("_held", "_queues")

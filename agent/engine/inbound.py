@@ -36,7 +36,7 @@ class Inbound:
         self.entries: dict[Key, Entry] = {}
         self.by_co: dict[bytes, Key] = {}
         self.answers = Answers(ctx)
-        self.claims = Claims()
+        self.claims: Claims[Key] = Claims()
         self.order = RetireOrder()
         self.pending_names: dict[bytes, tuple[bytes, str]] = {}
         self.wanted: dict[tuple[bytes, str], dict[Key, None]] = {}  # parent and name -> unfinished entries that want it
@@ -249,21 +249,22 @@ class Inbound:
             self._line[co.file_guid] = (here, set())
         self._line[co.file_guid][1].add(mark(co.originator_guid, co.frs_vsn))
 
+    def of_file(self, file_guid: bytes) -> list[Key]:
+        """The change orders of that file which have not ended, in order of arrival."""
+        return [key for key in self.claims.waiting_on(("g", file_guid)) if key[0] == file_guid]
+
     def pending_for(self, file_guid: bytes, but: Key | None = None) -> bool:
         """A change order of that file (other than `but`) is in the inbound log and not finished."""
-        tokens = self.claims.waiting_on(("g", file_guid))
-        return any(t[0] == file_guid and t != but for t in tokens)  # type: ignore[index]
+        return any(key != but for key in self.of_file(file_guid))
 
     def line(self, entry: Entry) -> list[Key]:
         """The entry and those of its file that stand behind it."""
-        own = entry.co.file_guid
-        tokens = [token for token in self.claims.waiting_on(("g", own)) if token[0] == own]  # type: ignore[index]
-        return tokens[tokens.index(entry.key) :] if entry.key in tokens else [entry.key]  # type: ignore[return-value]
+        keys = self.of_file(entry.co.file_guid)
+        return keys[keys.index(entry.key) :] if entry.key in keys else [entry.key]
 
     def moving(self, file_guid: bytes) -> bool:
         """As pending_for(), and it does not just wait to be tried again."""
-        tokens = [t for t in self.claims.waiting_on(("g", file_guid)) if t[0] == file_guid]  # type: ignore[index]
-        found = (self.entries.get(token) for token in tokens)  # type: ignore[call-overload]
+        found = (self.entries.get(key) for key in self.of_file(file_guid))
         return any(entry is not None and self._moves(entry) for entry in found)
 
     def joining_anew(self, but: Entry) -> bool:
@@ -276,10 +277,8 @@ class Inbound:
     def _moves(self, entry: Entry, but: Entry | None = None) -> bool:
         """The entry, or the one of its file that it stands behind, is under way: it is not `but`, not finished, and
         does not wait to be tried again (nor is just about to be)."""
-        own = entry.co.file_guid
-        line = self.claims.waiting_on(("g", own)) if entry.stage < Stage.FINISHED else ()
-        first = next((token for token in line if token[0] == own), entry.key)  # type: ignore[index]
-        entry = self.entries.get(first, entry)  # type: ignore[call-overload]
+        line = self.of_file(entry.co.file_guid) if entry.stage < Stage.FINISHED else []
+        entry = self.entries.get(line[0], entry) if line else entry
         if entry is but:
             return False
         tried_before = entry.waits_for is not None and entry.stage in (Stage.QUEUED, Stage.FETCHED)
@@ -302,11 +301,10 @@ class Inbound:
         self.waiting.add(entry.key)
         # What it waits for may be among those that wait for it: it keeps its turn for its own file only, and so do
         # those of the same file behind it, which may be newer and end it.
-        own = ("g", entry.co.file_guid)
-        line = [token for token in self.claims.waiting_on(own) if token[0] == own[1]]  # type: ignore[index]
-        for token in line:
-            self._unblock(self.claims.keep_only(token, own))
-        self._unblock(token for token in line if token != entry.key)
+        line = self.of_file(entry.co.file_guid)
+        for key in line:
+            self._unblock(self.claims.keep_only(key, ("g", entry.co.file_guid)))
+        self._unblock(key for key in line if key != entry.key)
         self._let_past(entry.co.file_guid)
         serious = why in (Outcome.NO_SPACE, Outcome.FAILED)
         if serious or entry.attempts in (3, 10, 100, 1000):
@@ -330,13 +328,13 @@ class Inbound:
 
     def _let_past(self, folder: bytes) -> None:
         """What goes into a folder or leaves it, and its own change orders, need not wait for each other."""
-        for token in self.claims.waiting_on(("g", folder)):
-            if token[0] != folder:  # type: ignore[index]
-                self._unblock([token, *self.claims.drop(token, ("g", folder))])
+        for key in self.claims.waiting_on(("g", folder)):
+            if key[0] != folder:
+                self._unblock([key, *self.claims.drop(key, ("g", folder))])
 
-    def _unblock(self, tokens: Iterable[object]) -> None:
-        for token in tokens:
-            other = self.entries.get(token)  # type: ignore[call-overload]
+    def _unblock(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            other = self.entries.get(key)
             if other is not None and other not in self.unblocked:
                 self.unblocked.append(other)
 
@@ -395,8 +393,8 @@ class Inbound:
     def wake(self, claim: ClaimKey) -> list[Entry]:
         """The waiting entries that claim this key: what they wait for may have come."""
         woken = []
-        for token in self.claims.waiting_on(claim):
-            entry = self.entries.get(token)  # type: ignore[call-overload]
+        for key in self.claims.waiting_on(claim):
+            entry = self.entries.get(key)
             if entry is not None and entry.key in self.waiting and entry.waits_for is not Outcome.NO_SPACE:
                 entry.retry_at = self.ctx.now
                 self.waiting.discard(entry.key)

@@ -83,11 +83,11 @@ class Installs:
     def _overtake(self, entry: Entry) -> None:
         """An earlier change order of the same file that waits for a retry is out of date once a newer one has come
         (3.1.1.10.4)."""
-        for token in self.inbound.claims.waiting_on(("g", entry.co.file_guid)):
-            if token == entry.key:
+        for key in self.inbound.of_file(entry.co.file_guid):
+            if key == entry.key:
                 return
-            other = self.inbound.entries.get(token)  # type: ignore[call-overload]
-            if other is None or other.co.file_guid != entry.co.file_guid or other.key not in self.inbound.waiting:
+            other = self.inbound.entries.get(key)
+            if other is None or key not in self.inbound.waiting:
                 continue
             if other.stage in (Stage.QUEUED, Stage.FETCHED) and change_order_wins(offered(entry.co), offered(other.co)):
                 if against_version(offered(entry.co), offered(other.co)):

@@ -179,8 +179,8 @@ class Retire:
         inbound = self.inbound
         woken: list[Entry] = []
         if entry.key in inbound.claims:
-            for token in inbound.claims.release(entry.key):
-                other = inbound.entries.get(token)  # type: ignore[call-overload]
+            for key in inbound.claims.release(entry.key):
+                other = inbound.entries.get(key)
                 if other is None:
                     continue
                 if other.waits_for in (Outcome.PARENT_MISSING, Outcome.NAME_TAKEN, Outcome.NOT_EMPTY):
