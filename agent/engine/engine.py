@@ -93,7 +93,7 @@ class Engine:
         self.fetching = Fetching(ctx, self.inbound)
         self.retire = Retire(ctx, self.inbound, self.outbound, self.local)
         self.installs = Installs(ctx, self.inbound, self.fetching, self.local, self.retire)
-        self.stuck = Stuck(ctx, self.outbound)
+        self.stuck = Stuck(ctx, self.inbound, self.outbound)
         self.reseed = Reseed(ctx, self.outbound, self.local)
         tell = Telling(ctx, self.inbound, self.outbound, self.in_sessions, self.out_sessions)
         self.pending, self.pending_text, self.connections = tell.pending, tell.pending_text, tell.connections

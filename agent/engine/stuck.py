@@ -2,7 +2,9 @@
 
 Where a folder was announced anew, or what was in it removed, while the partner was away or a VVJoin went on, all that
 is in flight may wait for what comes only after it. When none was acknowledged for a while, the present versions of
-their files, and of the folders these are in, go out of order; in their turn they are dampened.
+their files, and of the folders these are in, go out of order; in their turn they are dampened. And where something from
+the partner waits here for a folder that was removed here, the partner cannot know that, for the removal is behind in
+the log, too: it goes out of order, so that the partner has the folder stay for what is in it.
 """
 
 from __future__ import annotations
@@ -10,9 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from agent.engine.context import SECOND, Context
+from agent.engine.events import Outcome
 from agent.engine.flow import Flow
+from agent.engine.inbound import Inbound
 from agent.engine.order import Key
 from agent.engine.outbound import Outbound
+from agent.engine.records import forgotten
 from agent.engine.session import JoinState
 from idtable.records import IDRecord
 
@@ -23,8 +28,9 @@ _PATIENCE = 30 * SECOND
 class Stuck:
     """Looks after the windows of all outbound connections."""
 
-    def __init__(self, ctx: Context, outbound: Outbound) -> None:
+    def __init__(self, ctx: Context, inbound: Inbound, outbound: Outbound) -> None:
         self.ctx = ctx
+        self.inbound = inbound
         self.outbound = outbound
 
     def _held_up(self) -> Iterator[Flow]:
@@ -44,9 +50,26 @@ class Stuck:
         for flow in self._held_up():
             if flow.moved_at + _PATIENCE <= self.ctx.now:
                 flow.moved_at = self.ctx.now
-                for record in list(self._later(flow)):
-                    flow.ahead.add((record.originator_guid, record.originator_vsn))
-                    self.outbound.send_present(flow, record)
+                for record in [*self._removed(flow), *self._later(flow)]:
+                    version = (record.originator_guid, record.originator_vsn)
+                    if version not in flow.ahead:  # each once in a session
+                        flow.ahead.add(version)
+                        self.outbound.send_present(flow, record)
+
+    def _removed(self, flow: Flow) -> Iterator[IDRecord]:
+        """The folders removed here for which something that the partner sent waits."""
+        partner = flow.session.cxtion.partner.guid
+        folders: dict[bytes, None] = {}
+        for key in self.inbound.waiting:
+            entry = self.inbound.entries[key]
+            if entry.waits_for is Outcome.PARENT_MISSING:
+                offered = (entry.cxtion, *(guid for guid, _ in entry.alternates))
+                if any(self.inbound.sessions[guid].cxtion.partner.guid == partner for guid in offered):
+                    folders[entry.co.new_parent_guid] = None
+        for folder in sorted(folders):
+            record = self.ctx.store.get(folder)
+            if record is not None and record.deleted and not forgotten(record):
+                yield record
 
     def _in_flight(self, flow: Flow) -> Iterator[Key]:
         for co_guid in dict.fromkeys(flow.unacked.values()):
@@ -56,10 +79,8 @@ class Stuck:
         yield from list(flow.offered.values())
 
     def _later(self, flow: Flow) -> Iterator[IDRecord]:
-        """The records of what is in flight that are newer than that, and the folders above, topmost first; each once
-        in a session."""
+        """The records of what is in flight that are newer than that, and the folders above, topmost first."""
         store = self.ctx.store
-        found: dict[tuple[bytes, int], IDRecord] = {}
         for file_guid, *version in self._in_flight(flow):
             record = store.get(file_guid)
             line: list[IDRecord] = []
@@ -71,6 +92,4 @@ class Stuck:
                 if record is not None:
                     seen.add(record.file_guid)
                     line.append(record)
-            for item in reversed(line):
-                found.setdefault((item.originator_guid, item.originator_vsn), item)
-        return (record for key, record in found.items() if key not in flow.ahead)
+            yield from reversed(line)
