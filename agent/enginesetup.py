@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from agent.engine.context import SECOND, Cxtion, EngineConfig, Limits
+from agent.engine.context import DAY, SECOND, Cxtion, EngineConfig, Limits
 from agent.engine.schedule import merged
 from agent.identity import Identity
 from agent.wire import constants as c
@@ -61,7 +61,20 @@ def engine_config(
         cxtions=cxtions,
         primary=local.set.primary == local.member.name,
         compressions=tuple(compressions),
-        limits=Limits(max_clock_skew=int(config.max_clock_skew_s * SECOND)),
+        limits=limits_of(config),
+    )
+
+
+def limits_of(config: AgentConfig) -> Limits:
+    """The times and numbers of Appendix B that can be configured."""
+    tombstone_lifetime = int(config.tombstone_days * DAY)
+    return Limits(
+        max_clock_skew=int(config.max_clock_skew_s * SECOND),
+        max_retries=config.max_retries,
+        max_retry_time=int(config.max_retry_days * DAY),
+        outlog_history=int(config.outbound_log_days * DAY),
+        outlog_most=tombstone_lifetime,
+        tombstone_lifetime=tombstone_lifetime,
     )
 
 

@@ -318,7 +318,8 @@ _OUTCOMES: Final = {
 
 
 def _installed(action: ev.Install, built: restore.Restored, found: Fingerprint, outcome: ev.Outcome) -> ev.Installed:
-    return ev.Installed(action.co_guid, outcome, facts_of(found), built.md5, built.info.file_attributes, built.kind)
+    facts, attributes = facts_of(found), built.info.file_attributes
+    return ev.Installed(action.co_guid, outcome, facts, built.md5, attributes, built.kind, exact=built.exact)
 
 
 def _remove(temp: str) -> None:

@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.engine import events as ev
+from agent.engine.records import INEXACT
 from agent.facts import facts_of
 from agent.fileops import FileOps
 from agent.wire import constants as c
 from idtable.records import IDRecord
-from journal.changes import Change, Kind
+from journal.changes import Change, Kind, content_differs
+from journal.reasons import METADATA
 from staging import fsops
-from staging.errors import NoSpace, StagingError
+from staging.errors import NoSpace, StagingError, Torn
 from staging.generate import Staged, generate
 from staging.header import FILE_ATTRIBUTE_DIRECTORY
 
@@ -75,13 +77,17 @@ class LocalStage:
                     os.close(fd)
 
     def stage_all(self, works: list[Work], compression: bytes) -> list[ev.LocalChange | tuple[Work, StagingError]]:
-        return [self._stage(work, compression) for work in works]
+        """The events for the engine; in the place of one, what went wrong. What is no change is left out."""
+        done = (self._stage(work, compression) for work in works)
+        return [event for event in done if event is not None]
 
-    def _stage(self, work: Work, compression: bytes) -> ev.LocalChange | tuple[Work, StagingError]:
+    def _stage(self, work: Work, compression: bytes) -> ev.LocalChange | tuple[Work, StagingError] | None:
         change = work.change
         rename = change.kind is Kind.RENAME and not change.content_changed
-        if change.kind is Kind.DELETE or (rename and not work.verify):
+        if change.kind is Kind.DELETE or (rename and (not work.verify or _cannot_tell(work))):
             return self._event(work, None, staged=False, compressed=False)
+        if change.kind is Kind.UPDATE and _cannot_tell(work):
+            return None
         files = self._files
         folder, _, name = change.path.rpartition("/")
         try:
@@ -90,6 +96,10 @@ class LocalStage:
                 staged, on_disk = self._generate(work, name, fd, compression)
             finally:
                 os.close(fd)
+            if staged.kind != change.file_kind:
+                if on_disk:
+                    files.area.remove(work.stage_guid)
+                raise Torn(f"{change.path!r} was a {change.file_kind} a moment ago, and is a {staged.kind} now")
         except StagingError as error:
             return work, error
         if rename and not on_disk and work.known is not None and staged.md5 == work.known.md5:
@@ -117,10 +127,12 @@ class LocalStage:
         return generate(name, None, object_id=work.guid, dir_fd=fd), False
 
     def _be_sure(self, work: Work, staged: Staged) -> None:
-        """A folder of which only the time differs: installs of ours move it for a moment and set it back. Only a
-        time that stays was set by somebody. Raises Unsure at the first look."""
+        """A folder of which only the time differs, and was perhaps set: installs of ours move it for a moment and set
+        it back. Only a time that stays was set by somebody. Raises Unsure at the first look."""
         known, found = work.known, staged.fingerprint.mtime_ns
         if work.change.kind is not Kind.UPDATE or known is None or not known.is_dir or known.mtime_ns == found:
+            return
+        if not work.change.reasons & METADATA:
             return
         if self._folder_times.pop(work.change.path, None) != found:
             if len(self._folder_times) > _MOST_FOLDER_TIMES:
@@ -163,3 +175,10 @@ def _looks_the_same(work: Work) -> bool:
     if known is None or found is None:
         return False
     return known.is_dir or (known.mtime_ns == found.mtime_ns and known.fsize == found.size)
+
+
+def _cannot_tell(work: Work) -> bool:
+    """Whether attributes were changed here no checksum can say, for this file system could not hold them all. What it
+    lacks must not be taken from the others: only data, mode and owner count."""
+    known, found = work.known, work.change.fingerprint
+    return known is not None and bool(known.flags & INEXACT) and found is not None and not content_differs(known, found)

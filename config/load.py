@@ -42,6 +42,13 @@ def load_agent_config(path: str | os.PathLike[str]) -> AgentConfig:
             ("secret",),
             f"the secret {secret_path} does not exist; copy it from another member, with mode 0600",
         )
+    replication = table.replication
+    if replication.tombstone_days < replication.outbound_log_days:
+        raise document.fail(
+            ("replication", "tombstone_days"),
+            f"deletions must be remembered at least as long as the outbound log is kept, "
+            f"{replication.outbound_log_days:g} days",
+        )
     return AgentConfig(
         path=path,
         topology_path=topology_path,
@@ -55,14 +62,18 @@ def load_agent_config(path: str | os.PathLike[str]) -> AgentConfig:
         dashboard_host=table.dashboard.host if table.dashboard else "127.0.0.1",
         dashboard_port=table.dashboard.port if table.dashboard else None,
         pid_file=resolve(path, table.pid_file) if table.pid_file is not None else None,
-        aging_s=table.replication.aging,
+        aging_s=replication.aging,
         sample_interval_s=table.counters.sample_interval,
         log_level=table.log.level,
-        max_clock_skew_s=table.replication.max_clock_skew,
-        compression=table.replication.compression,
-        fsync=table.replication.fsync,
-        workers=table.replication.workers,
-        kept_quota_bytes=table.replication.kept_quota,
+        max_clock_skew_s=replication.max_clock_skew,
+        compression=replication.compression,
+        fsync=replication.fsync,
+        workers=replication.workers,
+        kept_quota_bytes=replication.kept_quota,
+        max_retries=replication.max_retries,
+        max_retry_days=replication.max_retry_days,
+        outbound_log_days=replication.outbound_log_days,
+        tombstone_days=replication.tombstone_days,
     )
 
 

@@ -119,7 +119,7 @@ class AgentConfig:
 
     `path`, `topology_path` and `secret_path` are the files it was read from. `dashboard_port` None: no
     dashboard; 0 (as for `port`): any free port. `pid_file` None: no file says the process id. `kept_quota_bytes`:
-    for what is kept of each set (agent.kept).
+    for what is kept of each set (agent.kept). After `max_retries` or `max_retry_days` a change order is given up.
     """
 
     path: Path
@@ -138,6 +138,10 @@ class AgentConfig:
     sample_interval_s: float = 5.0
     log_level: str = "info"
     max_clock_skew_s: float = 1800.0
+    max_retries: int = 3000
+    max_retry_days: float = 7.0
+    outbound_log_days: float = 7.0
+    tombstone_days: float = 60.0
     compression: Compression = "auto"
     fsync: bool = True
     workers: int = 4

@@ -159,6 +159,9 @@ class LogTable(_Table):
     level: Literal["debug", "info", "warning", "error"] = "info"
 
 
+_Days = Annotated[float, Field(gt=0, le=3650)]
+
+
 class ReplicationTable(_Table):
     """`[replication]`: how this member works."""
 
@@ -167,7 +170,11 @@ class ReplicationTable(_Table):
     fsync: bool = True
     workers: Annotated[int, Field(ge=1, le=256)] = 4
     kept_quota: Size = DEFAULT_KEPT_QUOTA
-    max_clock_skew: Annotated[float, Field(ge=0)] = 1800.0
+    max_clock_skew: Annotated[float, Field(ge=1)] = 1800.0
+    max_retries: Annotated[int, Field(ge=1, le=1_000_000)] = 3000
+    max_retry_days: _Days = 7.0
+    outbound_log_days: _Days = 7.0
+    tombstone_days: _Days = 60.0
 
 
 class CountersTable(_Table):

@@ -268,8 +268,6 @@ class Scanner:
 
     def _in_place(self, folder: _Folder, spot: Spot, record: IDRecord) -> None:
         fp = spot.fp
-        if record.is_dir and record.mode == fp.mode and record.uid == fp.uid and record.gid == fp.gid:
-            return
         self._out.append(
             Change(
                 Kind.UPDATE, spot.path, record.file_guid, record.parent_guid, folder.path, record.name, spot.kind,

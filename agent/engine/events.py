@@ -123,8 +123,8 @@ class FetchFailed:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """The end of an Install action. `md5`, `attributes` are those of the staging file. `done`: how many steps were
-    carried out before the one that failed."""
+    """The end of an Install action. `md5`, `attributes` are those of the staging file; not `exact`: this file
+    system could not hold all that is in it. `done`: how many steps were carried out before the one that failed."""
 
     co_guid: bytes
     outcome: Outcome
@@ -134,6 +134,7 @@ class Installed:
     file_kind: str | None = None
     detail: str = ""
     done: int = 0
+    exact: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ from agent.wire.packet import Gvsn, Packet
 from idtable.records import CxtionRow
 
 _EVERYTHING = "everything"
+#: After so many Joins that a partner left unanswered, the log says so.
+_OFTEN = 3
 
 
 class InboundSessions:
@@ -79,6 +81,7 @@ class InboundSessions:
         ctx.count_both(session.cxtion, "Join Notifications Received")
         if session.joined:
             self.unjoin(session, "the partner starts a new session", retry=False)
+        session.last_error = _not_answered(session)
         session.asked_by_force(ctx.now)
         if not session.is_open(ctx.now) or not self.may_join(session):
             session.state = JoinState.UNJOINED
@@ -99,7 +102,8 @@ class InboundSessions:
             answer.vvector = [Gvsn(0, ctx.config.originator_guid)]
         answer.join_time = ctx.now
         answer.replica_version_guid = ctx.config.originator_guid
-        answer.compression_guids = list(ctx.config.compressions)
+        if session.minor >= c.NTFRS_COMM_MINOR_4:
+            answer.compression_guids = list(ctx.config.compressions)
         ctx.send(session.cxtion, answer)
 
     def joined(self, session: Session, packet: Packet) -> None:
@@ -188,8 +192,24 @@ class InboundSessions:
                 session.deadline = session.next_opening(self.ctx.now)
             elif session.deadline and session.deadline <= self.ctx.now:
                 session.silent = session.silent or session.state in (JoinState.NEED_JOIN, JoinState.JOINING)
-                session.unanswered = session.unanswered + 1 if session.state is JoinState.JOINING else 0
+                if session.state is JoinState.JOINING:
+                    session.unanswered += 1
+                    session.last_error = _not_answered(session)
+                    if session.unanswered == _OFTEN:
+                        self.ctx.report("warning", f"{session.cxtion.key}: {session.last_error}")
+                else:
+                    session.unanswered = 0
                 self.need_join(session)
+
+
+def _not_answered(session: Session) -> str | None:
+    """What is known of a partner that is alive, if it did not answer CMD_JOINING: it must not say why (3.3.4.4.4)."""
+    if not session.unanswered:
+        return None
+    return (
+        f"{session.cxtion.partner.name} is alive but does not answer a Join: it is in initial sync too, or refuses, "
+        "perhaps because the clocks differ by more than it allows: compare them, and see its log"
+    )
 
 
 class OutboundSessions:
@@ -233,6 +253,7 @@ class OutboundSessions:
     def need_join(self, session: Session) -> None:
         """CMD_NEED_JOIN: answer with CMD_START_JOIN (3.3.4.4.2)."""
         self.ctx.count_both(session.cxtion, "Join Notifications Received")
+        session.last_error = None
         if session.joined:
             self.unjoin(session, "the partner asks for a new session")
         session.asked_by_force(self.ctx.now)
@@ -245,13 +266,13 @@ class OutboundSessions:
             return
         if session.joined and packet.join_guid == session.join_guid:
             return  # sent twice, see InboundSessions.start_join
-        if not ctx.online:
-            session.last_error = "this member is still in initial sync"
-            return
         known = next((g.vsn for g in packet.vvector if g.guid == ctx.config.originator_guid), 0)
         session.last_error = self._refusal(session, packet, known)
         if session.last_error is not None:
             ctx.report("error", f"{session.cxtion.key}: Join refused: {session.last_error}")
+            return
+        if not ctx.online:
+            session.last_error = "this member is still in initial sync"
             return
         if not session.cxtion.trigger and not session.is_open(ctx.now):
             session.last_error = CLOSED

@@ -6,7 +6,7 @@ from agent.engine import flags as fl
 from agent.engine.context import Context, facts_of, with_facts
 from agent.engine.events import ChangeKind, DropStage, Examine, LocalChange
 from agent.engine.outbound import Outbound
-from agent.engine.records import PASSING, WRITTEN, mark_of, same_content, with_base
+from agent.engine.records import INEXACT, PASSING, WRITTEN, mark_of, same_content, with_base
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder
 from idtable.records import ZERO_GUID, IDRecord
@@ -146,7 +146,7 @@ class LocalChanges:
             return False
         base = mark_of(record)
         if changed:
-            record.flags |= WRITTEN
+            record.flags = record.flags & ~INEXACT | WRITTEN
         record.parent_guid, record.name = event.parent_guid, event.name
         record.md5 = md5
         record.version += 1
@@ -258,7 +258,7 @@ class LocalChanges:
         ctx = self.ctx
         vsn = ctx.next_vsn()
         record.originator_guid, record.originator_vsn = ctx.config.originator_guid, vsn
-        record.flags = with_base(record.flags & WRITTEN, base)
+        record.flags = with_base(record.flags & (WRITTEN | INEXACT), base)
         ctx.store.put(record)
         ctx.set_vv(ctx.config.originator_guid, vsn)
         staged = event is not None and event.staged

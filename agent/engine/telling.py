@@ -52,9 +52,9 @@ class Telling:
         if not self.ctx.online:
             lines.append("initial sync is not finished")
             lines += [
-                f"{s.cxtion.partner.name} is alive but does not answer a Join: it is in initial sync too, or refuses"
+                s.last_error
                 for s in self.in_sessions.sessions.values()
-                if s.unanswered and not s.joined
+                if s.unanswered and not s.joined and s.last_error
             ]
         return lines
 

@@ -50,7 +50,7 @@ class Users:
         folders = [root, *(path for path in everything if path.is_dir())]
         files = [path for path in everything if path.is_file()]
         place = self.random.choice(folders) / self.random.choice("pqrstuvwxyzPQRST")
-        kind = self.random.choice("ccccceemMMrrdDsh")
+        kind = self.random.choice("ccccceemMMrrdDshk")
         with contextlib.suppress(OSError):
             if kind == "c" and not place.exists():
                 content = self.content()
@@ -63,8 +63,22 @@ class Users:
                 self.random.choice(folders[1:]).rename(place)
             elif kind == "D" and len(folders) > 1:
                 self.gives_up(self.random.choice(folders[1:]))
+            elif kind == "k":
+                self.change_kind(self.random.choice([*folders[1:], *files]))
             elif files:
                 self.change_file(kind, self.random.choice(files), self.random.choice(files), place)
+
+    def change_kind(self, path: Path) -> None:
+        """A folder in the place of a file, or the other way round."""
+        was_file = path.is_file()
+        self.gives_up(path)
+        if was_file:
+            path.mkdir()
+            return
+        content = self.content()
+        with path.open("x") as file:
+            file.write(content)
+        self.alive.add(content)
 
     def change_file(self, kind: str, file: Path, other: Path, place: Path) -> None:
         if kind == "e":  # as editors save, the old file away first

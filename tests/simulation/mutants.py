@@ -45,7 +45,7 @@ FAULTS = (
         "the version vector moves before an earlier change is finished",
         "order.py",
         "while queue and queue[0] in self._done:",
-        "while queue and (queue[0] in self._done or (key in queue and queue.rotate(-queue.index(key)) is None)):",
+        "while queue and (queue.sort(key=lambda k: k not in self._done) or queue[0] in self._done):",
     ),
     Fault(
         "a change order is acknowledged when its staging file is complete, before it is installed",
@@ -155,6 +155,8 @@ def catch(fault: Fault | None) -> str | None:
         )
         if done.returncode == 0:
             return None
+        if broken := re.search(r"^E +((?:Attribute|Import|Name|Syntax|Type)Error.*)", done.stdout, re.M):
+            raise SystemExit(f"{fault.what if fault else 'no fault'}: not a fault but nonsense: {broken[1]}")
         found = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.M)
         seed = re.search(r"^seed (\d+)", done.stdout, re.M)
         name = found[1] if found else done.stdout[-400:] + done.stderr[-400:]

@@ -327,7 +327,8 @@ def test_when_all_were_away_too_long_the_primary_member_seeds_the_others() -> No
         assert member.store.counts()[2] == 0
     world.cut.clear()
     world.run(3 * 3600)
-    assert "b is alive but does not answer a Join: it is in initial sync too, or refuses" in a.engine.pending_text()
+    alive = "b is alive but does not answer a Join: it is in initial sync too, or refuses"
+    assert any(line.startswith(alive) for line in a.engine.pending_text())
     world.run(3 * 3600)
     assert all(any("seeded again" in r.text for r in m.reports) for m in (b, c))
     assert [m for m in world.members.values() if any("seeds the others" in r.text for r in m.reports)] == [a]
@@ -441,9 +442,42 @@ def test_a_clock_too_far_off_is_told_and_refused() -> None:
     for member in world.members.values():
         member.start()
     world.run(120)
-    assert any("set the clocks right" in r.text for r in world.members["a"].reports)
+    for member in world.members.values():  # b, which is in initial sync, too
+        assert any("set the clocks right" in r.text for r in member.reports)
     assert world.pending()
     all_agree(world)
+
+
+def test_a_clock_too_far_off_is_told_where_it_cannot_be_known() -> None:
+    """Over a connection in one direction only, the member downstream hears nothing of its partner's clock."""
+    world = World("ab", [("a", "b")], 1)
+    world.members["b"].skew = 31 * 60 * 10_000_000
+    for member in world.members.values():
+        member.start()
+    world.run(300)
+    assert any("set the clocks right" in r.text for r in world.members["a"].reports)
+    assert any("compare them, and see its log" in r.text for r in world.members["b"].reports)
+    (inbound,) = world.members["b"].engine.connections()
+    assert "clocks differ" in inbound["last_error"]
+
+
+def test_each_fills_a_folder_that_the_other_removes() -> None:
+    """With more changes than fit into the window: what is under way waits for removals that stand behind it."""
+    world = started("ab", limits=Limits(window=5))
+    a, b = world.members["a"], world.members["b"]
+    for folder in "xy":
+        make(a, folder, None)
+    world.run(60)
+    world.step(("cut", 0, 1))
+    for i in range(10):
+        make(a, f"x/{i}", b"a")
+        make(b, f"y/{i}", b"b")
+    world.run(30)
+    remove(a, "y")
+    remove(b, "x")
+    world.run(30)
+    world.cut.clear()
+    assert names(all_agree(world)) == sorted([*"xy", *(f"{folder}/{i}" for folder in "xy" for i in range(10))])
 
 
 @pytest.mark.parametrize("minor", range(10))
@@ -454,6 +488,21 @@ def test_partners_of_every_minor_version(minor: int) -> None:
     world.run(60)
     move(world.members["b"], "d/n", "n")
     assert names(all_agree(world)) == ["d", "n"]
+
+
+@pytest.mark.parametrize("minor", range(10))
+def test_compressions_are_told_from_minor_version_4_on(minor: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = []
+    send = World.send
+
+    def spy(world: World, source: Member, partner: bytes, packet: Packet) -> None:
+        if packet.command == CMD_JOINING:
+            told.append(bool(packet.compression_guids))
+        send(world, source, partner, packet)
+
+    monkeypatch.setattr(World, "send", spy)
+    started("ab", minor=minor)
+    assert set(told) == {minor >= 4}
 
 
 def test_a_start_drops_the_staging_files_that_nobody_needs() -> None:

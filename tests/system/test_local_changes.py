@@ -29,6 +29,26 @@ def test_an_attribute_set_just_before_a_rename_travels(tmp_path: Path) -> None:
         assert os.getxattr(b / "moved out", "user.note") == b"3"
 
 
+def test_attributes_of_a_folder_set_while_its_member_is_down_travel(tmp_path: Path) -> None:
+    """No event tells of them, and mode and owner are what they were."""
+    with Demo(tmp_path / "demo", members=2, aging=0.3) as demo:
+        a, b = demo.members["a"].root, demo.members["b"].root
+        for name in ("changed", "left alone"):
+            (a / name).mkdir()
+        demo.wait_converged()
+        demo.kill9("b")
+        os.setxattr(b / "changed", "user.note", b"1")
+        (b / "left alone" / "file").write_bytes(b"content")
+        sent = demo.counters("a")["FileReplicaSet"]["demo"]["Remote Change Orders Received"]
+        demo.restart("b")
+        demo.wait_converged()
+        assert os.getxattr(a / "changed", "user.note") == b"1"
+        assert compare_trees(a, b) == []
+        # One for the attribute and one for the file; none for a folder that has only a file more.
+        received = demo.counters("a")["FileReplicaSet"]["demo"]["Remote Change Orders Received"]
+        assert received - sent == 2
+
+
 def test_a_hard_link_to_a_replicated_file_is_a_file_of_its_own(tmp_path: Path) -> None:
     """Both names share the attribute that holds the object ID; how GLib saves a file makes such a link for a moment."""
     with Demo(tmp_path / "demo", members=2, aging=0.3) as demo:

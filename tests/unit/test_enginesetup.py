@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.enginesetup import connections_of
-from config.model import LocalSet
+from agent.engine.context import DAY, Limits
+from agent.enginesetup import connections_of, limits_of
+from config.model import AgentConfig, LocalSet, Secret
 from config.topology import new_replica_set
 
 MORNING, EVENING = b"\x0f" * 84, b"\xf0" * 84
@@ -29,3 +30,21 @@ def test_two_way_sync_opens_the_opposite_connection_too(two_way_sync: bool, enab
         cxtions = connections_of(LocalSet(pair, pair.members[name], Path("root"), Path("state")))
         found = {cxtion.key: cxtion.schedule for cxtion in cxtions}
         assert found == {"b->a": back} | ({"a->b": MORNING} if enabled else {})
+
+
+def test_limits_are_those_of_appendix_b_unless_configured(tmp_path: Path) -> None:
+    config = AgentConfig(
+        path=tmp_path,
+        topology_path=tmp_path,
+        secret_path=tmp_path,
+        member_name="a",
+        listen_host="host",
+        port=5000,
+        state_dir=tmp_path,
+        sets=(),
+        credential=Secret("FRS", "frs", "password"),
+    )
+    assert limits_of(config) == Limits()
+    fewer = limits_of(dataclasses.replace(config, max_retries=5, max_retry_days=0.5, tombstone_days=30))
+    assert (fewer.max_retries, fewer.max_retry_time) == (5, DAY // 2)
+    assert (fewer.tombstone_lifetime, fewer.outlog_most, fewer.outlog_history) == (30 * DAY, 30 * DAY, 7 * DAY)

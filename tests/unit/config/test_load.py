@@ -63,6 +63,10 @@ fsync = false
 workers = 9
 kept_quota = "2 GiB"
 max_clock_skew = 60
+max_retries = 5
+max_retry_days = 0.5
+outbound_log_days = 1
+tombstone_days = 30
 [counters]
 sample_interval = 0.5
 """
@@ -77,6 +81,15 @@ sample_interval = 0.5
     assert (config.aging_s, config.compression, config.fsync, config.workers) == (1.0, "zstd", False, 9)
     assert (config.max_clock_skew_s, config.sample_interval_s) == (60.0, 0.5)
     assert config.kept_quota_bytes == 2 << 30
+    assert (config.max_retries, config.max_retry_days) == (5, 0.5)
+    assert (config.outbound_log_days, config.tombstone_days) == (1.0, 30.0)
+
+
+def test_deletions_are_remembered_at_least_as_long_as_the_log(tmp_path: Path) -> None:
+    agent = AGENT + "[replication]\noutbound_log_days = 10\ntombstone_days = 9\n"
+    text = str(fault(write(tmp_path, agent=agent)))
+    assert "replication.tombstone_days" in text
+    assert "10 days" in text
 
 
 def test_a_connection_without_schedule_has_the_one_of_its_set(tmp_path: Path) -> None:

@@ -119,10 +119,19 @@ def test_folder_times_do_not_count_but_mode_does(bench):
     bench.known("d/f")
     os.utime(bench.path("d"))
     assert bench.examine("d") == []
-    assert list(bench.examiner.scan()) == []
     assert [c.kind for c in bench.examine("d", d=why.BASIC_INFO_CHANGE)] == [Kind.UPDATE]
     os.chmod(bench.path("d"), 0o700)
     assert [c.kind for c in bench.both("d")] == [Kind.UPDATE]
+
+
+def test_a_scan_has_a_folder_whose_ctime_moved_checked(bench):
+    """Nobody saw whether what moved it was a file in it or an attribute: only a checksum tells."""
+    (guid,) = bench.known("d/")
+    bench.known("d/f")
+    assert list(bench.examiner.scan()) == []
+    os.utime(bench.path("d"))
+    ((change,),) = list(bench.examiner.scan())
+    assert (change.kind, change.file_guid, change.reasons, change.content_changed) == (Kind.UPDATE, guid, 0, False)
 
 
 def test_editors_save_is_an_update(bench):

@@ -11,6 +11,7 @@ import tempfile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from journal.changes import Kind
 from journal.examine import Examiner
 from journal.journal import Journal
 
@@ -195,6 +196,11 @@ def keys(table, root):
     return out
 
 
+def to_be_checked(change):
+    """A folder whose ctime moved: a scan cannot know that it is what it was, and says no more."""
+    return change.kind is Kind.UPDATE and change.file_kind == "folder" and not change.content_changed
+
+
 def assert_stable(before, table, root):
     for key, now in keys(table, root).items():
         guid, r = before.get(key), table.records[now]
@@ -258,7 +264,7 @@ async def follow(history, table, top, root, outside):
             table.assert_describes(root)
             assert_stable(before, table, root)
             assert not examiner.retry
-            assert list(examiner.scan(allow_empty=True)) == []
+            assert all(to_be_checked(change) for batch in examiner.scan(allow_empty=True) for change in batch)
         assert not rescans
     finally:
         journal.stop()

@@ -1,0 +1,118 @@
+"""What is told of a local change when the file is not what the examiner saw, or is not all of what it should be."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from agent.engine import events as ev
+from agent.engine.context import with_facts
+from agent.engine.records import INEXACT
+from agent.facts import facts_of
+from agent.fileops import FileOps
+from agent.kept import KeptStore
+from agent.localstage import LocalStage, Unsure, Work
+from agent.wire import constants as c
+from idtable.records import IDRecord
+from journal import reasons as why
+from journal.changes import Change, Kind
+from staging import fsops
+from staging.area import StagingArea
+from staging.errors import StagingError, Torn
+from staging.generate import generate
+
+GUID, STAGE = b"g" * 16, b"s" * 16
+
+
+class Bench:
+    """One object, `name`, in a root of its own."""
+
+    def __init__(self, base: Path, name: str) -> None:
+        for folder in ("root", "staging"):
+            (base / folder).mkdir()
+        self.path = base / "root" / name
+        self.area = StagingArea(str(base / "staging"), 1 << 30)
+        kept = KeptStore(str(base / "kept"), 1 << 20)
+        files = FileOps(str(base / "root"), str(base), self.area, kept, durable=False, compressions=())
+        self.stager = LocalStage(files, lambda: False, pytest.fail)
+
+    def known(self, flags: int = 0) -> IDRecord:
+        """The record of what is there now."""
+        staged = generate(str(self.path), None, object_id=GUID)
+        record = IDRecord(
+            GUID, bytes(16), self.path.name, staged.kind == "folder", md5=staged.md5, kind=staged.kind, flags=flags
+        )
+        return with_facts(record, facts_of(staged.fingerprint))
+
+    def tell(
+        self, kind: Kind, file_kind: str, known: IDRecord | None = None, reasons: int = 0, *, changed: bool = False
+    ) -> list[ev.LocalChange | tuple[Work, StagingError]]:
+        """What comes of a change that the examiner saw."""
+        change = Change(
+            kind, self.path.name, GUID, bytes(16), "", self.path.name, file_kind,
+            fsops.fingerprint(str(self.path)), reasons, changed,
+        )  # fmt: skip
+        work = Work(change, GUID, bytes(16), STAGE, 1, (0, 0), known, verify=not changed)
+        return self.stager.stage_all([work], c.COMPRESSION_NONE)
+
+
+@pytest.mark.parametrize("seen", ["file", "folder"])
+def test_what_has_become_another_kind_of_thing_meanwhile_is_looked_at_again(tmp_path: Path, seen: str) -> None:
+    """Else the IDTable would have a file with the content of a folder, which no partner takes."""
+    bench = Bench(tmp_path, "x")
+    if seen == "folder":
+        bench.path.write_bytes(b"content")
+    else:
+        bench.path.mkdir()
+    ((_, error),) = bench.tell(Kind.CREATE, seen, changed=True)  # type: ignore[misc]
+    assert isinstance(error, Torn)
+    assert bench.area.guids() == []
+
+
+def test_a_folder_that_a_scan_has_checked_is_what_it_was(tmp_path: Path) -> None:
+    """A file was made in it: its times are not news, and there is nothing to look at twice."""
+    bench = Bench(tmp_path, "folder")
+    bench.path.mkdir()
+    known = bench.known()
+    (bench.path / "file").write_bytes(b"")
+    os.utime(bench.path, ns=(1, 1))
+    (event,) = bench.tell(Kind.UPDATE, "folder", known)
+    assert isinstance(event, ev.LocalChange)
+    assert (event.md5, event.staged) == (known.md5, False)
+    ((_, error),) = bench.tell(Kind.UPDATE, "folder", known, why.BASIC_INFO_CHANGE)  # type: ignore[misc]
+    assert isinstance(error, Unsure)
+
+
+def test_an_attribute_that_a_scan_has_found_is_news(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "folder")
+    bench.path.mkdir()
+    known = bench.known()
+    os.setxattr(bench.path, "user.note", b"1")
+    (event,) = bench.tell(Kind.UPDATE, "folder", known)
+    assert isinstance(event, ev.LocalChange)
+    assert event.md5 != known.md5
+    assert event.staged
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_could_not_be_held_here_is_not_taken_from_the_others(tmp_path: Path, kind: str) -> None:
+    """The checksum is that of the whole, which nothing here gives again: only data, mode and owner tell of a user."""
+    bench = Bench(tmp_path, "x")
+    if kind == "folder":
+        bench.path.mkdir()
+    else:
+        bench.path.write_bytes(b"content")
+    known = bench.known(INEXACT)
+    known.md5 = b"w" * 16
+    os.setxattr(bench.path, "user.note", b"1")  # moves the ctime, as much else does
+    assert bench.tell(Kind.UPDATE, kind, known, why.BASIC_INFO_CHANGE) == []
+    (renamed,) = bench.tell(Kind.RENAME, kind, known)
+    assert isinstance(renamed, ev.LocalChange)
+    assert (renamed.md5, renamed.staged) == (bytes(16), False)
+    bench.path.chmod(0o700)
+    (event,) = bench.tell(Kind.UPDATE, kind, known, changed=True)
+    assert isinstance(event, ev.LocalChange)
+    assert event.md5 not in (known.md5, bytes(16))
+    assert event.staged
