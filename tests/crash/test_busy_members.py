@@ -63,8 +63,8 @@ class Users:
                 self.random.choice(folders[1:]).rename(place)
             elif kind == "D" and len(folders) > 1:
                 self.gives_up(self.random.choice(folders[1:]))
-            elif kind == "k":
-                self.change_kind(self.random.choice([*folders[1:], *files]))
+            elif kind == "k" and everything:
+                self.change_kind(self.random.choice(everything))
             elif files:
                 self.change_file(kind, self.random.choice(files), self.random.choice(files), place)
 
