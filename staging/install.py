@@ -2,7 +2,9 @@
 
 Nothing here deletes what it has not looked at after it was out of reach: a file to be replaced or removed is
 first taken out of the tree by one atomic rename, then compared with what was expected there, and put back if it
-is something else or somebody has it open for writing. Modification times of parent folders are preserved.
+is something else or somebody has it open for writing. Nor does anything happen in a folder that somebody moved out of
+the tree at the last moment, perhaps to remove it: what was done there is undone. Modification times of parent folders
+are preserved.
 Making renames durable (RootDir.fsync_dir) is left to the caller, who may do it once for many.
 """
 
@@ -103,8 +105,8 @@ def install(
     try:
         with root.parent(relpath) as (parent, name), root.keeping_mtime(parent):
             if expected is None:
-                return _install_new(temp_path, parent, name)
-            return _install_over(temp_path, parent, name, expected, keep)
+                return _install_new(temp_path, root, parent, name)
+            return _install_over(temp_path, root, parent, name, expected, keep)
     except OSError as error:
         raise from_oserror(error, "installing a file") from error
 
@@ -143,13 +145,16 @@ def _move_without_flag(src_fd: int | None, src: str, dst_fd: int | None, dst: st
     return True
 
 
-def _install_new(temp: str, parent: int, name: str) -> InstallResult:
-    if _move_to_free_name(None, temp, parent, name):
+def _install_new(temp: str, root: RootDir, parent: int, name: str) -> InstallResult:
+    if not _move_to_free_name(None, temp, parent, name):
+        return InstallResult(Outcome.NAME_TAKEN, temp=temp)
+    if root.holds(parent):
         return _done(parent, name)
-    return InstallResult(Outcome.NAME_TAKEN, temp=temp)
+    os.rename(name, temp, src_dir_fd=parent)
+    return InstallResult(Outcome.TARGET_CHANGED, temp=temp)
 
 
-def _install_over(temp: str, parent: int, name: str, expected: Fingerprint, keep: bool) -> InstallResult:
+def _install_over(temp: str, root: RootDir, parent: int, name: str, expected: Fingerprint, keep: bool) -> InstallResult:
     first = _look(name, parent, expected)
     if first is not Outcome.DONE:
         return InstallResult(first, temp=temp)
@@ -167,8 +172,10 @@ def _install_over(temp: str, parent: int, name: str, expected: Fingerprint, keep
             os.rename(swap, temp)
             raise
         os.rename(swap, temp)
-        return _install_over_without_flag(temp, parent, name, expected, keep)
+        return _install_over_without_flag(temp, root, parent, name, expected, keep)
     outcome = _look_out(swap, expected)
+    if not root.holds(parent):
+        outcome = Outcome.TARGET_CHANGED
     if outcome is Outcome.DONE:
         if keep:
             return _done(parent, name, swap)
@@ -219,7 +226,9 @@ def _put_back(swap: str, temp: str, parent: int, name: str, ours: Fingerprint, o
     return InstallResult(Outcome.TARGET_CHANGED, displaced=swap)
 
 
-def _install_over_without_flag(temp: str, parent: int, name: str, expected: Fingerprint, keep: bool) -> InstallResult:
+def _install_over_without_flag(
+    temp: str, root: RootDir, parent: int, name: str, expected: Fingerprint, keep: bool
+) -> InstallResult:
     """Where the file system cannot exchange: the old file is taken aside, then the new one takes the free
     name. For a moment the name is missing."""
     aside = f"{temp}.{next(_serial)}{ASIDE_SUFFIX}"
@@ -231,12 +240,13 @@ def _install_over_without_flag(temp: str, parent: int, name: str, expected: Fing
     if outcome is Outcome.DONE:
         if not _move_to_free_name(None, temp, parent, name):
             return InstallResult(Outcome.TARGET_CHANGED, displaced=aside, temp=temp)
-        if keep:
+        held = root.holds(parent)
+        if held and keep:
             return _done(parent, name, aside)
-        if _dispose(aside):
+        if held and _dispose(aside):
             return _done(parent, name)
         os.rename(name, temp, src_dir_fd=parent)
-        outcome = Outcome.NOT_EMPTY
+        outcome = Outcome.NOT_EMPTY if held else Outcome.TARGET_CHANGED
     if _move_to_free_name(None, aside, parent, name):
         return InstallResult(outcome, temp=temp)
     return InstallResult(outcome, displaced=aside, temp=temp)
@@ -251,7 +261,7 @@ def rename(root: RootDir, old: str, new: str, expected: Fingerprint) -> InstallR
             root.parent(new) as (new_fd, new_name),
             root.keeping_mtime(old_fd, new_fd),
         ):
-            return _rename(old_fd, old_name, new_fd, new_name, expected)
+            return _rename(root, old_fd, old_name, new_fd, new_name, expected)
     except OSError as error:
         raise from_oserror(error, "renaming an entry") from error
 
@@ -265,7 +275,7 @@ def _same_entry(name: str, dir_fd: int, expected: Fingerprint) -> bool:
     return same_entry(found, expected)
 
 
-def _rename(old_fd: int, old: str, new_fd: int, new: str, expected: Fingerprint) -> InstallResult:
+def _rename(root: RootDir, old_fd: int, old: str, new_fd: int, new: str, expected: Fingerprint) -> InstallResult:
     if not _same_entry(old, old_fd, expected):
         return InstallResult(Outcome.TARGET_CHANGED)
     try:
@@ -274,7 +284,8 @@ def _rename(old_fd: int, old: str, new_fd: int, new: str, expected: Fingerprint)
         return InstallResult(Outcome.TARGET_CHANGED)
     if not moved:
         return InstallResult(Outcome.NAME_TAKEN)
-    if not _same_entry(new, new_fd, expected):  # another entry took the old name at the last moment
+    # Another entry took the old name at the last moment, or one of the folders went.
+    if not _same_entry(new, new_fd, expected) or not root.holds(new_fd) or not root.holds(old_fd):
         _move_to_free_name(new_fd, new, old_fd, old)
         return InstallResult(Outcome.TARGET_CHANGED)
     return _done(new_fd, new)
@@ -297,6 +308,8 @@ def remove_file(
             except FileNotFoundError:
                 return InstallResult(Outcome.TARGET_CHANGED)
             outcome = _look_out(aside, expected)
+            if not root.holds(parent):
+                outcome = Outcome.TARGET_CHANGED
             if outcome is Outcome.DONE:
                 if keep:
                     return InstallResult(outcome, displaced=aside)

@@ -71,6 +71,27 @@ class RootDir:
             raise from_oserror(error, "opening a folder of the tree") from error
         return fd
 
+    def holds(self, dir_fd: int) -> bool:
+        """Whether an open folder is (still) in the tree, at whatever place. Raises OSError."""
+        top = os.fstat(self.fd)
+        fd = os.dup(dir_fd)
+        try:
+            while True:
+                here = os.fstat(fd)
+                if (here.st_dev, here.st_ino) == (top.st_dev, top.st_ino):
+                    return True
+                try:
+                    above = os.open("..", _FLAGS, dir_fd=fd)
+                except FileNotFoundError:
+                    return False  # it was removed
+                os.close(fd)
+                fd = above
+                found = os.fstat(fd)
+                if (found.st_dev, found.st_ino) == (here.st_dev, here.st_ino):
+                    return False
+        finally:
+            os.close(fd)
+
     @contextmanager
     def parent(self, relpath: str) -> Iterator[tuple[int, str]]:
         """The open parent folder and the name of an entry. Raises like `open_dir`."""

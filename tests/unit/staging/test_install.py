@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -325,6 +326,67 @@ def test_a_rename_of_another_entry_is_undone(tree, monkeypatch):
     assert rename(tree.root, "a", "b", before).outcome is Outcome.TARGET_CHANGED
     assert os.listdir(tree.path) == ["a"]
     assert tree.read("a") == "another"
+
+
+class Leaving(RootDir):
+    """A root of which somebody moves a folder out just when it has been opened."""
+
+    def leave(self, folder, to):
+        self.way = (folder, to)
+
+    @contextlib.contextmanager
+    def keeping_mtime(self, *fds):
+        os.rename(*self.way)
+        with super().keeping_mtime(*fds):
+            yield
+
+
+@pytest.fixture
+def leaving(tree, tmp_path):
+    """The folder `d` goes; what is in it is seen at `out` then."""
+    (tree.path / "d").mkdir()
+    tree.root.close()
+    tree.root = Leaving(str(tree.path))
+    tree.root.leave(tree.path / "d", tree.path.parent / "out")
+    tree.out = tree.path.parent / "out"
+    return tree
+
+
+def test_nothing_is_made_in_a_folder_that_leaves(leaving):
+    result = install(leaving.new(), leaving.root, "d/f", None)
+    assert (result.outcome, os.listdir(leaving.out)) == (Outcome.TARGET_CHANGED, [])
+    assert leaving.left() == ["temp"]
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_nothing_is_replaced_in_a_folder_that_leaves(leaving, keep):
+    expected = leaving.put("d/f")
+    result = install(leaving.new(), leaving.root, "d/f", expected, keep=keep)
+    assert (result.outcome, result.displaced) == (Outcome.TARGET_CHANGED, None)
+    assert (leaving.out / "f").read_text() == "old"
+    assert leaving.left() == ["temp"]
+
+
+def test_nothing_is_removed_from_a_folder_that_leaves(leaving):
+    expected = leaving.put("d/f")
+    result = remove_file(leaving.root, "d/f", expected, leaving.unfinished)
+    assert (result.outcome, (leaving.out / "f").read_text()) == (Outcome.TARGET_CHANGED, "old")
+    assert leaving.left() == []
+
+
+@pytest.mark.parametrize(("old", "new"), [("f", "d/f"), ("d/f", "f")])
+def test_nothing_is_renamed_into_or_out_of_a_folder_that_leaves(leaving, old, new):
+    expected = leaving.put(old)
+    assert rename(leaving.root, old, new, expected).outcome is Outcome.TARGET_CHANGED
+    at = leaving.out / "f" if old == "d/f" else leaving.path / "f"
+    assert at.read_text() == "old"
+
+
+def test_a_folder_that_moves_within_the_tree_is_still_the_same(leaving):
+    (leaving.path / "elsewhere").mkdir()
+    leaving.root.leave(leaving.path / "d", leaving.path / "elsewhere" / "d")
+    assert install(leaving.new(), leaving.root, "d/f", None).outcome is Outcome.DONE
+    assert leaving.read("elsewhere/d/f") == "new"
 
 
 def test_remove(tree):
