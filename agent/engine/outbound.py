@@ -16,7 +16,7 @@ from agent.engine.flow import Flow
 from agent.engine.records import ASIDE, PASSING, forgotten
 from agent.engine.retention import Retention
 from agent.engine.session import NEVER, JoinState, Session
-from agent.engine.vvjoin import caught_up, present, vvjoin_change_orders
+from agent.engine.vvjoin import SKIP, caught_up, present, vvjoin_change_orders
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder, CoExtension2, CoExtWin2k
 from agent.wire.packet import Packet
@@ -319,11 +319,12 @@ class Outbound:
         )
         flow.saved_trailing = flow.trailing
 
-    def send_present(self, flow: Flow, record: IDRecord) -> None:
+    def send_present(self, flow: Flow, record: IDRecord, *, again: bool = False) -> None:
         """The version asked for was replaced. The present one is in the log, but perhaps behind much that waits for it
-        (a folder, for what is in it): so it goes at once, out of order."""
+        (a folder, for what is in it): so it goes at once, out of order. `again`: the partner is to look at it whatever
+        its version vector says."""
         if not record.flags & (ASIDE | PASSING):
-            self._send_outside(flow, *present(self.ctx, record))
+            self._send_outside(flow, *present(self.ctx, record, c.CO_FLAG_OUT_OF_ORDER if again else SKIP))
 
     def _send_outside(self, flow: Flow, co: ChangeOrder, checksum: bytes) -> None:
         """Send a directed change order, which is in no log."""

@@ -118,17 +118,23 @@ class Serving:
                 co.originator_guid,
                 co.frs_vsn,
             ):
-                self.outbound.send_present(flow, record)
+                # Where what was asked for is lost, and not replaced, the partner knew the present version, and may have
+                # let it go for the other.
+                self.outbound.send_present(flow, record, again=not self._newer(co, record))
             self.outbound.acknowledge(flow, 0, co.change_order_guid)  # however often it was sent
+
+    @staticmethod
+    def _newer(co: ChangeOrder, record: IDRecord | None) -> bool:
+        """What was offered was replaced since."""
+        return record is not None and not forgotten(record) and not change_order_wins(offered(co), version_of(record))
 
     def _unknown(self, co: ChangeOrder, record: IDRecord | None) -> bool:
         """This member's database was restored from a backup since it offered another member's change: nothing newer
         is here that could follow, so the partner must not discard it. A change of its own that it has lost comes back,
         out of order, from whoever has it; if nobody has, there is nothing to wait for."""
         ctx = self.ctx
-        newer = record is not None and not forgotten(record) and not change_order_wins(offered(co), version_of(record))
-        if newer:
-            return False  # it was replaced since
+        if self._newer(co, record):
+            return False
         own = co.originator_guid == ctx.config.originator_guid
         covered = ctx.vv.get(co.originator_guid, 0) >= co.frs_vsn
         return not own and not covered and ctx.store.outlog_by_co(co.change_order_guid) is None

@@ -78,9 +78,9 @@ def vvjoin_guid(record: IDRecord) -> bytes:
     return hashlib.md5(seed, usedforsecurity=False).digest()
 
 
-def present(ctx: Context, record: IDRecord) -> Item:
-    """A change order for a record's present version, out of order."""
-    return _change_order(ctx, record, SKIP), record.md5
+def present(ctx: Context, record: IDRecord, mark: int) -> Item:
+    """A change order for a record's present version, with the flag that keeps it out of the order."""
+    return _change_order(ctx, record, mark), record.md5
 
 
 def caught_up(ctx: Context) -> Iterator[Item]:
