@@ -398,6 +398,7 @@ class Engine:
             record = self.ctx.store.get(key[0])
             if not finished:
                 unfinished = True
+                self.retire.announce_aside(key)
             elif record is not None and (record.originator_guid, record.originator_vsn) == key[1:]:
                 self.local.reannounce(record, above=record.version)
         self.inbound.abandoned.clear()

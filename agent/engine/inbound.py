@@ -262,6 +262,21 @@ class Inbound:
         keys = self.of_file(entry.co.file_guid)
         return keys[keys.index(entry.key) :] if entry.key in keys else [entry.key]
 
+    def awaited(self, folder: bytes) -> bool:
+        """Something that came waits for this folder, which is not here, or for one that was in it."""
+        for key in self.waiting:
+            entry = self.entries[key]
+            if entry.waits_for is not Outcome.PARENT_MISSING:
+                continue
+            above, seen = entry.co.new_parent_guid, set[bytes]()
+            while above not in seen:
+                if above == folder:
+                    return True
+                seen.add(above)
+                record = self.ctx.store.get(above)
+                above = record.parent_guid if record is not None else above
+        return False
+
     def moving(self, file_guid: bytes) -> bool:
         """As pending_for(), and it does not just wait to be tried again."""
         found = (self.entries.get(key) for key in self.of_file(file_guid))

@@ -107,7 +107,9 @@ class Installs:
                 return False
             here, coming = version_of(record), offered(co)
             against = against_version(coming, here)
-            if not change_order_wins(coming, here):
+            if self._undoes(entry, record):
+                entry.outdid, entry.not_before = max(entry.outdid, record.version), record.event_time
+            elif not change_order_wins(coming, here):
                 # An originator whose later change is older than its earlier one has lost its memory.
                 amnesia = co.originator_guid == record.originator_guid and co.frs_vsn > record.originator_vsn
                 again = against or amnesia or entry.outdid > record.version
@@ -115,7 +117,7 @@ class Installs:
                 then = (lambda: self.local.reannounce(record, above=above)) if again else None
                 self.retire.finish(entry, None, lost=True, then=then)
                 return False
-            if against:
+            elif against:
                 entry.outdid = max(entry.outdid, record.version)
         entry.needs_stage = fl.needs_staging_file(co.location_cmd, co.flags, co.content_cmd)
         if entry.needs_stage and record is not None and not record.deleted and entry.is_rename:
@@ -127,6 +129,13 @@ class Installs:
                 entry.needs_stage = False
         entry.judged = True
         return True
+
+    def _undoes(self, entry: Entry, record: IDRecord) -> bool:
+        """A folder that was removed here while this member was away too long, and that what it is sent now is to go
+        into. The others cannot learn of the removal before this member has what waits for the folder."""
+        if self.ctx.online or not record.deleted or not entry.is_dir or entry.is_delete:
+            return False
+        return self.inbound.awaited(record.file_guid)
 
     # -- installing --
 
@@ -380,6 +389,7 @@ class Installs:
 
     def _end(self, entry: Entry, new: IDRecord, *, announce: bool = False) -> None:
         then = None
+        new.event_time = max(new.event_time, entry.not_before)
         if entry.outdid >= new.version:
             then = lambda: self.local.reannounce(new, above=entry.outdid)  # noqa: E731
         elif announce and self.inbound.pending_for(entry.co.file_guid, but=entry.key):

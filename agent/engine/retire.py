@@ -83,17 +83,16 @@ class Retire:
         self.retire(entry)
         if then is not None:
             then()
-        self._announce_aside(entry)
+        self.announce_aside(entry.key)
         self._release(entry, old if record is not None else None)
 
-    def _announce_aside(self, entry: Entry) -> None:
+    def announce_aside(self, ended: Key) -> None:
         """A file that stepped aside for another, because its own change order was on its way, and whose change
         order came to nothing: where it stands now is news to everybody."""
-        guid = entry.co.file_guid
-        record = self.ctx.store.get(guid)
+        record = self.ctx.store.get(ended[0])
         if record is None or record.deleted or not record.flags & ASIDE:
             return
-        if self.inbound.pending_for(guid, but=entry.key):
+        if self.inbound.pending_for(ended[0], but=ended):
             return
         self.local.issue_resolution(record, base=mark_of(record))
 

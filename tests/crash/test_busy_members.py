@@ -7,6 +7,7 @@ are equal, and what nobody overwrote or deleted knowing it is in them or kept.
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import shutil
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.system.corpora import CHOSEN_SEED, ROUNDS, differences, snapshot
 from tests.system.demo import Demo
 
 BURSTS = 20 * ROUNDS
+NAMES = [*"pqrstuvwxyzPQRST", "\udcff\udcfe", "e\u0301", "\u00e9", "line\nbreak", "x" * 255, "-rf", "*", "trailing. "]
 
 
 class Users:
@@ -38,8 +40,9 @@ class Users:
         self.serial += 1
         taken = self.trash / str(self.serial)
         path.rename(taken)
-        for file in [taken] if taken.is_file() else [f for f in taken.rglob("*") if f.is_file()]:
-            self.alive.discard(file.read_text())
+        for file in [taken, *taken.rglob("*")]:
+            if is_file(file):
+                self.alive.discard(file.read_text())
         if taken.is_dir():
             shutil.rmtree(taken)
 
@@ -48,9 +51,9 @@ class Users:
         root = self.random.choice(self.roots)
         everything = sorted(root.rglob("*"))
         folders = [root, *(path for path in everything if path.is_dir())]
-        files = [path for path in everything if path.is_file()]
-        place = self.random.choice(folders) / self.random.choice("pqrstuvwxyzPQRST")
-        kind = self.random.choice("ccccceemMMrrdDshk")
+        files = [path for path in everything if is_file(path)]
+        place = self.random.choice(folders) / self.random.choice(NAMES)
+        kind = self.random.choice("ccccceemMMrrdDshkaly")
         with contextlib.suppress(OSError):
             if kind == "c" and not place.exists():
                 content = self.content()
@@ -65,12 +68,17 @@ class Users:
                 self.gives_up(self.random.choice(folders[1:]))
             elif kind == "k" and everything:
                 self.change_kind(self.random.choice(everything))
+            elif kind == "a" and everything:
+                self.change_attributes(self.random.choice(everything))
+            elif kind == "y":
+                self.serial += 1
+                place.symlink_to(f"nowhere {self.serial}")
             elif files:
                 self.change_file(kind, self.random.choice(files), self.random.choice(files), place)
 
     def change_kind(self, path: Path) -> None:
         """A folder in the place of a file, or the other way round."""
-        was_file = path.is_file()
+        was_file = not path.is_dir()
         self.gives_up(path)
         if was_file:
             path.mkdir()
@@ -79,6 +87,13 @@ class Users:
         with path.open("x") as file:
             file.write(content)
         self.alive.add(content)
+
+    def change_attributes(self, path: Path) -> None:
+        self.serial += 1
+        if self.random.random() < 0.3 and path.is_dir():
+            path.chmod(self.random.choice((0o700, 0o755, 0o2775)))
+        elif not path.is_symlink():
+            os.setxattr(path, f"user.{self.random.choice('mn')}", str(self.serial).encode())
 
     def change_file(self, kind: str, file: Path, other: Path, place: Path) -> None:
         if kind == "e":  # as editors save, the old file away first
@@ -101,12 +116,18 @@ class Users:
                     other.rename(file)
             self.serial += 1
             passing.rename(other if not other.exists() else self.roots[0] / f"passing {self.serial}")
+        elif kind == "l":
+            os.link(file, place)
         elif kind == "h":
             file.chmod(self.random.choice((0o600, 0o644, 0o755)))
 
 
+def is_file(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
+
+
 def contents(folder: Path) -> set[str]:
-    return {path.read_text() for path in folder.rglob("*") if path.is_file() and not path.is_symlink()}
+    return {path.read_text() for path in folder.rglob("*") if is_file(path)}
 
 
 @pytest.mark.slow

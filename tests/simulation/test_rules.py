@@ -283,6 +283,25 @@ def test_away_longer_than_tombstones_are_kept() -> None:
     assert sorted(kept(world)) == [("FORGOTTEN", b"deep"), ("FORGOTTEN", b"goes")]
 
 
+def test_a_folder_removed_while_away_too_long_comes_back_for_what_is_new_in_it() -> None:
+    """The others learn of the removal only after the member has what waits for the folder."""
+    world = started("ab", limits=Limits(tombstone_lifetime=2 * DAY, outlog_most=2 * DAY, outlog_history=HOUR))
+    a, b = world.members["a"], world.members["b"]
+    for name in ("d", "d/deeper", "gone", "gone/too"):
+        make(a, name, None)
+    world.run(60)
+    world.cut.add(frozenset("ab"))
+    world.break_wires(a, b)
+    make(a, "d/deeper/new", b"new")
+    remove(b, "d")
+    remove(b, "gone")
+    world.run(3 * 86400)
+    world.cut.clear()
+    world.run(2 * 3600)
+    assert any("seeded again" in r.text for r in b.reports)
+    assert names(all_agree(world)) == ["d", "d/deeper", "d/deeper/new"]
+
+
 def test_seeded_again_and_stopped_before_the_end() -> None:
     """What the first partner had confirmed when the member stopped is not taken for gone."""
     world = started("abc", limits=Limits(tombstone_lifetime=2 * DAY, outlog_most=2 * DAY, outlog_history=HOUR))
