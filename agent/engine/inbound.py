@@ -7,7 +7,7 @@ then, once nothing that arrived earlier stands in its way (see claims), installe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from agent.engine.answers import Answers
 from agent.engine.claims import Claims
@@ -262,12 +262,16 @@ class Inbound:
         keys = self.of_file(entry.co.file_guid)
         return keys[keys.index(entry.key) :] if entry.key in keys else [entry.key]
 
+    def without_folder(self) -> Iterator[Entry]:
+        """What waits for its folder, which is not here."""
+        for key in self.waiting:
+            entry = self.entries.get(key)
+            if entry is not None and entry.waits_for is Outcome.PARENT_MISSING:
+                yield entry
+
     def awaited(self, folder: bytes) -> bool:
         """Something that came waits for this folder, which is not here, or for one that was in it."""
-        for key in self.waiting:
-            entry = self.entries[key]
-            if entry.waits_for is not Outcome.PARENT_MISSING:
-                continue
+        for entry in self.without_folder():
             above, seen = entry.co.new_parent_guid, set[bytes]()
             while above not in seen:
                 if above == folder:

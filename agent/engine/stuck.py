@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from agent.engine.context import SECOND, Context
-from agent.engine.events import Outcome
 from agent.engine.flow import Flow
 from agent.engine.inbound import Inbound
 from agent.engine.order import Key
@@ -60,12 +59,10 @@ class Stuck:
         """The folders removed here for which something that the partner sent waits."""
         partner = flow.session.cxtion.partner.guid
         folders: dict[bytes, None] = {}
-        for key in self.inbound.waiting:
-            entry = self.inbound.entries[key]
-            if entry.waits_for is Outcome.PARENT_MISSING:
-                offered = (entry.cxtion, *(guid for guid, _ in entry.alternates))
-                if any(self.inbound.sessions[guid].cxtion.partner.guid == partner for guid in offered):
-                    folders[entry.co.new_parent_guid] = None
+        for entry in self.inbound.without_folder():
+            offered = (entry.cxtion, *(guid for guid, _ in entry.alternates))
+            if any(self.inbound.sessions[guid].cxtion.partner.guid == partner for guid in offered):
+                folders[entry.co.new_parent_guid] = None
         for folder in sorted(folders):
             record = self.ctx.store.get(folder)
             if record is not None and record.deleted and not forgotten(record):
