@@ -281,6 +281,12 @@ class Inbound:
                 above = record.parent_guid if record is not None else above
         return False
 
+    def left_alone(self, entry: Entry) -> bool:
+        """The entry has waited for long, with all upstream partners joined all the time: nobody will bring its folder
+        back. (Whoever made it may have been restored from a backup since, and know nothing of it.)"""
+        since = self.ctx.now - self.ctx.limits.orphan_patience
+        return entry.first_try < since and all(s.joined and s.joined_time < since for s in self.sessions.values())
+
     def moving(self, file_guid: bytes) -> bool:
         """As pending_for(), and it does not just wait to be tried again."""
         found = (self.entries.get(key) for key in self.of_file(file_guid))

@@ -8,6 +8,7 @@ user does next is newer. Until then no two records of the IDTable share a name.
     folder and folder  the one changed last gets the morphed name
     file and folder    the file gets the morphed name
     a circle           of the folders that would lie within each other, the one ranked lowest moves to the root
+    a removed folder   that nobody brings back for what is to go into it: that goes to the root, under its morphed name
 """
 
 from __future__ import annotations
@@ -72,6 +73,8 @@ class Names:
         while guid != root:
             folder = ctx.store.get(guid)
             if folder is None or folder.deleted or not folder.is_dir or len(above) > 10_000:
+                if folder is not None and self.inbound.left_alone(entry):
+                    return Verdict(Place.TAKE, root, morphed_name(name, entry.co.file_guid))
                 self.inbound.orphaned(entry, parent)
                 self.inbound.retry(entry, Outcome.PARENT_MISSING, "its folder has not arrived")
                 return Verdict(Place.WAIT)

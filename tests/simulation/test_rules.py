@@ -174,6 +174,36 @@ def test_a_new_file_brings_its_deleted_folder_back() -> None:
     assert names(all_agree(world)) == ["d", "d/new"]
 
 
+def test_what_nobody_brings_a_folder_back_for_goes_to_the_root() -> None:
+    """The folder is removed on both members, and who made the file in it has forgotten it, but not before it was
+    announced."""
+    world = started("ab")
+    a, b = world.members["a"], world.members["b"]
+    make(a, "d", None)
+    world.run(60)
+    a.save_backup()
+    world.step(("cut", 0, 1))
+    make(a, "d/f", b"content")
+    remove(b, "d")
+    world.run(30)
+    world.cut.clear()
+    waiting = lambda: any(e.waits_for is ev.Outcome.PARENT_MISSING for e in b.engine.inbound.entries.values())  # noqa: E731
+    for _ in range(2000):
+        if waiting():
+            break
+        world.run(0.1)
+    assert waiting()
+    a.crash()
+    remove(a, "d")
+    a.restore_backup()
+    world.run(1800)
+    assert waiting()
+    world.run(4 * 3600)
+    member = all_agree(world)
+    assert [name.partition("_NTFRS_")[0] for name in names(member)] == ["f"]
+    assert [content for _, content in member.tree().values()] == [b"content"]
+
+
 def test_a_folder_that_cannot_be_removed_for_what_is_excluded_comes_back() -> None:
     world = started("ab")
     a, b = world.members.values()
