@@ -107,7 +107,7 @@ class Limits:
     max_retry: int = MINUTE
     name_grace: int = 3
     unknown_grace: int = 10  # attempts (5 minutes) to remove a folder with content that is not replicated
-    orphan_patience: int = HOUR  # so long something waits for its folder while all partners are joined
+    orphan_patience: int = DAY  # so long something waits for its folder while all partners are joined
     window: int = 256  # change orders in flight on one outbound connection
     fetch_window: int = 4  # blocks of one staging file asked for ahead, between agents of this kind
 

@@ -196,9 +196,9 @@ def test_what_nobody_brings_a_folder_back_for_goes_to_the_root() -> None:
     a.crash()
     remove(a, "d")
     a.restore_backup()
-    world.run(1800)
+    world.run(12 * 3600)
     assert waiting()
-    world.run(4 * 3600)
+    world.run(24 * 3600)
     member = all_agree(world)
     assert [name.partition("_NTFRS_")[0] for name in names(member)] == ["f"]
     assert [content for _, content in member.tree().values()] == [b"content"]
