@@ -67,6 +67,10 @@ _TO_UPSTREAM = frozenset((c.CMD_NEED_JOIN, c.CMD_JOINING, c.CMD_SEND_STAGE, c.CM
 _EITHER = frozenset((c.CMD_UNJOIN_REMOTE,))
 
 
+#: After so many answers that what a former partner sent is not at hand, it is taken for lost.
+_NOBODY_HAS_IT = 3
+
+
 class Engine:
     """One replica set. Every method that changes something needs an open store transaction."""
 
@@ -118,7 +122,7 @@ class Engine:
             c.CMD_VVJOIN_DONE: self._vvjoin_done,
             c.CMD_REMOTE_CO: self._remote_co,
             c.CMD_RECEIVING_STAGE: self.fetching.receiving_stage,
-            c.CMD_RETRY_FETCH: lambda _, packet: self.fetching.retry_fetch(packet),
+            c.CMD_RETRY_FETCH: self._retry_fetch,
             c.CMD_ABORT_FETCH: self._abort_fetch,
             c.CMD_NEED_JOIN: lambda session, _: self.out_sessions.need_join(session),
             c.CMD_SEND_STAGE: self.serving.send_stage,
@@ -199,10 +203,22 @@ class Engine:
 
     def _remote_co(self, session: Session, packet: Packet) -> None:
         if packet.remote_co is not None:
+            if self.reseed.removes(packet.remote_co.file_guid):
+                self.in_sessions.ask_for_everything(session)  # the file among it
+                self.in_sessions.unjoin(session, "a file is being removed that the partner sends")
+                return
             self.reseed.seen(packet.remote_co.file_guid)
         entry = self.inbound.remote_co(session, packet)
         if entry is not None:
             self.installs.advance(entry)
+
+    def _retry_fetch(self, session: Session, packet: Packet) -> None:
+        """CMD_RETRY_FETCH (3.3.4.4.11). What a partner sent that is no more, and nobody else has, ends."""
+        entry = self.inbound.entry_of(packet.co_guid)
+        if entry is None or not entry.gone or entry.alternates or entry.put_off < _NOBODY_HAS_IT:
+            self.fetching.retry_fetch(packet)
+        elif entry.stage is Stage.FETCHING:
+            self.retire.finish(entry, None, aborted=True)
 
     def _abort_fetch(self, session: Session, packet: Packet) -> None:
         """CMD_ABORT_FETCH: discard the change order; a newer one for the same file follows (3.3.4.4.10)."""
@@ -398,7 +414,8 @@ class Engine:
             record = self.ctx.store.get(key[0])
             if not finished:
                 unfinished = True
-                self.retire.announce_aside(key)
+                if key not in self.inbound.entries:
+                    self.retire.announce_aside(key)
             elif record is not None and (record.originator_guid, record.originator_vsn) == key[1:]:
                 self.local.reannounce(record, above=record.version)
         self.inbound.abandoned.clear()

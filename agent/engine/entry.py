@@ -55,6 +55,7 @@ class Entry:
     lost_folders: list[bytes] = field(default_factory=list)  # GUIDs, topmost first: see installs
     marked: set[bytes] = field(default_factory=set)  # connections that offered it out of its order only
     outdid: int = -1  # the highest version number that it beat by its event time alone (see reconcile)
+    gone: bytes = b""  # the connection it came by, where that is no more and `cxtion` stands in for it
     not_before: int = 0  # event time of the removal that it undoes
 
     @property

@@ -151,7 +151,7 @@ class Inbound:
                     self.ctx.out.append(DropStage(entry.co.change_order_guid))
                 if self.order.waits(entry.key):
                     co.flags &= ~c.CO_FLAG_SKIP_VV_UPDATE  # it came in its order, too
-                entry.cxtion, entry.co = guid, co
+                entry.cxtion, entry.co, entry.gone = guid, co, b""
                 entry.stage, entry.received, entry.requested = Stage.QUEUED, 0, 0
                 entry.staged = entry.begun = False
                 self.by_co[co.change_order_guid] = entry.key
@@ -182,24 +182,29 @@ class Inbound:
             self.order.arrive(place, entry.key)
 
     def restore(self) -> list[Entry]:
-        """Load the inbound log at start, in order of arrival."""
+        """Load the inbound log at start, in order of arrival. What is not finished of a connection that is no more goes
+        on with another one: what came after it may not have its turn before, and it may be fetched there."""
         for row in list(self.ctx.store.inlog_iter()):
             co = ChangeOrder.decode(row.co)
             key: Key = (co.file_guid, co.originator_guid, co.frs_vsn)
-            if row.cxtion_guid not in self.sessions or key in self.entries:
+            cxtion = row.cxtion_guid
+            if cxtion not in self.sessions:
+                finished = row.state >= Stage.FINISHED
+                self.abandoned.append((key, finished))
+                cxtion = b"" if finished else next(iter(self.sessions), b"")
+            if not cxtion or key in self.entries:
                 self.ctx.store.inlog_delete(row.co_guid)
-                if row.cxtion_guid not in self.sessions:
-                    self.abandoned.append((key, row.state >= Stage.FINISHED))
                 continue
             entry = Entry(
                 key,
                 co,
                 CoExtension2.decode(row.ext).checksum,
-                row.cxtion_guid,
+                cxtion,
                 stage=Stage(row.state) if row.state >= Stage.FINISHED else Stage.QUEUED,
                 attempts=row.retry_count,
                 first_try=row.first_try_time,
                 arrival=row.arrival,
+                gone=row.cxtion_guid if cxtion != row.cxtion_guid else b"",
             )
             self.ctx.arrival = max(self.ctx.arrival, row.arrival)
             ordered = not co.flags & (c.CO_FLAG_OUT_OF_ORDER | c.CO_FLAG_SKIP_VV_UPDATE)
@@ -216,7 +221,7 @@ class Inbound:
         self.ctx.store.inlog_put(
             InlogRow(
                 co_guid=entry.co.change_order_guid,
-                cxtion_guid=entry.cxtion,
+                cxtion_guid=entry.gone or entry.cxtion,
                 co=entry.co.encode(),
                 ext=ext.encode(),
                 state=int(entry.stage),

@@ -45,9 +45,9 @@ class InboundSessions:
                 session.everything = cxtion.guid in (ctx.store.meta_get(_EVERYTHING) or b"")
                 self.sessions[cxtion.guid] = session
 
-    def ask_for_everything(self) -> None:
-        """Have every upstream partner send all it has, once; this survives a restart."""
-        for session in self.sessions.values():
+    def ask_for_everything(self, *only: Session) -> None:
+        """Have every upstream partner (or one) send all it has, once; this survives a restart."""
+        for session in only or self.sessions.values():
             session.everything = True
             self.forget(session)
         self._save_everything()

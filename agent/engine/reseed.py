@@ -73,6 +73,10 @@ class Reseed:
         if self.active:
             self.confirmed.add(file_guid)
 
+    def removes(self, file_guid: bytes) -> bool:
+        """The file is just being removed here, because nobody seemed to have it."""
+        return file_guid in self._removing.values()
+
     def goes_first(self, sessions: Iterable[Session]) -> bool:
         """This is the primary member, and has waited long enough for partners that wait, too."""
         ctx = self.ctx
@@ -126,7 +130,7 @@ class Reseed:
     def _next(self) -> None:
         while self._left:
             record = self.ctx.store.get(self._left.pop())
-            if record is None or record.deleted:
+            if record is None or record.deleted or record.file_guid in self.confirmed:
                 continue
             guid = self.ctx.new_guid()
             self._removing[guid] = record.file_guid

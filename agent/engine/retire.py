@@ -132,7 +132,7 @@ class Retire:
         if entry.stage is Stage.PASSED_ON:
             return
         entry.stage = Stage.PASSED_EARLY if extra else Stage.PASSED_ON
-        sources = [entry.cxtion] + [guid for guid, _ in entry.alternates]
+        sources = [guid for guid, _ in entry.alternates] + ([] if entry.gone else [entry.cxtion])
         if not extra and self._ordered(entry):
             # Who offered it out of its order has it, but waits for it in its order, as everybody does.
             sources = [guid for guid in sources if guid not in entry.marked]
