@@ -255,7 +255,7 @@ class _Association(PduProtocol):
             if not self._handshake.done():
                 self._handshake.set_result(bytes(pdu))
         elif header.ptype == c.FAULT and len(pdu) >= p.FAULT.size:
-            call = self._pending.pop(header.call_id, None)
+            call = self._pending.get(header.call_id)
             if call is None:
                 raise RpcProtocolError("a fault for no call")
             if header.auth_length:  # seldom, but then it takes part in the numbering of the signatures
@@ -264,6 +264,7 @@ class _Association(PduProtocol):
                 except RpcAuthError as error:
                     self.fail(error)
                     return
+            del self._pending[header.call_id]
             if not call.future.done():
                 status = p.FAULT.unpack_from(pdu)[-1]
                 done = not header.flags & c.PFC_DID_NOT_EXECUTE

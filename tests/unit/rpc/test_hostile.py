@@ -565,6 +565,33 @@ async def test_answers_may_come_in_another_order() -> None:
     server.close()
 
 
+async def test_a_fault_with_a_verifier_of_nothing_ends_the_call() -> None:
+    """What cannot be verified ends the association, and with it the call that it names."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(65536)
+        writer.write(ack())
+        raw = await reader.readexactly(16)
+        call_id = p.decode_header(raw).call_id
+        body = bytearray(p.FAULT.size + 8)
+        body[:4] = bytes((5, 0, c.FAULT, c.PFC_WHOLE))
+        body[4:8] = b"\x10\0\0\0"
+        body[8:10] = len(body).to_bytes(2, "little")
+        body[10:12] = (1).to_bytes(2, "little")  # of authentication, of which none was agreed on
+        body[12:16] = call_id.to_bytes(4, "little")
+        writer.write(bytes(body))
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    client = await RpcClient.connect("127.0.0.1", port, ECHO, None, timeout=T)
+    with pytest.raises(RpcError):
+        await asyncio.wait_for(client.call(0, b"", 2 * T), T)
+    await client.close()
+    server.close()
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(pieces, min_size=1, max_size=3).map(b"".join), st.booleans())
 def test_noise_does_not_hang_the_client(noise: bytes, bound: bool) -> None:
