@@ -14,6 +14,7 @@ from agent.engine import events as ev
 from agent.engine.records import place_of
 from agent.fileops import Event as FileEvent
 from agent.fileops import FileOps
+from agent.incidents import Incidents
 from agent.installing import ResolvedInstall, ResolvedStep
 from agent.wire.packet import encode_packet
 from agent.workqueue import Job, WorkQueue
@@ -36,6 +37,7 @@ class Actions:
         keys: Mapping[bytes, str],
         send: Callable[[bytes, bytes, str], None],
         post: Callable[[ev.Event], None],
+        incidents: Incidents,
         log: LoggerAdapter[Logger],
     ) -> None:
         self._store = store
@@ -45,6 +47,7 @@ class Actions:
         self._keys = keys
         self._send = send
         self._post = post
+        self._incidents = incidents
         self._log = log
         self._generation = 0
         self._fetching: dict[bytes, deque[ev.StoreBlock | ev.DropStage]] = {}
@@ -80,7 +83,10 @@ class Actions:
             else:
                 self._files.drop(action.co_guid)
         elif isinstance(action, ev.Report):
-            getattr(self._log, action.level)("%s", action.text)
+            if action.cause is not None:
+                self._incidents.report(action.cause, action.source, action.text, level=action.level)
+            else:
+                getattr(self._log, action.level)("%s", action.text)
 
     def _done(self, generation: int, events: list[FileEvent]) -> None:
         if generation == self._generation:

@@ -21,6 +21,7 @@ from agent.enginesetup import connections_of, engine_config, stage_compressions
 from agent.excluded import Excluded
 from agent.fileops import FileOps
 from agent.identity import ReplicaError, identify, root_key
+from agent.incidents import Incidents
 from agent.kept import KeptStore
 from agent.localwatch import LocalWatch
 from agent.log import get_logger
@@ -53,6 +54,7 @@ class Replica(Telling):
         counters: Counters,
         kept: KeptStore,
         workers: Executor,
+        incidents: Incidents,
         send: Callable[[bytes, bytes, str], None],
     ) -> None:
         """Opens the store and the tree. Raises ReplicaError, StoreError, StagingError, OSError."""
@@ -62,6 +64,7 @@ class Replica(Telling):
         self.counters = counters
         self._kept = kept
         self.workers = workers
+        self.incidents = incidents
         self._send = send
         self.log = get_logger("frs", set_name=self.name)
         self.lock = threading.RLock()
@@ -126,6 +129,7 @@ class Replica(Telling):
             keys={cxtion.guid: cxtion.key for cxtion in self._cxtions},
             send=self._send,
             post=self.post,
+            incidents=self.incidents,
             log=self.log,
         )
 

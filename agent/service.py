@@ -22,6 +22,7 @@ from agent.counters.samples import SampleWriter
 from agent.engine import events as ev
 from agent.excluded import Excluded
 from agent.identity import ReplicaError
+from agent.incidents import Incidents
 from agent.kept import KeptStore
 from agent.keptcontrol import KEPT_NAME, KeptOf, conflicts
 from agent.partners import PartnerLink
@@ -72,6 +73,7 @@ class Service:
         self.config = config
         self.port = config.port
         self.counters = Counters()
+        self.incidents = Incidents(log)
         self.started = filetime_now()
         self.replicas: dict[bytes, Replica] = {}  # by our member GUID in the set
         self.waiting: dict[bytes, WaitingSet] = {}  # likewise: those whose disk is full
@@ -134,7 +136,7 @@ class Service:
         if guid not in self.kept:
             place = os.path.join(local.state_dir, KEPT_NAME)
             self.kept[guid] = KeptStore(place, config.kept_quota_bytes, durable=config.fsync)
-        replica = Replica(config, local, self.counters, self.kept[guid], self._workers, self._send)
+        replica = Replica(config, local, self.counters, self.kept[guid], self._workers, self.incidents, self._send)
         self.replicas[guid] = replica
         self._closers.insert(0, replica.close)
         for connection in local.set.connections:
@@ -300,6 +302,7 @@ class Service:
             "version": _version(),
             "started": iso_time(self.started),
             "sets": [one.status() for one in self._sets()],
+            "incidents": self.incidents.counts(),
         }
 
     def _sets(self) -> list[Replica | WaitingSet]:

@@ -49,6 +49,8 @@ def describe(answer: dict[str, Any]) -> Iterator[str]:
             yield f"  last error: {last['time']} {last['text']}"
         for connection in entry["connections"]:
             yield _connection_line(connection)
+    for cause, count in sorted(answer.get("incidents", {}).items()):
+        yield f"incident: {cause}: {count} times since the start"
 
 
 def _connection_line(connection: dict[str, Any]) -> str:

@@ -76,6 +76,12 @@ def render(status: Mapping[str, Any], snapshot: Snapshot) -> bytes:
         "Change orders that a connection has still to carry.",
         [(labels, int(conn["backlog"])) for labels, conn in conns if conn.get("backlog") is not None],
     )
+    metric(
+        "frs_incidents_total",
+        "counter",
+        "What was refused, or bounds that were reached, by cause.",
+        [({"cause": cause}, count) for cause, count in sorted((status.get("incidents") or {}).items())],
+    )
     return ("\n".join(lines) + "\n").encode("utf-8", "backslashreplace")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from agent.causes import Cause
 from agent.engine.events import Action, Facts, Report, Send
 from agent.engine.vsn import OwnNumbers
 from agent.wire.change_order import ChangeOrder
@@ -200,6 +201,10 @@ class Context:
         self.out.append(Report(level, text))
         if level == "error":
             self.last_error = (self.now, text)
+
+    def incident(self, cause: Cause, source: str, text: str) -> None:
+        """Something was refused, or a bound was reached: `source` is the name of the member it comes from."""
+        self.out.append(Report("warning", text, cause, source))
 
     def packet(self, cxtion: Cxtion, command: int, join_guid: bytes, last_join_time: int) -> Packet:
         """A packet with the eight leading elements of 2.2.3.5 (names as the captures have them)."""

@@ -8,9 +8,9 @@ actions. So an acknowledgement, being an action, is sent only after its result i
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
+from agent.causes import Cause
 from agent.wire.change_order import ChangeOrder
 from agent.wire.packet import Packet
 
@@ -326,11 +326,13 @@ class Examine:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Something an administrator should know."""
+    """Something an administrator should know. With a `cause` it is an incident: counted, and logged at a bounded rate
+    for each cause and `source` (the name of the partner it comes from)."""
 
     level: str  # "info", "warning", "error"
     text: str
-    context: dict[str, Any] = field(default_factory=dict)
+    cause: Cause | None = None
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ FORBIDDEN = {
     "subprocess", "tempfile", "threading", "time", "uuid",
 }  # fmt: skip
 #: What may be imported of this project: codecs, and records without a database.
-ALLOWED = ("agent.engine", "agent.wire", "idtable.records")
+ALLOWED = ("agent.causes", "agent.engine", "agent.wire", "idtable.records")
 
 
 def imports_of(path: Path) -> set[str]:
