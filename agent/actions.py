@@ -19,6 +19,7 @@ from agent.installing import ResolvedInstall, ResolvedStep
 from agent.wire.packet import encode_packet
 from agent.workqueue import Job, WorkQueue
 from idtable.store import Store
+from staging.rootdir import FolderKey
 
 INSTALLS_AT_ONCE: Final = 32
 
@@ -136,8 +137,8 @@ class Actions:
         steps: list[ResolvedStep] | None = []
         with self._lock:
             for step in action.steps:
-                place = self.resolve(step.parent_guid, step.name)
-                old = self.resolve(step.old_parent_guid, step.old_name) if step.old_parent_guid else ("", None)
+                place = self._place(step.parent_guid, step.name)
+                old = self._place(step.old_parent_guid, step.old_name) if step.old_parent_guid else ("", None)
                 if place is None or old is None:
                     steps = None
                     break
@@ -161,6 +162,13 @@ class Actions:
         except Exception as error:
             self._log.exception("installing failed")
             return [ev.Installed(i.action.co_guid, ev.Outcome.FAILED, detail=repr(error)) for i in batch]
+
+    def _place(self, parent_guid: bytes, name: str) -> tuple[str, FolderKey | None] | None:
+        """The path of an entry, and which folder its folder is."""
+        place, record = self.resolve(parent_guid, name), self._store.get(parent_guid)
+        if place is None or record is None:
+            return None
+        return place[0], None if record.ino is None else (record.ino, record.btime_ns or 0)
 
     def resolve(self, parent_guid: bytes, name: str) -> tuple[str, int | None] | None:
         """As place_of(); to be called under the lock."""

@@ -4,17 +4,18 @@ staging files, installing. Nothing here touches the store or the engine; paths a
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Iterable
 
+from agent.causes import Cause
 from agent.engine import events as ev
-from agent.installing import Installer, ResolvedInstall
+from agent.installing import NOT_OURS, Installer, Report, ResolvedInstall
 from agent.keeping import keep_displaced
 from agent.kept import KeptStore
 from agent.stages import Stages
-from staging import preinstall
+from config.model import SetIdPolicy
 from staging.area import StagingArea
+from staging.preinstall import RESERVED_NAME, Preinstall
 from staging.rootdir import RootDir
 
 Event = ev.FetchStored | ev.FetchFailed | ev.Installed | ev.StageBlock | ev.StageRefused
@@ -33,29 +34,44 @@ class FileOps:
         *,
         durable: bool,
         compressions: Iterable[bytes],
+        set_id: SetIdPolicy = "same-owner",
+        report: Report = lambda cause, source, text: None,
     ) -> None:
-        """Raises StagingError when the root cannot be opened or no folder for installs can be made."""
+        """`set_id` says which set-id bits of received files are taken over; `report` hears of incidents. Raises
+        StagingError when the root cannot be opened or no folder for installs can be made."""
         self.root = RootDir(root)
         self.area = area
         try:
-            self.preinstall = preinstall.preinstall_dir(root, state_dir)
-            for path in preinstall.sweep(self.preinstall):
-                keep_displaced(kept, path, os.path.basename(path), None, "an install was cut short")
+            self._preinstall = Preinstall(
+                self.root, state_dir, lambda text: report(Cause.RESERVED_NAME, RESERVED_NAME, text)
+            )
         except BaseException:
             self.root.close()
             raise
+        try:
+            for entry in self._preinstall.sweep():
+                if entry.name.startswith(RESERVED_NAME):
+                    keep_displaced(kept, entry, RESERVED_NAME, None, NOT_OURS)
+                else:
+                    keep_displaced(kept, entry, entry.name, None, "an install was cut short")
+        except BaseException:
+            self._preinstall.close()
+            self.root.close()
+            raise
         self._stages = Stages(self.root, area, compressions)
-        self._installer = Installer(self.root, area, kept, self.preinstall, durable=durable)
+        self._installer = Installer(
+            self.root, area, kept, self._preinstall, durable=durable, set_id=set_id, report=report
+        )
 
     def close(self) -> None:
         """Give up what is half done; remove our folder from the tree if it stands there and is empty."""
         self._stages.close()
-        if os.path.basename(self.preinstall) == preinstall.RESERVED_NAME:
-            try:
-                os.rmdir(self.preinstall)
-            except OSError:
-                pass
+        self._preinstall.close()
         self.root.close()
+
+    def check(self) -> None:
+        """Now and then: see that the folder of unfinished installs is where it should be. Raises StagingError."""
+        self._installer.check()
 
     def store_blocks(self, blocks: deque[ev.StoreBlock | ev.DropStage]) -> list[Event]:
         """See Stages.store_blocks()."""

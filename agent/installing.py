@@ -1,4 +1,8 @@
-"""Installing in worker threads: the steps of the engine's installs, each on what the IDTable says is there."""
+"""Installing in worker threads: the steps of the engine's installs, each on what the IDTable says is there.
+
+The folder of a step is opened once, held against the IDTable, and everything is done in it and with what is open in it:
+users of the tree may exchange any name at any time.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +10,52 @@ import contextlib
 import dataclasses
 import os
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from agent.causes import Cause
 from agent.engine import events as ev
 from agent.facts import facts_of, fingerprint_of
 from agent.keeping import keep_displaced
 from agent.kept import KeptStore
-from staging import fsops, install, preinstall, restore
+from agent.lookups import folder_of, is_meant, is_the_same, look, make_like, opened, went_on
+from agent.trust import gives_nothing_away, set_id_bits
+from config.model import SetIdPolicy
+from staging import fsops, install, restore
 from staging.area import StagingArea
-from staging.errors import AccessDenied, NoSpace, StagingError, Unsupported, Vanished
+from staging.beneath import (
+    FOLDER,
+    Entry,
+    free_name,
+    open_beneath,
+    open_entry,
+    open_same,
+    remove_tree,
+    same_entry,
+    set_time,
+)
+from staging.errors import AccessDenied, NoSpace, StagingError, Swapped, Unsupported, Vanished, from_oserror
 from staging.fsops import Fingerprint
-from staging.generate import generate
-from staging.rootdir import RootDir
+from staging.generate import generate_open
+from staging.preinstall import ASIDE_SUFFIX, RESERVED_NAME, Preinstall
+from staging.rootdir import FolderKey, RootDir
+
+NOT_OURS: Final = "at a name of the agent's own"
+
+Report = Callable[[Cause, str, str], None]
+"""Told the cause of an incident, where it comes from, and what an administrator should know of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedStep:
-    """A step of an install with the paths and the folders' inodes that the IDTable gave for it."""
+    """A step of an install with the paths and the folders that the IDTable gave for it."""
 
     step: ev.Step
     path: str
-    parent_ino: int | None
+    folder: FolderKey | None
     old_path: str = ""
-    old_parent_ino: int | None = None
+    old_folder: FolderKey | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,252 +69,277 @@ class ResolvedInstall:
 class Installer:
     """Installs in one replica tree. Methods may be called from several threads, one at a time per change order."""
 
-    def __init__(self, root: RootDir, area: StagingArea, kept: KeptStore, preinstall: str, *, durable: bool) -> None:
+    def __init__(
+        self,
+        root: RootDir,
+        area: StagingArea,
+        kept: KeptStore,
+        preinstall: Preinstall,
+        *,
+        durable: bool,
+        set_id: SetIdPolicy,
+        report: Report,
+    ) -> None:
         self._root = root
         self._area = area
         self._kept = kept
         self._preinstall = preinstall
         self._durable = durable
+        self._set_id = set_id
+        self._report = report
 
     def install_all(self, installs: list[ResolvedInstall]) -> list[ev.Installed]:
         """Carry out installs, then make the folders they touched durable, all at once."""
-        done: list[ev.Installed] = []
-        folders: set[str] = set()
-        for item in installs:
-            done.append(self._install(item, folders))
-        if self._durable:
-            for folder in folders:
-                try:
-                    self._root.fsync_dir(folder)
-                except StagingError:
-                    pass  # it was removed or renamed meanwhile, and is durable with that
+        folders: dict[tuple[int, int], int] = {}
+        try:
+            done = [self._install(item, folders) for item in installs]
+            for fd in folders.values():
+                with contextlib.suppress(OSError):
+                    os.fsync(fd)
+        finally:
+            for fd in folders.values():
+                os.close(fd)
         return done
 
-    def _install(self, item: ResolvedInstall, folders: set[str]) -> ev.Installed:
+    def _install(self, item: ResolvedInstall, folders: dict[tuple[int, int], int]) -> ev.Installed:
         action = item.action
         if item.steps is None:
             return ev.Installed(action.co_guid, ev.Outcome.PARENT_MISSING, detail="its folder is gone")
         end = ev.Installed(action.co_guid, ev.Outcome.DONE)
         for number, step in enumerate(item.steps):
             try:
+                self.check()
                 end = self._step(action, step, folders)
             except NoSpace as error:
                 end = ev.Installed(action.co_guid, ev.Outcome.NO_SPACE, detail=str(error))
             except Vanished as error:
                 end = ev.Installed(action.co_guid, ev.Outcome.PARENT_MISSING, detail=str(error))
             except (StagingError, OSError) as error:
-                end = ev.Installed(action.co_guid, ev.Outcome.FAILED, detail=str(error))
+                end = ev.Installed(action.co_guid, _failure(error), detail=str(error))
             if end.outcome not in (ev.Outcome.DONE, ev.Outcome.ALREADY):
                 return dataclasses.replace(end, done=number)
         return end
 
-    def _step(self, action: ev.Install, step: ResolvedStep, folders: set[str]) -> ev.Installed:
-        if not self._parents_agree(step):
-            return ev.Installed(action.co_guid, ev.Outcome.PARENT_MISSING, detail="its folder has moved")
-        folders.add(step.path.rpartition("/")[0])
-        facts = None
-        match step.step.step:
-            case ev.InstallStep.DELETE:
-                outcome = self._delete(action, step)
-            case ev.InstallStep.VACATE:
-                outcome, _ = self._rename(step.path, step.old_path, step.step)
-            case ev.InstallStep.RENAME:
-                outcome, moved = self._rename(step.old_path, step.path, step.step)
-                if outcome is ev.Outcome.NAME_TAKEN and step.step.aside:
-                    self._set_aside(action, step)
-                    outcome, moved = self._rename(step.old_path, step.path, step.step)
-                if outcome is ev.Outcome.TARGET_CHANGED and self._went_on(action, step):
-                    outcome = ev.Outcome.DONE
-                folders.add(step.old_path.rpartition("/")[0])
-                facts = facts_of(moved) if moved is not None else None
-            case ev.InstallStep.FOLDER:
-                return self._make_folder(action, step)
-            case ev.InstallStep.CONTENT:
-                return self._content(action, step)
-        return ev.Installed(action.co_guid, outcome, facts)
+    def check(self) -> None:
+        """Sees that the folder of unfinished installs is where it should be. Raises StagingError."""
+        for entry in self._preinstall.check():
+            keep_displaced(self._kept, entry, RESERVED_NAME, None, NOT_OURS)
 
-    def _parents_agree(self, step: ResolvedStep) -> bool:
-        """The folders at the paths are those that the IDTable means."""
-        pairs = [(step.path, step.parent_ino)]
-        if step.step.step is ev.InstallStep.RENAME:
-            pairs.append((step.old_path, step.old_parent_ino))
-        for path, ino in pairs:
-            folder = path.rpartition("/")[0]
-            if ino is None or not folder:
-                continue
-            fd = self._root.open_dir(folder)
-            try:
-                if os.fstat(fd).st_ino != ino:
-                    return False
-            finally:
-                os.close(fd)
-        return True
+    def _step(self, action: ev.Install, step: ResolvedStep, folders: dict[tuple[int, int], int]) -> ev.Installed:
+        with contextlib.ExitStack() as stack:
+            at = stack.enter_context(self._root.parent(step.path, step.folder))
+            old = at
+            if step.step.step is ev.InstallStep.RENAME:
+                old = stack.enter_context(self._root.parent(step.old_path, step.old_folder))
+            elif step.step.step is ev.InstallStep.VACATE:
+                old = stack.enter_context(self._root.parent(step.old_path))
+            if self._durable:
+                _to_be_durable(folders, at.fd, old.fd)
+            match step.step.step:
+                case ev.InstallStep.DELETE:
+                    return ev.Installed(action.co_guid, self._delete(action, step.step, at))
+                case ev.InstallStep.VACATE:
+                    return self._rename(action, at, old, step.step)
+                case ev.InstallStep.RENAME:
+                    return self._rename_in(action, step.step, old, at)
+                case ev.InstallStep.FOLDER:
+                    return self._make_folder(action, step.step, at)
+                case ev.InstallStep.CONTENT:
+                    return self._content(action, step.step, at)
 
-    def _delete(self, action: ev.Install, step: ResolvedStep) -> ev.Outcome:
-        found = self._look(step.path)
+    # -- steps --
+
+    def _delete(self, action: ev.Install, step: ev.Step, at: Entry) -> ev.Outcome:
+        found = look(at)
         if found is None:
             return ev.Outcome.DONE
-        if step.step.expected is None:
+        if step.expected is None:
             return ev.Outcome.TARGET_CHANGED
-        expected = fingerprint_of(step.step.expected)
+        expected = fingerprint_of(step.expected)
         if stat.S_ISDIR(found.mode):
-            result = install.remove_folder(self._root, step.path, expected)
+            result = install.remove_folder(self._root, at, expected)
         else:
-            keep = step.step.keep is not None and not self._is_the_same(step.step.keep.winner, step.path)
-            result = install.remove_file(self._root, step.path, expected, self._preinstall, keep=keep)
-        if result.displaced is not None:
-            keep_displaced(self._kept, result.displaced, step.path, self._with_size(action, step.step.keep))
+            keep = step.keep is not None and not is_the_same(step.keep.winner, at, expected)
+            result = install.remove_file(self._root, at, expected, self._aside(action), keep=keep)
+        self._looked_after(action, step, at, result)
         return _OUTCOMES[result.outcome]
 
-    def _rename(self, old: str, new: str, step: ev.Step) -> tuple[ev.Outcome, Fingerprint | None]:
+    def _rename(self, action: ev.Install, old: Entry, new: Entry, step: ev.Step) -> ev.Installed:
         if step.expected is None:
-            return ev.Outcome.TARGET_CHANGED, None
+            return ev.Installed(action.co_guid, ev.Outcome.TARGET_CHANGED)
         expected = fingerprint_of(step.expected)
-        result = install.rename(self._root, old, new, expected)
-        if result.outcome is not install.Outcome.DONE:
-            found = self._look(new)  # done before a crash?
-            if found is not None and (found.dev, found.ino) == (expected.dev, expected.ino):
-                return ev.Outcome.DONE, found
-        return _OUTCOMES[result.outcome], result.fingerprint
+        result = install.rename(self._root, old, new, expected, self._aside(action))
+        self._looked_after(action, None, old, result)
+        if result.fingerprint is None:
+            found = look(new)  # done before a crash?
+            if found is not None and same_entry(found, expected):
+                return ev.Installed(action.co_guid, ev.Outcome.DONE, facts_of(found))
+            return ev.Installed(action.co_guid, _OUTCOMES[result.outcome])
+        return ev.Installed(action.co_guid, _OUTCOMES[result.outcome], facts_of(result.fingerprint))
 
-    def _went_on(self, action: ev.Install, step: ResolvedStep) -> bool:
-        """A crash cost the record of an install that renamed the file and then replaced it with its new content: it
-        stands under its new name, and is another inode. Whether it has the content, that step finds out."""
-        if action.steps[-1].step is not ev.InstallStep.CONTENT or self._look(step.old_path) is not None:
-            return False
-        found = self._look(step.path)
-        if found is None or not stat.S_ISREG(found.mode):
-            return False
-        with self._root.parent(step.path) as (fd, name):
-            return fsops.object_id_get(f"/proc/self/fd/{fd}/{name}") == action.file_guid
+    def _rename_in(self, action: ev.Install, step: ev.Step, old: Entry, new: Entry) -> ev.Installed:
+        end = self._rename(action, old, new, step)
+        if end.outcome is ev.Outcome.NAME_TAKEN and step.aside:
+            seen = look(new)
+            if seen is not None:
+                self._set_aside(action, step.keep, new, seen)
+            end = self._rename(action, old, new, step)
+        if end.outcome is ev.Outcome.TARGET_CHANGED and went_on(action, old, new):
+            return dataclasses.replace(end, outcome=ev.Outcome.DONE)
+        return end
 
-    def _make_folder(self, action: ev.Install, step: ResolvedStep) -> ev.Installed:
+    def _make_folder(self, action: ev.Install, step: ev.Step, at: Entry) -> ev.Installed:
         """A folder for that place: the one that stands there, or a new one; what else stands there is kept."""
-        with self._root.parent(step.path) as (fd, name), self._root.keeping_mtime(fd):
-            found = self._look(step.path)
-            if found is not None and not stat.S_ISDIR(found.mode):
-                aside = os.path.join(self._preinstall, f"{action.co_guid.hex()}{preinstall.ASIDE_SUFFIX}")
-                os.rename(name, aside, src_dir_fd=fd)
-                keep_displaced(self._kept, aside, step.path, None, ev.KeepReason.IN_THE_WAY.value)
-                found = None
-            if found is None:
-                os.mkdir(name, 0o700, dir_fd=fd)
-                self._make_like(f"/proc/self/fd/{fd}/{name}", step.step.expected)
-            fsops.object_id_set(f"/proc/self/fd/{fd}/{name}", step.step.file_guid)
-            return ev.Installed(action.co_guid, ev.Outcome.DONE, facts_of(fsops.fingerprint(name, dir_fd=fd)))
+        seen = look(at)
+        if seen is not None:
+            with contextlib.suppress(Swapped), opened(open_same, at, seen, FOLDER) as fd:
+                found = fsops.fingerprint(fd)
+                if is_meant(found, step.expected) or gives_nothing_away(at.fd, fd, found, None):
+                    fsops.object_id_set(fd, step.file_guid)
+                    return ev.Installed(action.co_guid, ev.Outcome.DONE, facts_of(fsops.fingerprint(fd)))
+            self._set_aside(action, None, at, seen)
+        temp = self._clear(action)
+        try:
+            os.mkdir(temp.name, 0o700, dir_fd=temp.fd)
+            with opened(open_beneath, temp, FOLDER) as fd:
+                make_like(fd, at.fd, step.expected)
+                fsops.object_id_set(fd, step.file_guid)
+                result = install.install(temp, self._root, at, None)
+        finally:
+            remove_tree(temp.fd, temp.name)
+        self._looked_after(action, None, at, result)
+        facts = facts_of(result.fingerprint) if result.fingerprint is not None else None
+        return ev.Installed(action.co_guid, _OUTCOMES[result.outcome], facts)
 
-    @staticmethod
-    def _make_like(path: str, facts: ev.Facts | None) -> None:
-        """A folder made anew has the mode of the one that is gone, and its owner where that is allowed."""
-        with contextlib.suppress(PermissionError):
-            os.chown(path, facts.uid if facts else -1, facts.gid if facts else -1)
-        os.chmod(path, stat.S_IMODE(facts.mode) if facts else 0o755)
-
-    def _content(self, action: ev.Install, step: ResolvedStep) -> ev.Installed:
+    def _content(self, action: ev.Install, step: ev.Step, at: Entry) -> ev.Installed:
         stage = self._area.path_of(action.co_guid)
-        expected = fingerprint_of(step.step.expected) if step.step.expected is not None else None
-        temp = os.path.join(self._preinstall, action.co_guid.hex())
-        _remove(temp)
+        expected = fingerprint_of(step.expected) if step.expected is not None else None
+        temp = self._clear(action)
         try:
             if action.is_dir and expected is not None:
-                return self._folder(action, step, stage, expected)
-            built = restore.restore(stage, temp, durable=self._durable)
-        except Vanished:
-            return ev.Installed(action.co_guid, ev.Outcome.STAGE_MISSING)
+                return self._folder(action, at, stage, expected)
+            bits = set_id_bits(self._set_id, expected)
+            built = restore.restore(stage, temp.name, dir_fd=temp.fd, durable=self._durable, set_id=bits)
+        except Vanished as error:
+            lost = not os.path.lexists(stage)
+            return ev.Installed(
+                action.co_guid, ev.Outcome.STAGE_MISSING if lost else ev.Outcome.FAILED, detail=str(error)
+            )
         except (NoSpace, AccessDenied, Unsupported):
             raise
         except StagingError as error:
             self._area.remove(action.co_guid)
             return ev.Installed(action.co_guid, ev.Outcome.STAGE_DAMAGED, detail=str(error))
         try:
-            wrong = self._wrong(action, built)
+            wrong = _wrong(action, built)
             if wrong:
                 self._area.remove(action.co_guid)
                 return ev.Installed(action.co_guid, ev.Outcome.STAGE_DAMAGED, detail=wrong)
-            result = install.install(temp, self._root, step.path, expected, keep=step.step.keep is not None)
+            result = install.install(temp, self._root, at, expected, keep=step.keep is not None)
         finally:
-            _remove(temp)
-        if result.displaced is not None:
-            keep_displaced(self._kept, result.displaced, step.path, self._with_size(action, step.step.keep))
+            remove_tree(temp.fd, temp.name)
+        self._looked_after(action, step, at, result)
         if result.outcome is install.Outcome.DONE and result.fingerprint is not None:
+            self._tell_refused(built, at)
             return _installed(action, built, result.fingerprint, ev.Outcome.DONE)
-        same = self._same_already(action, step, built)
+        same = self._same_already(action, at, built)
         if same is not None:
             return _installed(action, built, same, ev.Outcome.ALREADY)
-        if step.step.aside and result.outcome is install.Outcome.NAME_TAKEN:
-            return self._in_the_way(action, step, built, stage)
+        if step.aside and result.outcome is install.Outcome.NAME_TAKEN:
+            return self._in_the_way(action, step, at, built)
         return ev.Installed(action.co_guid, _OUTCOMES[result.outcome])
 
-    def _wrong(self, action: ev.Install, built: restore.Restored) -> str:
-        if action.md5 != bytes(16) and built.md5 != action.md5:
-            return "the checksum of the staging file is not the one announced"
-        if built.object_id not in (action.file_guid, bytes(16)):
-            return "the staging file is of another file"
-        if (built.kind == "folder") != action.is_dir:
-            return "the staging file is of another kind"
-        return ""
-
-    def _folder(self, action: ev.Install, step: ResolvedStep, stage: str, expected: Fingerprint) -> ev.Installed:
+    def _folder(self, action: ev.Install, at: Entry, stage: str, expected: Fingerprint) -> ev.Installed:
         """An existing folder stays; it is given what the staging file says of it."""
-        found = self._look(step.path)
-        if found is None or (found.dev, found.ino) != (expected.dev, expected.ino):
-            return ev.Installed(action.co_guid, ev.Outcome.TARGET_CHANGED)
-        if (found.mode, found.uid, found.gid) != (expected.mode, expected.uid, expected.gid):
-            return ev.Installed(action.co_guid, ev.Outcome.TARGET_CHANGED)
-        with self._root.parent(step.path) as (fd, name):
-            built = restore.apply_folder(stage, name, durable=self._durable, dir_fd=fd)
-            return _installed(action, built, fsops.fingerprint(name, dir_fd=fd), ev.Outcome.DONE)
+        changed = ev.Installed(action.co_guid, ev.Outcome.TARGET_CHANGED)
+        try:
+            fd = open_same(at.fd, at.name, expected, FOLDER)
+        except Swapped:
+            return changed
+        try:
+            found = fsops.fingerprint(fd)
+            if (found.mode, found.uid, found.gid) != (expected.mode, expected.uid, expected.gid):
+                return changed
+            if not self._root.holds(at.fd, folder_of(at)):
+                return changed
+            built = restore.apply_folder(stage, fd, durable=self._durable)
+            return _installed(action, built, fsops.fingerprint(fd), ev.Outcome.DONE)
+        finally:
+            os.close(fd)
 
-    def _same_already(self, action: ev.Install, step: ResolvedStep, built: restore.Restored) -> Fingerprint | None:
+    def _same_already(self, action: ev.Install, at: Entry, built: restore.Restored) -> Fingerprint | None:
         """What is in the way is the very thing to install: put there before a crash, or by hand."""
         try:
-            with self._root.parent(step.path) as (fd, name):
-                if built.kind == "folder":
-                    if not stat.S_ISDIR(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
-                        return None
-                    if fsops.object_id_get(f"/proc/self/fd/{fd}/{name}") != action.file_guid:
-                        return None
-                    restore.apply_folder(self._area.path_of(action.co_guid), name, durable=self._durable, dir_fd=fd)
-                    return fsops.fingerprint(name, dir_fd=fd)
-                here = generate(name, None, object_id=action.file_guid, dir_fd=fd)
-                if here.md5 != built.md5 or here.kind != built.kind:
-                    return None
-                if here.info.mtime_ns != built.info.mtime_ns:
-                    os.utime(name, ns=(built.info.mtime_ns, built.info.mtime_ns), dir_fd=fd, follow_symlinks=False)
-                if built.kind != "symlink":
-                    fsops.object_id_set(f"/proc/self/fd/{fd}/{name}", action.file_guid)
-                return fsops.fingerprint(name, dir_fd=fd)
+            fd = open_entry(at.fd, at.name)
         except (StagingError, OSError):
             return None
+        try:
+            found = fsops.fingerprint(fd)
+            if built.kind == "folder":
+                if not stat.S_ISDIR(found.mode) or fsops.object_id_get(fd) != action.file_guid:
+                    return None
+                return self._take_over(action, at, fd, built)
+            here = generate_open(fd, None, object_id=action.file_guid)
+            if here.md5 != built.md5 or here.kind != built.kind:
+                return None
+            alone = found.nlink == 1  # else another name of it, perhaps outside the tree, would be changed with it
+            if here.info.mtime_ns != built.info.mtime_ns:
+                if not alone:
+                    return None
+                set_time(fd, built.info.mtime_ns)
+            if built.kind != "symlink" and alone:
+                fsops.object_id_set(fd, action.file_guid)
+            return fsops.fingerprint(fd)
+        except (StagingError, OSError):
+            return None
+        finally:
+            os.close(fd)
 
-    def _in_the_way(self, action: ev.Install, step: ResolvedStep, built: restore.Restored, stage: str) -> ev.Installed:
+    def _take_over(self, action: ev.Install, at: Entry, fd: int, built: restore.Restored) -> Fingerprint | None:
+        """Gives a folder that stands at the name what the staging file says; None when it may not be given that."""
+        if not gives_nothing_away(at.fd, fd, fsops.fingerprint(fd), built.descriptor):
+            return None
+        restore.apply_folder(self._area.path_of(action.co_guid), fd, durable=self._durable)
+        fsops.object_id_set(fd, action.file_guid)
+        return fsops.fingerprint(fd)
+
+    def _in_the_way(self, action: ev.Install, step: ev.Step, at: Entry, built: restore.Restored) -> ev.Installed:
         """Initial sync finds something at the name: a folder is taken over by a folder; all else is kept elsewhere,
         and the next attempt finds the name free."""
-        with self._root.parent(step.path) as (fd, name):
-            found = fsops.fingerprint(name, dir_fd=fd)
-            if action.is_dir and stat.S_ISDIR(found.mode):
-                built = restore.apply_folder(stage, name, durable=self._durable, dir_fd=fd)
-                fsops.object_id_set(f"/proc/self/fd/{fd}/{name}", action.file_guid)
-                return _installed(action, built, fsops.fingerprint(name, dir_fd=fd), ev.Outcome.ALREADY)
-        self._set_aside(action, step)
+        seen = look(at)
+        if seen is None:
+            return ev.Installed(action.co_guid, ev.Outcome.NAME_TAKEN, detail="what was in the way is gone")
+        if action.is_dir and stat.S_ISDIR(seen.mode):
+            with contextlib.suppress(Swapped), opened(open_same, at, seen, FOLDER) as fd:
+                found = self._take_over(action, at, fd, built)
+                if found is not None:
+                    return _installed(action, built, found, ev.Outcome.ALREADY)
+        self._set_aside(action, step.keep, at, seen)
         return ev.Installed(action.co_guid, ev.Outcome.NAME_TAKEN, detail="what was in the way is kept elsewhere")
 
-    def _set_aside(self, action: ev.Install, step: ResolvedStep) -> None:
-        """Keep what stands in the way of initial sync elsewhere."""
-        aside = os.path.join(self._preinstall, f"{action.co_guid.hex()}{preinstall.ASIDE_SUFFIX}")
-        with self._root.parent(step.path) as (fd, name):
-            os.rename(name, aside, src_dir_fd=fd)
-        keep_displaced(self._kept, aside, step.path, step.step.keep, ev.KeepReason.IN_THE_WAY.value)
+    # -- what is left over --
 
-    def _is_the_same(self, winner: ev.Edition, path: str) -> bool:
-        """What loses is just like what wins, made alike on two members: nothing is lost with it."""
-        if winner.deleted or winner.md5 == bytes(16):
-            return False
-        try:
-            with self._root.parent(path) as (fd, name):
-                return generate(name, None, object_id=winner.file_guid, dir_fd=fd).md5 == winner.md5
-        except (StagingError, OSError):
-            return False
+    def _clear(self, action: ev.Install) -> Entry:
+        """Where the change order's file is built; nothing is there."""
+        temp = self._preinstall.entry(action.co_guid.hex())
+        remove_tree(temp.fd, temp.name)
+        return temp
+
+    def _aside(self, action: ev.Install) -> Entry:
+        return self._preinstall.entry(free_name(action.co_guid.hex(), ASIDE_SUFFIX))
+
+    def _set_aside(self, action: ev.Install, keep: ev.Keep | None, at: Entry, seen: Fingerprint) -> None:
+        """Keep what stands in the way elsewhere; `seen` is what was found there."""
+        result = install.take_aside(at, self._aside(action), seen)
+        for entry in result.displaced:
+            keep_displaced(self._kept, entry, at.path, keep, ev.KeepReason.IN_THE_WAY.value)
+        self._tell_swapped(at, result)
+
+    def _looked_after(self, action: ev.Install, step: ev.Step | None, at: Entry, result: install.InstallResult) -> None:
+        """What an operation on the tree displaced is kept, and what was exchanged meanwhile is told."""
+        for entry in result.displaced:
+            keep_displaced(self._kept, entry, at.path, self._with_size(action, step.keep if step is not None else None))
+        self._tell_swapped(at, result)
 
     def _with_size(self, action: ev.Install, keep: ev.Keep | None) -> ev.Keep | None:
         """A change order tells of the space that its file takes; the staging file, of its length."""
@@ -300,14 +351,49 @@ class Installer:
             return keep
         return dataclasses.replace(keep, winner=dataclasses.replace(keep.winner, size=size))
 
-    def _look(self, path: str) -> Fingerprint | None:
-        try:
-            with self._root.parent(path) as (fd, name):
-                return fsops.fingerprint(name, dir_fd=fd)
-        except (OSError, Vanished):
-            return None
+    def _tell_swapped(self, at: Entry, result: install.InstallResult) -> None:
+        if result.swapped:
+            self._report(
+                Cause.SWAPPED,
+                at.path,
+                f"{at.path!r} was exchanged for something else while a change from elsewhere was being installed; what "
+                f"is there now is left as it is",
+            )
+
+    def _tell_refused(self, built: restore.Restored, at: Entry) -> None:
+        if built.refused:
+            bits = " and ".join(name for bit, name in _BITS if built.refused & bit)
+            self._report(
+                Cause.SET_ID,
+                at.path,
+                f"{at.path!r} came with the {bits} bit and is installed without: no file of that owner that had it was "
+                f"here before; set it here with chmod if it is meant, or see set_id in agent.toml",
+            )
 
 
+def _failure(error: StagingError | OSError) -> ev.Outcome:
+    full = isinstance(error, OSError) and isinstance(from_oserror(error, ""), NoSpace)
+    return ev.Outcome.NO_SPACE if full else ev.Outcome.FAILED
+
+
+def _to_be_durable(folders: dict[tuple[int, int], int], *fds: int) -> None:
+    for fd in fds:
+        st = os.fstat(fd)
+        if (st.st_dev, st.st_ino) not in folders:
+            folders[st.st_dev, st.st_ino] = os.dup(fd)
+
+
+def _wrong(action: ev.Install, built: restore.Restored) -> str:
+    if action.md5 != bytes(16) and built.md5 != action.md5:
+        return "the checksum of the staging file is not the one announced"
+    if built.object_id not in (action.file_guid, bytes(16)):
+        return "the staging file is of another file"
+    if (built.kind == "folder") != action.is_dir:
+        return "the staging file is of another kind"
+    return ""
+
+
+_BITS: Final = ((stat.S_ISUID, "set-user-ID"), (stat.S_ISGID, "set-group-ID"))
 _OUTCOMES: Final = {
     install.Outcome.DONE: ev.Outcome.DONE,
     install.Outcome.NAME_TAKEN: ev.Outcome.NAME_TAKEN,
@@ -320,12 +406,3 @@ _OUTCOMES: Final = {
 def _installed(action: ev.Install, built: restore.Restored, found: Fingerprint, outcome: ev.Outcome) -> ev.Installed:
     facts, attributes = facts_of(found), built.info.file_attributes
     return ev.Installed(action.co_guid, outcome, facts, built.md5, attributes, built.kind, exact=built.exact)
-
-
-def _remove(temp: str) -> None:
-    try:
-        os.unlink(temp)
-    except IsADirectoryError:
-        os.rmdir(temp)
-    except FileNotFoundError:
-        pass

@@ -8,18 +8,19 @@ from datetime import UTC, datetime
 from agent.engine import events as ev
 from agent.kept import KeptStore
 from agent.wire.guid import guid_text
+from staging.beneath import Entry
 
 log = logging.getLogger(__name__)
 
 
 def keep_displaced(
-    kept: KeptStore, path: str, tree_path: str, keep: ev.Keep | None, reason: str = "changed while it was replaced"
+    kept: KeptStore, entry: Entry, tree_path: str, keep: ev.Keep | None, reason: str = "changed while it was replaced"
 ) -> None:
-    """Hand over what is at `path` and was at `tree_path` of the tree; it stays where it is when it cannot be kept."""
+    """Hand over an entry that was at `tree_path` of the tree; it stays where it is when it cannot be kept."""
     loser = keep.loser if keep is not None else None
     try:
         found = kept.keep(
-            path,
+            entry,
             tree_path=tree_path,
             reason=keep.reason.value if keep is not None else reason,
             md5=loser.md5 if loser is not None else None,
@@ -27,7 +28,7 @@ def keep_displaced(
             loser=_edition(loser) if loser is not None else None,
         )
     except OSError as error:
-        log.error("%s cannot be kept where `frs conflicts` finds it, and stays: %s", path, error)
+        log.error("%s cannot be kept where `frs conflicts` finds it, and stays: %s", entry.path, error)
     else:
         log.warning("%r: %s; kept as %s, see `frs conflicts`", tree_path, keep.reason.value if keep else reason, found)
 

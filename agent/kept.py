@@ -23,9 +23,11 @@ from dataclasses import replace
 from typing import Final
 
 from agent import kepttree
+from agent.keptfolder import KeptFolder, remove_or_log
 from agent.keptindex import ITEM_ID, UNIX_EPOCH, Index, KeptItem, filetime_now, iso_time, plain
 from agent.keptrestore import KeptError, TargetTaken, put_back
 from staging import fsops
+from staging.beneath import Entry, has_entry
 
 __all__ = ["ItemBusy", "KeptError", "KeptItem", "KeptStore", "TargetTaken", "UnknownItem"]
 
@@ -57,21 +59,23 @@ class KeptStore:
         `read_only`: nothing is written, and what has no entry is not seen; for looking while another process has the
         store. Raises OSError when the folder is unusable, BlockingIOError when the store is open already.
         """
-        self.dir = os.path.abspath(dir)
+        self._folder = KeptFolder(dir, durable=durable)
+        self.dir = self._folder.path
         self.quota_bytes = quota_bytes
         self.durable = durable
         self._read_only = read_only
         self._lock = threading.RLock()
-        self._index = Index(self._at(INDEX_NAME), durable=durable)
+        self._index = Index(self._folder.at(INDEX_NAME), durable=durable)
         self._items: dict[str, KeptItem] = {}  # the oldest first
         self._busy: set[str] = set()
         self._lock_fd = -1
         if read_only:
             self._load()
             return
-        os.makedirs(self.dir, mode=0o700, exist_ok=True)
-        self._lock_fd = os.open(self._at(LOCK_NAME), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        self._folder.open()
         try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._lock_fd = os.open(LOCK_NAME, flags, 0o600, dir_fd=self._folder.fd)
             try:
                 fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -86,6 +90,7 @@ class KeptStore:
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
+        self._folder.close()
 
     def __enter__(self) -> KeptStore:
         return self
@@ -124,7 +129,7 @@ class KeptStore:
 
     def keep(
         self,
-        path: str,
+        entry: Entry,
         *,
         tree_path: str,
         reason: str,
@@ -132,17 +137,17 @@ class KeptStore:
         winner: Mapping[str, object] | None = None,
         loser: Mapping[str, object] | None = None,
     ) -> str:
-        """Moves the entry at `path` into the store, then removes the oldest items if the quota is passed; returns its
-        id. `tree_path`: where it was in the tree, relative.
+        """Moves an entry into the store, then removes the oldest items if the quota is passed; returns its id. It is in
+        a folder whose names nobody else can change. `tree_path`: where it was in the tree, relative.
 
         When it cannot be moved it stays where it is, and the item says so; the next start tries again. An entry that
-        was left at `path` this way keeps its first id and what was said of it then. Raises OSError (FileNotFoundError)
-        only when there is nothing at `path`.
+        was left there this way keeps its first id and what was said of it then. Raises OSError (FileNotFoundError)
+        only when there is nothing at its name.
         """
-        path = os.path.abspath(path)
-        found = fsops.fingerprint(path)
+        path = os.path.abspath(entry.path)
+        found = fsops.fingerprint(entry.name, dir_fd=entry.fd)
         inode = (found.ino, found.btime_ns)
-        measured = kepttree.measure(path)
+        measured = kepttree.measure(entry.fd, entry.name)
         with self._lock:
             left = [item for item in self._items.values() if (item.place, item.inode) == (path, inode)]
             if left:
@@ -164,19 +169,20 @@ class KeptStore:
                     inode=inode,
                 )
             self._busy.add(item.id)
-        self._take(item)
+        self._take(item, entry)
         return item.id
 
-    def _take(self, item: KeptItem) -> None:
+    def _take(self, item: KeptItem, entry: Entry | None = None) -> None:
         """Moves an item in, which is busy already and then no more; makes room for it."""
         try:
             with self._lock:
                 self._index.add(item)
-            self._move_in(item)
-            item = replace(item, place=self._at(item.id), error=None)
+            with contextlib.nullcontext(entry) if entry is not None else self._folder.located(item) as source:
+                self._folder.move_in(source, item.id)
+            item = replace(item, place=self._folder.at(item.id), error=None)
             log.warning("kept %r as %s: %s", item.path, item.id, item.reason)
         except Exception as error:
-            place = self._at(item.id) if os.path.lexists(self._at(item.id)) else item.place
+            place = self._folder.at(item.id) if self._folder.has(item.id) else item.place
             item = replace(item, place=place, error=str(error) or type(error).__name__)
             log.error("%r (%s) should be kept and is now %r: %s", item.path, item.reason, place, error)
             with self._lock, contextlib.suppress(OSError):
@@ -192,27 +198,12 @@ class KeptStore:
                 item.id,
                 self.quota_bytes,
             )
-        for path in gone:
-            _remove_or_log(path)
+        for doomed in gone:
+            self._folder.remove_or_log(doomed)
 
-    def _move_in(self, item: KeptItem) -> None:
-        source, target = item.place, self._at(item.id)
-        try:
-            os.rename(source, target)
-        except OSError as error:
-            if error.errno != errno.EXDEV:
-                raise
-            kepttree.copy_at_rest(source, f"{target}.part")
-            os.rename(f"{target}.part", target)
-            self._sync(self.dir)
-            _remove_or_log(source)  # what cannot be removed is found again some day, and kept twice
-            return
-        self._sync(self.dir)
-        self._sync(os.path.dirname(source))
-
-    def _make_room(self, newest: KeptItem) -> list[str]:
+    def _make_room(self, newest: KeptItem) -> list[KeptItem]:
         """Takes the oldest items from the list while the quota is passed; returns what to delete."""
-        gone: list[str] = []
+        gone: list[KeptItem] = []
         used = self.used_bytes
         for item in list(self._items.values()):
             if used <= self.quota_bytes:
@@ -228,15 +219,16 @@ class KeptStore:
             log.warning("the quota of what is kept is passed: removed %r (%s)", item.path, item.id)
         return gone
 
-    def _drop(self, item: KeptItem) -> str:
-        """Takes an item out of the store for good; returns what is then to be deleted."""
-        doomed = item.place
-        if item.place == self._at(item.id):
-            doomed = f"{item.place}.gone"
-            os.rename(item.place, doomed)
-            self._sync(self.dir)
+    def _drop(self, item: KeptItem) -> KeptItem:
+        """Takes an item out of the store for good; returns it with the place of what is then to be deleted."""
+        if item.place == self._folder.at(item.id):
+            doomed = f"{item.id}.gone"
+            os.rename(item.id, doomed, src_dir_fd=self._folder.fd, dst_dir_fd=self._folder.fd)
+            self._folder.sync()
+            self._forget(item)
+            return replace(item, place=self._folder.at(doomed))
         self._forget(item)
-        return doomed
+        return item
 
     def _forget(self, item: KeptItem) -> None:
         del self._items[item.id]
@@ -252,7 +244,7 @@ class KeptStore:
         with self._claimed(item_id) as item:
             with self._lock:
                 doomed = self._drop(item)
-            kepttree.remove(doomed)
+            self._folder.remove(doomed)
         log.info("discarded %r (%s)", item.path, item.id)
 
     def restore(self, item_id: str, target_root: str, target: str | None = None) -> str:
@@ -264,18 +256,19 @@ class KeptStore:
         """
         with self._claimed(item_id) as item:
             path = item.path if target is None else target
-            restored = put_back(item.place, item.id, target_root, path, exact=target is not None, durable=self.durable)
-            doomed = ""
-            try:
-                restored.close(self.durable)
-            finally:
-                with self._lock:
-                    if not os.path.lexists(item.place):
-                        self._forget(item)
-                    else:  # it was copied
-                        doomed = self._drop(item)
-            if doomed:
-                _remove_or_log(doomed)
+            with self._folder.located(item) as source:
+                restored = put_back(source, item.id, target_root, path, exact=target is not None, durable=self.durable)
+                doomed = None
+                try:
+                    restored.close(self.durable)
+                finally:
+                    with self._lock:
+                        if not has_entry(source.fd, source.name):
+                            self._forget(item)
+                        else:  # it was copied
+                            doomed = self._drop(item)
+            if doomed is not None:
+                self._folder.remove_or_log(doomed)
         log.info("restored %s as %r", item.id, restored.path)
         return restored.path
 
@@ -298,8 +291,8 @@ class KeptStore:
         """Reads the index and looks for what it names; whether it should be written anew."""
         found, unclean = self._index.read()
         for item in found.values():
-            place = self._at(item.id)
-            if os.path.lexists(place):
+            place = self._folder.at(item.id)
+            if self._folder.has(item.id):
                 self._items[item.id] = replace(item, place=place, error=None)
             elif _is_at(item, item.origin):
                 self._items[item.id] = replace(item, place=item.origin, error=item.error or _CUT_SHORT)
@@ -310,9 +303,9 @@ class KeptStore:
     def _recover(self) -> None:
         """Reads the index, ends what was cut short, gives entries to what has none."""
         unclean = self._load()
-        for name in os.listdir(self.dir):
+        for name in os.listdir(self._folder.fd):
             if _OURS.fullmatch(name):
-                _remove_or_log(self._at(name))
+                remove_or_log(self._folder.entry(name))
         if unclean:
             try:
                 self._index.rewrite(self._items.values())
@@ -323,21 +316,21 @@ class KeptStore:
             self._take(item)
         self._adopt()
         if self._items:
-            for path in self._make_room(next(reversed(self._items.values()))):
-                _remove_or_log(path)
+            for item in self._make_room(next(reversed(self._items.values()))):
+                self._folder.remove_or_log(item)
 
     def _adopt(self) -> None:
         """Gives entries to what is in the folder without one."""
         known = self._items.keys() | self._busy | {INDEX_NAME, f"{INDEX_NAME}.new", LOCK_NAME}
-        for name in sorted(os.listdir(self.dir)):
+        for name in sorted(os.listdir(self._folder.fd)):
             if name not in known and not _OURS.fullmatch(name):
                 with contextlib.suppress(FileNotFoundError):  # moved meanwhile
                     self._adopt_one(name)
 
     def _adopt_one(self, name: str) -> None:
-        path = self._at(name)
-        found = fsops.fingerprint(path)
-        measured = kepttree.measure(path)
+        path = self._folder.at(name)
+        found = fsops.fingerprint(name, dir_fd=self._folder.fd)
+        measured = kepttree.measure(self._folder.fd, name)
         stamped = _STAMPED.fullmatch(name)
         item = KeptItem(
             id=name if ITEM_ID.fullmatch(name) else self._new_id(),
@@ -355,20 +348,13 @@ class KeptStore:
             inode=(found.ino, found.btime_ns),
         )
         self._busy.add(item.id)
-        self._take(item)
+        self._take(item, self._folder.entry(name))
 
     def _new_id(self) -> str:
         while True:
             item_id = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
-            if item_id not in self._items and item_id not in self._busy and not os.path.lexists(self._at(item_id)):
+            if item_id not in self._items and item_id not in self._busy and not self._folder.has(item_id):
                 return item_id
-
-    def _at(self, name: str) -> str:
-        return os.path.join(self.dir, name)
-
-    def _sync(self, path: str) -> None:
-        if self.durable:
-            fsops.fsync_dir(path)
 
     # at the end of the class, for from here on `list` means this in it
     def list(self) -> list[KeptItem]:
@@ -393,10 +379,3 @@ def _file_system_text(path: str) -> str:
         return os.fsdecode(os.fsencode(path))
     except UnicodeEncodeError:
         return os.fsdecode(path.encode("utf-8", "surrogatepass"))
-
-
-def _remove_or_log(path: str) -> None:
-    try:
-        kepttree.remove(path)
-    except OSError as error:
-        log.error("%r cannot be deleted: %s", path, error)

@@ -7,16 +7,29 @@ import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from agent import kepttree
+from staging import fsops
+from staging.beneath import (
+    FOLDER,
+    Entry,
+    free_name,
+    inherit_lists,
+    make_private,
+    move_to_free_name,
+    open_beneath,
+    open_private,
+    remove_tree,
+    same_entry,
+)
 from staging.errors import StagingError
 from staging.preinstall import RESERVED_NAME
 from staging.rootdir import RootDir, check_name
 
 _NAME_MAX: Final = 255
 _FREE_NAMES: Final = 1000
-_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NO_FOLDER: Final = (errno.ENOTDIR, errno.ELOOP, errno.EXDEV)
 
 
 class KeptError(Exception):
@@ -43,14 +56,14 @@ class Restored:
             os.close(self._folder)
 
 
-def put_back(source: str, item_id: str, target_root: str, path: str, *, exact: bool, durable: bool) -> Restored:
+def put_back(source: Entry, item_id: str, target_root: str, path: str, *, exact: bool, durable: bool) -> Restored:
     """Moves `source` to `path` in the tree, or copies it where that is another file system; `exact`: there and
     nowhere else, otherwise beside what is there already.
 
     Raises TargetTaken, KeptError for what is no path in the tree, OSError.
     """
-    parts = _parts(path)
     suffix = None if exact else f".kept-{item_id}"
+    parts = _parts(path, suffix)
     with contextlib.ExitStack() as stack:
         try:
             root = stack.enter_context(RootDir(target_root))
@@ -58,39 +71,60 @@ def put_back(source: str, item_id: str, target_root: str, path: str, *, exact: b
             raise KeptError(f"{target_root}: {error}") from error
         folder, above = _open_folder(root, parts[:-1], suffix, durable)
         try:
-            name = _put(source, item_id, root, folder, list(_names(parts[-1], suffix)))
+            names = list(_names(parts[-1], suffix))
+            name = _put(source, item_id, root, Place(folder, "/".join(above)), names)
             return Restored("/".join((*above, name)), folder)
         except BaseException:
             os.close(folder)
             raise
 
 
-def _put(source: str, item_id: str, root: RootDir, folder: int, names: Iterable[str]) -> str:
-    kepttree.drop_object_ids(source)
+class Place(NamedTuple):
+    """An open folder of the tree, and its path there."""
+
+    fd: int
+    path: str
+
+
+def _put(source: Entry, item_id: str, root: RootDir, folder: Place, names: Iterable[str]) -> str:
+    kepttree.drop_object_ids(source.fd, source.name)
     try:
-        return _move_to_one_of(source, folder, names)
+        return _move_to_one_of(source, root, folder, names)
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
     with _beside_the_tree(root) as building:
-        path = os.path.join(building, f"restore-{item_id}")
+        copy = Entry(building, f"restore-{item_id}", RESERVED_NAME)
         try:
-            kepttree.copy_at_rest(source, path)
-            return _move_to_one_of(path, folder, names)
+            kepttree.copy_at_rest(source.fd, source.name, copy.fd, copy.name)
+            return _move_to_one_of(copy, root, folder, names)
         finally:
-            kepttree.remove(path)
+            remove_tree(copy.fd, copy.name)
 
 
-def _move_to_one_of(source: str, folder: int, names: Iterable[str]) -> str:
+def _move_to_one_of(source: Entry, root: RootDir, folder: Place, names: Iterable[str]) -> str:
     tried = ""
+    moved = fsops.fingerprint(source.name, dir_fd=source.fd)
     for name in names:
-        if kepttree.move_to_free_name(source, folder, name):
+        if move_to_free_name(source.fd, source.name, folder.fd, name):
+            if not root.holds(folder.fd, folder.path):
+                _take_back(source, folder.fd, name, moved)
+                raise KeptError(f"{folder.path!r} was moved out of the tree meanwhile; nothing was restored, try again")
             return name
         tried = tried or name
     raise TargetTaken(f"{tried!r} is taken; nothing is overwritten")
 
 
-def _parts(path: str) -> list[str]:
+def _take_back(source: Entry, folder: int, name: str, moved: fsops.Fingerprint) -> None:
+    """Takes what was just put into a folder out of it again; anything else that is there by now goes back."""
+    with contextlib.suppress(FileNotFoundError):
+        if move_to_free_name(folder, name, source.fd, source.name) and not same_entry(
+            fsops.fingerprint(source.name, dir_fd=source.fd), moved
+        ):
+            move_to_free_name(source.fd, source.name, folder, name)
+
+
+def _parts(path: str, suffix: str | None) -> list[str]:
     parts = path.split("/")
     try:
         for part in parts:
@@ -98,7 +132,9 @@ def _parts(path: str) -> list[str]:
     except (StagingError, UnicodeEncodeError) as error:
         raise KeptError(f"{path!r} is no path in the tree: {error}") from None
     if parts[0] == RESERVED_NAME:
-        raise KeptError(f"{RESERVED_NAME} in the tree belongs to the agent")
+        if suffix is None:
+            raise KeptError(f"{RESERVED_NAME} in the tree belongs to the agent")
+        parts[0] = _with_suffix(parts[0], suffix)
     return parts
 
 
@@ -128,10 +164,10 @@ def _open_folder(root: RootDir, parts: list[str], suffix: str | None, durable: b
     try:
         for part in parts:
             name = part
-            below = _open_or_make(fd, name, durable)
+            below = _open_or_make(root, fd, name, durable)
             if below is None and suffix is not None:
                 name = _with_suffix(part, suffix)
-                below = _open_or_make(fd, name, durable)
+                below = _open_or_make(root, fd, name, durable)
             if below is None:
                 raise TargetTaken(f"{'/'.join([*path, name])!r} is no folder; nothing is overwritten")
             os.close(fd)
@@ -143,41 +179,67 @@ def _open_folder(root: RootDir, parts: list[str], suffix: str | None, durable: b
     return fd, path
 
 
-def _open_or_make(above: int, name: str, durable: bool) -> int | None:
+def _open_or_make(root: RootDir, above: int, name: str, durable: bool) -> int | None:
     """None when something that is no folder has the name."""
     try:
-        try:
-            return os.open(name, _FOLDER, dir_fd=above)
-        except FileNotFoundError:
-            os.mkdir(name, dir_fd=above)
-        fd = os.open(name, _FOLDER, dir_fd=above)
+        return open_beneath(above, name, FOLDER)
+    except FileNotFoundError:
+        pass
     except OSError as error:
-        if error.errno in (errno.ENOTDIR, errno.ELOOP):
+        if error.errno in _NO_FOLDER:
             return None
         raise
+    return _make_like(root, above, name, durable)
+
+
+def _make_like(root: RootDir, above: int, name: str, durable: bool) -> int | None:
+    """Makes a folder like the one it is in. It is ready before it gets its name, and open from then on; None when
+    something has the name by now."""
     st = os.fstat(above)
-    with contextlib.suppress(PermissionError):
-        os.fchown(fd, st.st_uid, st.st_gid)
-        os.fchmod(fd, stat.S_IMODE(st.st_mode))
+    with _beside_the_tree(root) as building:
+        temp = free_name("folder")
+        os.mkdir(temp, 0o700, dir_fd=building)
+        try:
+            fd = open_beneath(building, temp, FOLDER)
+            try:
+                with contextlib.suppress(PermissionError):
+                    os.fchown(fd, st.st_uid, st.st_gid)
+                    inherit_lists(above, fd)
+                    os.fchmod(fd, stat.S_IMODE(st.st_mode))
+                if not move_to_free_name(building, temp, above, name):
+                    os.close(fd)
+                    return None
+            except BaseException:
+                os.close(fd)
+                raise
+        finally:
+            remove_tree(building, temp)
     if durable:
         os.fsync(above)
     return fd
 
 
 @contextlib.contextmanager
-def _beside_the_tree(root: RootDir) -> Iterator[str]:
-    """A folder on the file system of the tree that is not replicated, gone afterwards if it was not there before."""
+def _beside_the_tree(root: RootDir) -> Iterator[int]:
+    """A folder on the file system of the tree that is not replicated and that only this agent can enter, open; it is
+    gone afterwards if it was not there before. Raises KeptError when something else has its name."""
     made = False
     with root.keeping_mtime(root.fd), contextlib.suppress(FileExistsError):
         os.mkdir(RESERVED_NAME, 0o700, dir_fd=root.fd)
         made = True
-    fd = os.open(RESERVED_NAME, _FOLDER, dir_fd=root.fd)
     try:
-        if os.fstat(fd).st_uid != os.geteuid():
-            raise KeptError(f"{RESERVED_NAME} in the tree is not the agent's")
-        yield f"/proc/self/fd/{fd}"
+        fd = open_private(RESERVED_NAME, root.fd)
+        if made:
+            make_private(fd)
+    except OSError as error:
+        raise KeptError(
+            f"{RESERVED_NAME} in the tree is not the agent's ({error.strerror}); `frs run` moves it away"
+        ) from None
+    try:
+        yield fd
     finally:
-        os.close(fd)
         if made:
             with root.keeping_mtime(root.fd), contextlib.suppress(OSError):
-                os.rmdir(RESERVED_NAME, dir_fd=root.fd)
+                if os.path.samestat(os.stat(RESERVED_NAME, dir_fd=root.fd, follow_symlinks=False), os.fstat(fd)):
+                    os.rmdir(RESERVED_NAME, dir_fd=root.fd)
+        os.close(fd)

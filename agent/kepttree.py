@@ -1,6 +1,7 @@
-"""Moving, copying, measuring and removing whole entries: a file, a folder with all that is in it, a link.
+"""Copying and measuring whole entries: a file, a folder with all that is in it, a link.
 
-Copies go by open folders, so that no link put into a tree meanwhile leads out of it, and are durable when they return.
+All goes by open folders: whoever had a folder open before it was taken out of the tree can still move things about in
+it, and no link that he puts there leads anywhere. Copies are durable when they return.
 """
 
 from __future__ import annotations
@@ -9,19 +10,17 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from staging import fsops
+from staging.beneath import FOLDER, READ, open_beneath, remove_tree
 
 ENTRY_CHARGE: Final = 512  # what an entry costs beside its content
 
-_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CHUNK: Final = 1 << 20
 _COPIES: Final = 3
-_NO_FLAG: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
 _NEEDED: Final = ("user.", "system.posix_acl_")  # attributes without which a copy is none
 
 
@@ -40,143 +39,104 @@ def kind_of(mode: int) -> str:
     return kinds.get(stat.S_IFMT(mode), "special")
 
 
-def measure(path: str) -> Measure:
+def measure(dir_fd: int, name: str) -> Measure:
     """Measures an entry; of a folder, all that can be read of it. Raises OSError when it is not there."""
-    top = os.lstat(path)
-    size = charge = 0
-    waiting = [(path, top)]
-    while waiting:
-        here, st = waiting.pop()
-        charge += ENTRY_CHARGE
-        if stat.S_ISREG(st.st_mode):
-            size += st.st_size
-            charge += min(st.st_size, st.st_blocks * 512)
-        elif stat.S_ISDIR(st.st_mode):
-            try:
-                with os.scandir(here) as entries:
-                    waiting += [(entry.path, entry.stat(follow_symlinks=False)) for entry in entries]
-            except OSError:
-                continue
+    top = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+    size, charge = _cost(top)
+    if stat.S_ISDIR(top.st_mode):
+        for _, entries in _folders(dir_fd, name, strict=False):
+            for _, st in entries:
+                one = _cost(st)
+                size, charge = size + one[0], charge + one[1]
     return Measure(kind_of(top.st_mode), size, charge)
 
 
-def remove(path: str) -> None:
-    """Removes an entry with all that is in it. Raises OSError; what is gone already is no error."""
-    try:
-        st = os.lstat(path)
-        if not stat.S_ISDIR(st.st_mode):
-            os.unlink(path)
-            return
-    except FileNotFoundError:
-        return
-    folder, name = os.path.split(path)
-    parent = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        _remove(parent, name)
-    finally:
-        os.close(parent)
+def _cost(st: os.stat_result) -> tuple[int, int]:
+    if not stat.S_ISREG(st.st_mode):
+        return 0, ENTRY_CHARGE
+    return st.st_size, ENTRY_CHARGE + min(st.st_size, st.st_blocks * 512)
 
 
-def _remove(parent: int, name: str) -> None:
-    if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
-        os.unlink(name, dir_fd=parent)
-        return
+def _folders(dir_fd: int, name: str, *, strict: bool) -> Iterator[tuple[int, list[tuple[str, os.stat_result]]]]:
+    """A folder and all that are below it, however deep: each open until the next one, with its entries. What cannot be
+    read is passed over, or raises OSError where that is `strict`."""
     try:
-        fd = os.open(name, _FOLDER, dir_fd=parent)
+        top = open_beneath(dir_fd, name, FOLDER)
     except PermissionError:
-        os.chmod(f"/proc/self/fd/{parent}/{name}", 0o700)
-        fd = os.open(name, _FOLDER, dir_fd=parent)
+        if strict:
+            raise
+        return
     try:
-        below = os.listdir(fd)
-        if below and stat.S_IMODE(os.fstat(fd).st_mode) & 0o700 != 0o700:
-            os.fchmod(fd, 0o700)
-        for entry in below:
-            _remove(fd, entry)
+        waiting = ["."]
+        while waiting:
+            path = waiting.pop()
+            entries = []
+            try:
+                fd = open_beneath(top, path, FOLDER)
+            except OSError:
+                if strict:
+                    raise
+                continue
+            try:
+                for below in os.listdir(fd):
+                    with contextlib.suppress(FileNotFoundError):
+                        entries.append((below, os.stat(below, dir_fd=fd, follow_symlinks=False)))
+                yield fd, entries
+            finally:
+                os.close(fd)
+            waiting += [f"{path}/{below}" for below, st in entries if stat.S_ISDIR(st.st_mode)]
     finally:
-        os.close(fd)
-    os.rmdir(name, dir_fd=parent)
+        os.close(top)
 
 
-def drop_object_ids(path: str) -> None:
+def drop_object_ids(dir_fd: int, name: str) -> None:
     """Takes the object ID from an entry and all that is in it: found in a tree, they are new then. Raises OSError."""
-    st = os.lstat(path)
-    if stat.S_ISREG(st.st_mode) or stat.S_ISDIR(st.st_mode):
-        _drop_object_id(path)
-    if stat.S_ISDIR(st.st_mode):
-        for _, folders, files, fd in os.fwalk(path, onerror=_raise, follow_symlinks=False):
-            for name in (*folders, *files):
-                if stat.S_IFMT(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode) in (stat.S_IFREG, stat.S_IFDIR):
-                    _drop_object_id(f"/proc/self/fd/{fd}/{name}")
+    mode = os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode
+    _drop_object_id(dir_fd, name, mode)
+    if stat.S_ISDIR(mode):
+        for fd, entries in _folders(dir_fd, name, strict=True):
+            for below, st in entries:
+                _drop_object_id(fd, below, st.st_mode)
 
 
-def _raise(error: OSError) -> None:
-    raise error
-
-
-def _drop_object_id(path: str) -> None:
+def _drop_object_id(dir_fd: int, name: str, mode: int) -> None:
+    if stat.S_IFMT(mode) not in (stat.S_IFREG, stat.S_IFDIR):
+        return
+    fd = open_beneath(dir_fd, name, READ)
     try:
-        os.removexattr(path, fsops.OBJECT_ID_XATTR, follow_symlinks=False)
+        os.removexattr(fd, fsops.OBJECT_ID_XATTR)
     except OSError as error:
         if error.errno not in (errno.ENODATA, errno.ENOTSUP, errno.EOPNOTSUPP):
             raise
+    finally:
+        os.close(fd)
 
 
-def move_to_free_name(source: str, folder: int, name: str) -> bool:
-    """Renames `source` to `name` in the open `folder`; False when that name is taken, also where the file system
-    has no such rename. Raises OSError, with EXDEV when it is another file system."""
-    try:
-        fsops.renameat2(None, source, folder, name, fsops.RENAME_NOREPLACE)
-        return True
-    except FileExistsError:
-        return False
-    except OSError as error:
-        if error.errno not in _NO_FLAG:
-            raise
-    try:
-        if stat.S_ISDIR(os.lstat(source).st_mode):
-            os.mkdir(name, 0o700, dir_fd=folder)  # a rename over an empty folder replaces nothing else
-            try:
-                os.rename(source, name, dst_dir_fd=folder)
-            except BaseException:
-                os.rmdir(name, dir_fd=folder)
-                raise
-            return True
-        os.link(source, name, dst_dir_fd=folder, follow_symlinks=False)
-    except FileExistsError:
-        return False
-    os.unlink(source)
-    return True
-
-
-def copy_at_rest(source: str, target: str) -> None:
+def copy_at_rest(from_fd: int, source: str, to_fd: int, target: str) -> None:
     """As `copy`, once more where somebody wrote to it meanwhile; leaves nothing at `target` when it fails."""
     for attempt in range(_COPIES):
-        remove(target)
+        remove_tree(to_fd, target)
         try:
-            return copy(source, target)
+            return copy(from_fd, source, to_fd, target)
         except BaseException as error:
             with contextlib.suppress(OSError):
-                remove(target)
+                remove_tree(to_fd, target)
             if not isinstance(error, OSError) or error.errno != errno.EBUSY or attempt == _COPIES - 1:
                 raise
 
 
-def copy(source: str, target: str) -> None:
-    """Copies an entry with all that is in it to `target`, which must not exist: content with its holes, links, owner,
-    mode, attributes, times to the nanosecond. All of it is durable but the name in the folder of `target`.
+def copy(from_fd: int, source: str, to_fd: int, target: str) -> None:
+    """Copies an entry of the open folder `from_fd` with all that is in it to `target` in the open folder `to_fd`, which
+    must not exist and whose names nobody else can change: content with its holes, links, owner, mode, attributes, times
+    to the nanosecond. All of it is durable but the name in that folder.
 
     Raises OSError when anything but the owner cannot be had there, or when a file was written to meanwhile (EBUSY);
     what is at `target` then is incomplete.
     """
-    from_fd = os.open(os.path.dirname(source) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        to_fd = os.open(os.path.dirname(target) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            _copy(from_fd, os.path.basename(source), to_fd, os.path.basename(target))
-        finally:
-            os.close(to_fd)
-    finally:
-        os.close(from_fd)
+        _copy(from_fd, source, to_fd, target)
+    except RecursionError:
+        raise OSError(errno.ENAMETOOLONG, "folders too deep in each other to be copied", source) from None
 
 
 def _copy(from_fd: int, source: str, to_fd: int, target: str) -> None:
@@ -192,85 +152,86 @@ def _copy(from_fd: int, source: str, to_fd: int, target: str) -> None:
         os.utime(target, ns=times, dir_fd=to_fd, follow_symlinks=False)
     else:
         os.mknod(target, stat.S_IFMT(st.st_mode) | 0o600, st.st_rdev, dir_fd=to_fd)
-        path = f"/proc/self/fd/{to_fd}/{target}"
-        _chown(lambda: os.chown(path, st.st_uid, st.st_gid, follow_symlinks=False))
-        os.chmod(path, stat.S_IMODE(st.st_mode))
+        _chown(lambda: os.chown(target, st.st_uid, st.st_gid, dir_fd=to_fd, follow_symlinks=False))
+        os.chmod(target, stat.S_IMODE(st.st_mode), dir_fd=to_fd)
         os.utime(target, ns=times, dir_fd=to_fd, follow_symlinks=False)
 
 
 def _copy_file(from_fd: int, source: str, to_fd: int, target: str) -> None:
-    read = os.open(source, _FILE, dir_fd=from_fd)
+    read_fd = open_beneath(from_fd, source, READ)
     try:
-        before = fsops.fingerprint(read)
-        write = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=to_fd)
+        before = fsops.fingerprint(read_fd)
+        if not stat.S_ISREG(before.mode):
+            raise OSError(errno.EBUSY, "changed while it was copied", source)
+        write_fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=to_fd)
         try:
-            _copy_data(read, write, before.size)
-            _copy_attributes(read, write)
-            os.fsync(write)
+            _copy_data(read_fd, write_fd, before.size)
+            _copy_attributes(read_fd, write_fd)
+            os.fsync(write_fd)
         finally:
-            os.close(write)
-        if fsops.fingerprint(read) != before:
+            os.close(write_fd)
+        if fsops.fingerprint(read_fd) != before:
             raise OSError(errno.EBUSY, "written to while it was copied", source)
     finally:
-        os.close(read)
+        os.close(read_fd)
 
 
-def _copy_data(read: int, write: int, size: int) -> None:
+def _copy_data(read_fd: int, write_fd: int, size: int) -> None:
     at = 0
     while at < size:
         try:
-            start = os.lseek(read, at, os.SEEK_DATA)
-            end = min(os.lseek(read, start, os.SEEK_HOLE), size)
+            start = os.lseek(read_fd, at, os.SEEK_DATA)
+            end = min(os.lseek(read_fd, start, os.SEEK_HOLE), size)
         except OSError as error:
             if error.errno == errno.ENXIO:
                 break  # a hole up to the end
             start, end = at, size
         while start < end:
-            data = os.pread(read, min(_CHUNK, end - start), start)
+            data = os.pread(read_fd, min(_CHUNK, end - start), start)
             if not data:
                 break
-            start += os.pwrite(write, data, start)
+            start += os.pwrite(write_fd, data, start)
         at = max(end, at + 1)
-    os.ftruncate(write, size)
+    os.ftruncate(write_fd, size)
 
 
 def _copy_folder(from_fd: int, source: str, to_fd: int, target: str) -> None:
-    read = os.open(source, _FOLDER, dir_fd=from_fd)
+    read_fd = open_beneath(from_fd, source, FOLDER)
     try:
-        before = os.fstat(read).st_ctime_ns
+        before = os.fstat(read_fd).st_ctime_ns
         os.mkdir(target, 0o700, dir_fd=to_fd)
-        write = os.open(target, _FOLDER, dir_fd=to_fd)
+        write_fd = open_beneath(to_fd, target, FOLDER)
         try:
-            for name in os.listdir(read):
-                _copy(read, name, write, name)
-            _copy_attributes(read, write)
-            os.fsync(write)
+            for name in os.listdir(read_fd):
+                _copy(read_fd, name, write_fd, name)
+            _copy_attributes(read_fd, write_fd)
+            os.fsync(write_fd)
         finally:
-            os.close(write)
-        if os.fstat(read).st_ctime_ns != before:
+            os.close(write_fd)
+        if os.fstat(read_fd).st_ctime_ns != before:
             raise OSError(errno.EBUSY, "changed while it was copied", source)
     finally:
-        os.close(read)
+        os.close(read_fd)
 
 
-def _copy_attributes(read: int, write: int) -> None:
+def _copy_attributes(read_fd: int, write_fd: int) -> None:
     """Owner, attributes, mode, times: in this order, for each resets what comes after it."""
-    st = os.fstat(read)
+    st = os.fstat(read_fd)
     mode = stat.S_IMODE(st.st_mode)
-    if not _chown(lambda: os.fchown(write, st.st_uid, st.st_gid)):
+    if not _chown(lambda: os.fchown(write_fd, st.st_uid, st.st_gid)):
         mode &= 0o1777  # not with somebody else's rights
-    theirs = os.listxattr(read)
-    for name in os.listxattr(write):
+    theirs = os.listxattr(read_fd)
+    for name in os.listxattr(write_fd):
         if name.startswith("system.posix_acl_") and name not in theirs:
-            os.removexattr(write, name)  # inherited
+            os.removexattr(write_fd, name)  # inherited
     for name in theirs:
         try:
-            os.setxattr(write, name, os.getxattr(read, name))
+            os.setxattr(write_fd, name, os.getxattr(read_fd, name))
         except OSError:
             if name.startswith(_NEEDED):
                 raise
-    os.fchmod(write, mode)
-    os.utime(write, ns=(st.st_atime_ns, st.st_mtime_ns))
+    os.fchmod(write_fd, mode)
+    os.utime(write_fd, ns=(st.st_atime_ns, st.st_mtime_ns))
 
 
 def _chown(change: Callable[[], None]) -> bool:

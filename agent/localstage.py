@@ -18,7 +18,8 @@ from idtable.records import IDRecord
 from journal.changes import Change, Kind, content_differs
 from journal.reasons import METADATA
 from staging import fsops
-from staging.errors import NoSpace, StagingError, Torn
+from staging.beneath import Entry, open_entry, open_same, same_entry
+from staging.errors import NoSpace, StagingError, Swapped
 from staging.generate import Staged, generate
 from staging.header import FILE_ATTRIBUTE_DIRECTORY
 
@@ -65,13 +66,12 @@ class LocalStage:
         for work in works:
             if work.change.object_id == work.guid:
                 continue
-            folder, _, name = work.change.path.rpartition("/")
-            with contextlib.suppress(OSError, StagingError):
-                fd = self._files.root.open_dir(folder)
+            seen = work.change.fingerprint
+            with contextlib.suppress(OSError, StagingError), self._files.root.parent(work.change.path) as at:
+                fd = open_entry(at.fd, at.name) if seen is None else open_same(at.fd, at.name, seen)
                 try:
-                    found = os.stat(name, dir_fd=fd, follow_symlinks=False)
-                    if found.st_nlink == 1 or work.change.file_kind == "folder":
-                        fsops.object_id_set(f"/proc/self/fd/{fd}/{name}", work.guid)
+                    if os.fstat(fd).st_nlink == 1 or work.change.file_kind == "folder":
+                        fsops.object_id_set(fd, work.guid)
                     # else hard links share attributes: the IDTable alone holds their object IDs
                 finally:
                     os.close(fd)
@@ -88,23 +88,29 @@ class LocalStage:
             return self._event(work, None, staged=False, compressed=False)
         if change.kind is Kind.UPDATE and _cannot_tell(work):
             return None
-        files = self._files
-        folder, _, name = change.path.rpartition("/")
         try:
-            fd = files.root.open_dir(folder)
-            try:
-                staged, on_disk = self._generate(work, name, fd, compression)
-            finally:
-                os.close(fd)
-            if staged.kind != change.file_kind:
+            with self._files.root.parent(change.path) as at:
+                staged, on_disk = self._generate(work, at.name, at.fd, compression)
+                wrong = self._wrong(change, staged, at)
+            if wrong:
                 if on_disk:
-                    files.area.remove(work.stage_guid)
-                raise Torn(f"{change.path!r} was a {change.file_kind} a moment ago, and is a {staged.kind} now")
+                    self._files.area.remove(work.stage_guid)
+                raise Swapped(wrong)
         except StagingError as error:
             return work, error
         if rename and not on_disk and work.known is not None and staged.md5 == work.known.md5:
             return self._event(work, None, staged=False, compressed=False)
         return self._event(work, staged, staged=on_disk, compressed=on_disk and compression != c.COMPRESSION_NONE)
+
+    def _wrong(self, change: Change, staged: Staged, at: Entry) -> str:
+        """What was staged must be what the examiner saw, and in the tree to the end: nothing else is sent."""
+        if staged.kind != change.file_kind:
+            return f"{change.path!r} was a {change.file_kind} a moment ago, and is a {staged.kind} now"
+        if change.fingerprint is not None and not same_entry(staged.fingerprint, change.fingerprint):
+            return f"another {staged.kind} is at {change.path!r} now than a moment ago"
+        if not self._files.root.holds(at.fd, change.path.rpartition("/")[0]):
+            return f"the folder of {change.path!r} left the tree"
+        return ""
 
     def _generate(self, work: Work, name: str, fd: int, compression: bytes) -> tuple[Staged, bool]:
         """Stage the file; when there is no room, or nobody will ask soon, only its checksum is computed and the

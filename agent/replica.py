@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sqlite3
 import threading
@@ -12,6 +13,7 @@ from typing import Any, Final
 
 from agent.actions import Actions
 from agent.batches import Batches
+from agent.causes import Cause
 from agent.clock import filetime_now
 from agent.counters.registry import Counters
 from agent.engine import events as ev
@@ -35,6 +37,7 @@ from idtable.errors import StoreError
 from idtable.store import Store
 from journal.changes import RootGone
 from staging.area import StagingArea
+from staging.errors import StagingError
 
 RESTART_S: Final = 5.0
 ROOT_CHECK_S: Final = 2.0
@@ -98,12 +101,18 @@ class Replica(Telling):
             self._kept,
             durable=self.config.fsync,
             compressions=stage_compressions(self.config.compression),
+            set_id=self.config.set_id,
+            report=self._report,
         )
         try:
             self._make_parts()
         except BaseException:
             self.files.close()
             raise
+
+    def _report(self, cause: Cause, source: str, text: str) -> None:
+        """An incident at a place of the tree. Called from any thread."""
+        self.incidents.report(cause, f"{self.name}/{source}", f"set {self.name}: {text}")
 
     def _make_parts(self) -> None:
         self._cxtions = connections_of(self.local)
@@ -210,6 +219,8 @@ class Replica(Telling):
             if text := await asyncio.to_thread(self.not_the_root):
                 self.stop_for(text)
                 return
+            with contextlib.suppress(StagingError):  # the next install says it
+                await asyncio.to_thread(self.files.check)
             await asyncio.sleep(ROOT_CHECK_S)
 
     async def _installs_settled(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import threading
 from collections import deque
 from collections.abc import Iterable
@@ -143,18 +142,17 @@ class Stages:
         return with_change_order(block, co)
 
     def _generate(self, guid: bytes, path: str, action: ev.ReadStage) -> int:
-        folder, _, name = path.rpartition("/")
-        fd = self._root.open_dir(folder)
-        try:
+        with self._root.parent(path) as at:
             staged = self.area.stage(
                 guid,
-                name,
+                at.name,
                 object_id=action.file_guid,
                 compression=self.choose(action.compressions),
-                dir_fd=fd,
+                dir_fd=at.fd,
             )
-        finally:
-            os.close(fd)
+            if not self._root.holds(at.fd, path.rpartition("/")[0]):
+                self.area.remove(guid)
+                raise Vanished("its folder left the tree")
         if action.md5 != bytes(16) and staged.md5 != action.md5:
             self.area.remove(guid)
             raise Torn("the file has changed since")

@@ -17,9 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from staging.compression import COMPRESSION_LZNT1, COMPRESSION_NONE, COMPRESSION_ZSTD
+from staging.fsops import Fingerprint
 from staging.generate import generate
-from staging.install import install
-from staging.preinstall import preinstall_dir
+from staging.install import InstallResult, install
+from staging.preinstall import Preinstall
 from staging.restore import restore
 from staging.rootdir import RootDir
 
@@ -47,7 +48,8 @@ def small(folder: Path) -> None:
         (source / str(i)).write_bytes((text * 9)[i : i + 4096])
     os.mkdir(folder / "root")
     os.mkdir(folder / "state")
-    unfinished = preinstall_dir(str(folder / "root"), str(folder / "state"))
+    root = RootDir(str(folder / "root"))
+    area = Preinstall(root, str(folder / "state"))
     print(f"{FILES} files of 4 KiB, us each (median)")
     print(f"  {'checksum only':<24}{micros(lambda i: generate(f'{source}/{i}', None, object_id=OBJECT_ID)):>8.1f}")
     for name, compression in COMPRESSIONS.items():
@@ -56,14 +58,20 @@ def small(folder: Path) -> None:
             generate(f"{source}/{i}", f"{folder}/{name}.{i}", object_id=OBJECT_ID, compression=compression)
 
         def back(i: int, name: str = name) -> None:
-            restore(f"{folder}/{name}.{i}", f"{unfinished}/{name}.{i}", durable=False)
+            restore(f"{folder}/{name}.{i}", f"{name}.{i}", dir_fd=area.fd, durable=False)
 
         print(f"  {'generate, ' + name:<24}{micros(stage):>8.1f}")
         print(f"  {'restore, ' + name:<24}{micros(back):>8.1f}")
-    with RootDir(str(folder / "root")) as root:
-        done = []
-        new = micros(lambda i: done.append(install(f"{unfinished}/stored.{i}", root, str(i), None)))
-        over = micros(lambda i: install(f"{unfinished}/LZNT1.{i}", root, str(i), done[i].fingerprint))
+    done = []
+
+    def put(name: str, i: int, expected: Fingerprint | None = None) -> InstallResult:
+        with root.parent(str(i)) as at:
+            return install(area.entry(f"{name}.{i}"), root, at, expected)
+
+    new = micros(lambda i: done.append(put("stored", i)))
+    over = micros(lambda i: put("LZNT1", i, done[i].fingerprint))
+    area.close()
+    root.close()
     print(f"  {'install, new name':<24}{new:>8.1f}")
     print(f"  {'install over a file':<24}{over:>8.1f}")
 

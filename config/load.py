@@ -70,6 +70,7 @@ def load_agent_config(path: str | os.PathLike[str]) -> AgentConfig:
         fsync=replication.fsync,
         workers=replication.workers,
         kept_quota_bytes=replication.kept_quota,
+        set_id=replication.set_id,
         max_retries=replication.max_retries,
         max_retry_days=replication.max_retry_days,
         outbound_log_days=replication.outbound_log_days,

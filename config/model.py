@@ -14,6 +14,7 @@ from typing import Literal
 
 ReplicaSetType = Literal["dfs", "sysvol", "other"]
 Compression = Literal["auto", "lznt1", "zstd", "none"]
+SetIdPolicy = Literal["same-owner", "always", "never"]
 
 SCHEDULE_BYTES = 84
 DEFAULT_PRIORITY = 7
@@ -119,7 +120,8 @@ class AgentConfig:
 
     `path`, `topology_path` and `secret_path` are the files it was read from. `dashboard_port` None: no
     dashboard; 0 (as for `port`): any free port. `pid_file` None: no file says the process id. `kept_quota_bytes`:
-    for what is kept of each set (agent.kept). After `max_retries` or `max_retry_days` a change order is given up.
+    for what is kept of each set (agent.kept). `set_id`: which set-id bits of received files are taken over. After
+    `max_retries` or `max_retry_days` a change order is given up.
     """
 
     path: Path
@@ -146,3 +148,4 @@ class AgentConfig:
     fsync: bool = True
     workers: int = 4
     kept_quota_bytes: int = DEFAULT_KEPT_QUOTA
+    set_id: SetIdPolicy = "same-owner"

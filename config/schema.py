@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from config.model import DEFAULT_KEPT_QUOTA, DEFAULT_PRIORITY, DEFAULT_STAGING_QUOTA, SCHEDULE_BYTES
+from config.model import DEFAULT_KEPT_QUOTA, DEFAULT_PRIORITY, DEFAULT_STAGING_QUOTA, SCHEDULE_BYTES, SetIdPolicy
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,62}")
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(|[KMGT]i?B?|B)\s*", re.IGNORECASE)
@@ -170,6 +170,7 @@ class ReplicationTable(_Table):
     fsync: bool = True
     workers: Annotated[int, Field(ge=1, le=256)] = 4
     kept_quota: Size = DEFAULT_KEPT_QUOTA
+    set_id: SetIdPolicy = "same-owner"
     max_clock_skew: Annotated[float, Field(ge=1)] = 1800.0
     max_retries: Annotated[int, Field(ge=1, le=1_000_000)] = 3000
     max_retry_days: _Days = 7.0

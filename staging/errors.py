@@ -17,6 +17,10 @@ class Torn(StagingError):
     """The file changed while it was read: nothing of it may be shipped, try again later."""
 
 
+class Swapped(Torn):
+    """Another entry is at the name than the one that was looked at a moment before: nothing is done to it."""
+
+
 class Unsupported(StagingError):
     """A socket, FIFO, device or unknown reparse point: never replicated."""
 

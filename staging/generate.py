@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 from staging import attributes, sparse
+from staging.beneath import open_to_read, read_link
 from staging.compression import COMPRESSION_NONE, compressor
 from staging.errors import NoSpace, StagingError, Torn, Unsupported, Vanished, from_oserror
 from staging.fsops import Fingerprint, Stat, open_for_writing, settle
@@ -212,34 +213,65 @@ def generate_to(
 
     Raises NoSpace when the staging file would have more than `limit` bytes.
     """
-    if len(object_id) != 16:
-        raise StagingError("an object ID has 16 bytes")
-    header = StageHeader(object_id=object_id, compression=compression, change_order=change_order)
     try:
-        seen = fs_stat(path, dir_fd=dir_fd)
-        file_type = stat.S_IFMT(seen.fingerprint.mode)
-        if file_type == stat.S_IFLNK:
-            return _symlink(path, dir_fd, seen, header, (out_fd, limit))
-        if file_type not in (stat.S_IFREG, stat.S_IFDIR):
+        file_type = stat.S_IFMT(fs_stat(path, dir_fd=dir_fd).fingerprint.mode)
+        if file_type not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK):
             raise Unsupported(f"file type {file_type:#o} is not replicated")
-        fd = _open(path, dir_fd)
+        fd = _open_link(path, dir_fd) if file_type == stat.S_IFLNK else _open(path, dir_fd)
         try:
-            return _file_or_folder(fd, header, (out_fd, limit))
+            return generate_open(
+                fd, out_fd, object_id=object_id, compression=compression, change_order=change_order, limit=limit
+            )
         finally:
             os.close(fd)
     except OSError as error:
         raise from_oserror(error, "generating a staging file") from error
 
 
+def generate_open(
+    fd: int,
+    out_fd: int | None,
+    *,
+    object_id: bytes,
+    compression: bytes = COMPRESSION_NONE,
+    change_order: bytes = bytes(CHANGE_ORDER_SIZE),
+    limit: int | None = None,
+) -> Staged:
+    """Like `generate_to`, of what is open as `fd`: for reading, or a symbolic link with O_PATH. All that is said of it
+    is of that one object, whatever becomes of its name."""
+    if len(object_id) != 16:
+        raise StagingError("an object ID has 16 bytes")
+    header = StageHeader(object_id=object_id, compression=compression, change_order=change_order)
+    try:
+        if stat.S_ISLNK(os.fstat(fd).st_mode):
+            return _symlink(fd, header, (out_fd, limit))
+        return _file_or_folder(fd, header, (out_fd, limit))
+    except OSError as error:
+        raise from_oserror(error, "generating a staging file") from error
+
+
 def _open(path: str, dir_fd: int | None) -> int:
     try:
-        return os.open(path, _O_FLAGS | os.O_NOATIME, dir_fd=dir_fd)
-    except PermissionError:
-        return os.open(path, _O_FLAGS, dir_fd=dir_fd)
+        if dir_fd is not None:
+            return open_to_read(dir_fd, path)
+        try:
+            return os.open(path, _O_FLAGS | os.O_NOATIME, dir_fd=dir_fd)
+        except PermissionError:
+            return os.open(path, _O_FLAGS, dir_fd=dir_fd)
     except OSError as error:
         if error.errno == errno.ENXIO:  # a socket took its place
             raise Torn("the file changed its type") from error
+        if error.errno == errno.EXDEV:
+            raise Unsupported("something is mounted over it") from error
         raise
+
+
+def _open_link(path: str, dir_fd: int | None) -> int:
+    fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
+    if not stat.S_ISLNK(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise Torn("the symbolic link is no link any more")
+    return fd
 
 
 def _file_or_folder(fd: int, header: StageHeader, out: tuple[int | None, int | None]) -> Staged:
@@ -299,17 +331,11 @@ def _sparse_header(offset: int, size: int) -> bytes:
     return stream_header(BACKUP_SPARSE_BLOCK, 8 + size, STREAM_SPARSE_ATTRIBUTE) + offset.to_bytes(8, "little")
 
 
-def _symlink(
-    path: str, dir_fd: int | None, seen: Stat, header: StageHeader, out: tuple[int | None, int | None]
-) -> Staged:
+def _symlink(fd: int, header: StageHeader, out: tuple[int | None, int | None]) -> Staged:
+    seen = fs_stat(fd)
     st = seen.fingerprint
-    try:
-        target = os.readlink(os.fsencode(path), dir_fd=dir_fd)
-    except OSError as error:
-        if error.errno == errno.EINVAL:
-            raise Torn("the symbolic link is no link any more") from error
-        raise
-    if fs_stat(path, dir_fd=dir_fd).fingerprint != st:
+    target = read_link(fd)
+    if fs_stat(fd).fingerprint != st:
         raise Torn("the symbolic link changed while it was read")
     reparse = encode_symlink(target)
     header.info = _info(seen, "symlink")
@@ -351,4 +377,4 @@ def _info(found: Stat, kind: Kind) -> NetworkOpenInformation:
     )
 
 
-__all__ = ["Hash", "Kind", "Staged", "Vanished", "generate", "generate_to", "hash_first"]
+__all__ = ["Hash", "Kind", "Staged", "Vanished", "generate", "generate_open", "generate_to", "hash_first"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,13 +31,23 @@ _CANNOT: Final = frozenset(
     {errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSPC, errno.EDQUOT, errno.E2BIG, errno.ERANGE, errno.EPERM,
      errno.EACCES, errno.EINVAL}
 )  # fmt: skip
+SET_ID_BITS: Final = stat.S_ISUID | stat.S_ISGID
+
+SetId = Callable[[sd.Posix], int]
+"""Told the owner, group and mode of a regular file that comes with set-id bits, answers with those it may have."""
+
+
+def any_set_id(_: sd.Posix) -> int:
+    """All set-id bits are taken over."""
+    return SET_ID_BITS
 
 
 @dataclass(slots=True)
 class Restored:
     """What was restored. `md5` is that of the streams; `fingerprint` that of the result (a rename will change
     its ctime). `exact` says that generating it again here gives the same MD5; if not, `unstored` names what
-    this file system could not hold, and the caller has to remember the MD5."""
+    this file system could not hold, and the caller has to remember the MD5. `descriptor` is the security descriptor
+    that came; `refused` has the set-id bits of it that were not allowed."""
 
     md5: bytes
     info: NetworkOpenInformation
@@ -45,6 +56,8 @@ class Restored:
     fingerprint: Fingerprint
     exact: bool = True
     unstored: tuple[str, ...] = ()
+    descriptor: bytes | None = None
+    refused: int = 0
 
 
 def read_header(stage_path: str) -> StageHeader:
@@ -67,12 +80,20 @@ def verify(stage_path: str) -> bytes:
         raise from_oserror(error, "reading a staging file") from error
 
 
-def restore(stage_path: str, temp_path: str, *, durable: bool = True, dir_fd: int | None = None) -> Restored:
+def restore(
+    stage_path: str,
+    temp_path: str,
+    *,
+    durable: bool = True,
+    dir_fd: int | None = None,
+    set_id: SetId = any_set_id,
+) -> Restored:
     """Builds the file, folder or symbolic link of a staging file at `temp_path`, which must not exist.
 
-    `temp_path` is relative to `dir_fd` if that is given. The MD5 is computed on the way and not compared with
-    anything: that is the caller's. With `durable`, file data and attributes are on disk on return (the entry
-    of the parent folder is not: fsync_dir). After an error nothing is left at `temp_path`. Raises StagingError
+    `temp_path` is relative to `dir_fd` if that is given, and in a folder whose names nobody else can change. The MD5
+    is computed on the way and not compared with anything: that is the caller's. `set_id` is asked which of its set-id
+    bits a regular file may have; `refused` tells of the others. With `durable`, file data and attributes are on disk
+    on return (the entry of the folder is not). After an error nothing is left at `temp_path`. Raises StagingError
     for damaged staging files, Unsupported, NoSpace, AccessDenied, Vanished (no staging file, no folder).
     """
     try:
@@ -82,23 +103,20 @@ def restore(stage_path: str, temp_path: str, *, durable: bool = True, dir_fd: in
                 return _restore_symlink(reader, temp_path, dir_fd)
             if kind == "folder":
                 return _restore_folder(reader, temp_path, dir_fd, durable)
-            return _restore_file(reader, temp_path, dir_fd, durable)
+            return _restore_file(reader, temp_path, dir_fd, durable, set_id)
     except OSError as error:
         raise from_oserror(error, "restoring from a staging file") from error
 
 
-def apply_folder(stage_path: str, folder_path: str, *, durable: bool = True, dir_fd: int | None = None) -> Restored:
-    """Gives an existing folder owner, mode, attributes and times of a staging file. Raises like `restore`."""
+def apply_folder(stage_path: str, fd: int, *, durable: bool = True) -> Restored:
+    """Gives the folder that is open as `fd` owner, mode, attributes and times of a staging file. Raises like
+    `restore`."""
     try:
         with StageReader(stage_path) as reader:
             if _kind(reader) != "folder":
                 raise StagingError("this staging file is not of a folder")
             content = read_streams(reader, "folder", None)
-            fd = os.open(folder_path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
-            try:
-                return _finish(fd, reader, "folder", content, durable, fresh=False)
-            finally:
-                os.close(fd)
+            return _finish(fd, reader, "folder", content, durable, fresh=False)
     except OSError as error:
         raise from_oserror(error, "applying a staging file to a folder") from error
 
@@ -116,7 +134,7 @@ def _kind(reader: StageReader) -> Kind:
     return "folder" if reader.header.info.file_attributes & FILE_ATTRIBUTE_DIRECTORY else "file"
 
 
-def _restore_file(reader: StageReader, temp: str, dir_fd: int | None, durable: bool) -> Restored:
+def _restore_file(reader: StageReader, temp: str, dir_fd: int | None, durable: bool, set_id: SetId) -> Restored:
     fd = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=dir_fd)
     try:
         try:
@@ -124,7 +142,7 @@ def _restore_file(reader: StageReader, temp: str, dir_fd: int | None, durable: b
             content = read_streams(reader, "file", out)
             if BACKUP_DATA not in content.order and reader.header.info.end_of_file:
                 raise StagingError("a file without its data stream")
-            return _finish(fd, reader, "file", content, durable, fresh=True)
+            return _finish(fd, reader, "file", content, durable, fresh=True, set_id=set_id)
         finally:
             os.close(fd)
     except BaseException:
@@ -172,8 +190,9 @@ def _restore_symlink(reader: StageReader, temp: str, dir_fd: int | None) -> Rest
     if not applied:
         note_unstored(content, "security descriptor")
     return Restored(
-        reader.md5(), header.info, header.object_id, "symlink", result, content.exact, tuple(content.unstored)
-    )
+        reader.md5(), header.info, header.object_id, "symlink", result, content.exact, tuple(content.unstored),
+        content.descriptor,
+    )  # fmt: skip
 
 
 def _set_times(path: str | int, header: StageHeader, dir_fd: int | None = None) -> None:
@@ -189,18 +208,30 @@ def _set_times(path: str | int, header: StageHeader, dir_fd: int | None = None) 
             raise
 
 
-def _finish(fd: int, reader: StageReader, kind: Kind, content: Content, durable: bool, *, fresh: bool) -> Restored:
+def _finish(
+    fd: int,
+    reader: StageReader,
+    kind: Kind,
+    content: Content,
+    durable: bool,
+    *,
+    fresh: bool,
+    set_id: SetId = any_set_id,
+) -> Restored:
     """Owner, mode, lists, attributes, times: in the order in which one does not undo the other."""
     header = reader.header
     if not fresh:
         _make_writable(fd)
     _set_user_attributes(fd, content, header.object_id)
-    _apply_descriptor(fd, content, stat.S_IFDIR if kind == "folder" else stat.S_IFREG)
+    refused = _apply_descriptor(fd, content, stat.S_IFDIR if kind == "folder" else stat.S_IFREG, set_id)
     _set_times(fd, header)
     if durable:
         os.fsync(fd)
     result = fs_fingerprint(fd)
-    return Restored(reader.md5(), header.info, header.object_id, kind, result, content.exact, tuple(content.unstored))
+    return Restored(
+        reader.md5(), header.info, header.object_id, kind, result, content.exact, tuple(content.unstored),
+        content.descriptor, refused,
+    )  # fmt: skip
 
 
 def _make_writable(fd: int) -> None:
@@ -250,12 +281,17 @@ def _remove(fd: int, name: str) -> None:
             raise
 
 
-def _apply_descriptor(fd: int, content: Content, file_type: int) -> None:
+def _apply_descriptor(fd: int, content: Content, file_type: int, set_id: SetId) -> int:
+    """Returns the set-id bits that `set_id` did not allow."""
     descriptor = content.descriptor
     posix = None if descriptor is None else sd.parse(descriptor, file_type)
     st = os.fstat(fd)
+    refused = 0
     if posix is not None:
         mode = stat.S_IMODE(posix.mode)
+        if stat.S_ISREG(file_type) and mode & SET_ID_BITS:
+            refused = mode & SET_ID_BITS & ~set_id(posix)
+            mode &= ~refused
         if (posix.uid, posix.gid) != (st.st_uid, st.st_gid):
             _chown(fd, posix.uid, posix.gid)
             st = os.fstat(fd)
@@ -278,15 +314,16 @@ def _apply_descriptor(fd: int, content: Content, file_type: int) -> None:
         os.fchmod(fd, mode)
     if descriptor is None:
         note_unstored(content, "no security descriptor")
-        return
+        return refused
     if posix is not None and posix.access is None and posix.default is None:
         now = os.fstat(fd)
         if (now.st_mode, now.st_uid, now.st_gid) == (posix.mode, posix.uid, posix.gid):
-            return
+            return refused
     result = fs_fingerprint(fd)
     found = attributes.read(fd)
     if attributes.descriptor(result, found) != descriptor:
         _keep_descriptor(fd, content, descriptor, result, found)
+    return refused
 
 
 def _chown(fd: int, uid: int, gid: int) -> None:
@@ -330,4 +367,4 @@ def _keep_descriptor(
     note_unstored(content, "security descriptor")
 
 
-__all__ = ["Restored", "Vanished", "apply_folder", "read_header", "restore", "verify"]
+__all__ = ["Restored", "Vanished", "any_set_id", "apply_folder", "read_header", "restore", "verify"]

@@ -1,4 +1,4 @@
-"""A replica tree, reached component by component so that no symbolic link in it leads anywhere."""
+"""A replica tree, held open: no symbolic link in it leads anywhere, and no mount."""
 
 from __future__ import annotations
 
@@ -10,10 +10,15 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Final
 
+from staging import fsops
+from staging.beneath import FOLDER, LOOK, Entry, open_beneath
 from staging.errors import StagingError, Vanished, from_oserror
 
-_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_ABOVE: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAME_MAX: Final = 255
+
+FolderKey = tuple[int, int]
+"""The inode of a folder and its time of birth in Unix nanoseconds, 0 where that is not known."""
 
 
 def check_name(name: str) -> None:
@@ -51,28 +56,32 @@ class RootDir:
     def open_dir(self, relpath: str) -> int:
         """A descriptor of a folder in the tree, to be closed by the caller.
 
-        Raises Vanished when there is none (a symbolic link or a file in its place included), StagingError for
-        what is no relative path.
+        Raises Vanished when there is none (a symbolic link, a file or a mount in its place included), StagingError
+        for what is no relative path.
         """
-        parts = relpath.split("/") if relpath else []
-        for part in parts:
-            check_name(part)
+        if relpath:
+            for part in relpath.split("/"):
+                check_name(part)
         try:
-            fd = os.open(".", _FLAGS, dir_fd=self.fd)
-            for part in parts:
-                try:
-                    below = os.open(part, _FLAGS, dir_fd=fd)
-                finally:
-                    os.close(fd)
-                fd = below
+            return open_beneath(self.fd, relpath or ".", FOLDER)
         except OSError as error:
             if error.errno == errno.ELOOP:
                 raise Vanished("a symbolic link where a folder of the tree was") from error
+            if error.errno == errno.EXDEV:
+                raise Vanished("another file system is mounted where a folder of the tree was") from error
             raise from_oserror(error, "opening a folder of the tree") from error
-        return fd
 
-    def holds(self, dir_fd: int) -> bool:
-        """Whether an open folder is (still) in the tree, at whatever place. Raises OSError."""
+    def holds(self, dir_fd: int, relpath: str | None = None) -> bool:
+        """Whether an open folder is (still) in the tree, at whatever place; `relpath` is where to look first. False,
+        too, where that cannot be told."""
+        if relpath is not None and self._is_at(dir_fd, relpath):
+            return True
+        try:
+            return self._is_above(dir_fd)
+        except OSError:
+            return False
+
+    def _is_above(self, dir_fd: int) -> bool:
         top = os.fstat(self.fd)
         fd = os.dup(dir_fd)
         try:
@@ -81,7 +90,7 @@ class RootDir:
                 if (here.st_dev, here.st_ino) == (top.st_dev, top.st_ino):
                     return True
                 try:
-                    above = os.open("..", _FLAGS, dir_fd=fd)
+                    above = os.open("..", _ABOVE, dir_fd=fd)
                 except FileNotFoundError:
                     return False  # it was removed
                 os.close(fd)
@@ -92,14 +101,27 @@ class RootDir:
         finally:
             os.close(fd)
 
+    def _is_at(self, dir_fd: int, relpath: str) -> bool:
+        try:
+            fd = open_beneath(self.fd, relpath or ".", LOOK | os.O_DIRECTORY)
+        except OSError:
+            return False
+        try:
+            return os.path.samestat(os.fstat(fd), os.fstat(dir_fd))
+        finally:
+            os.close(fd)
+
     @contextmanager
-    def parent(self, relpath: str) -> Iterator[tuple[int, str]]:
-        """The open parent folder and the name of an entry. Raises like `open_dir`."""
+    def parent(self, relpath: str, key: FolderKey | None = None) -> Iterator[Entry]:
+        """An entry of the tree, in its open folder. Raises like `open_dir`; Vanished, too, when `key` is given and the
+        folder at its path is another one."""
         above, _, name = relpath.rpartition("/")
         check_name(name)
         fd = self.open_dir(above)
         try:
-            yield fd, name
+            if above and key is not None and not is_folder(fd, key):
+                raise Vanished("its folder has moved")
+            yield Entry(fd, name, relpath)
         finally:
             os.close(fd)
 
@@ -118,12 +140,7 @@ class RootDir:
                         except OSError:
                             pass  # not our folder: its time stays as it is
 
-    def fsync_dir(self, relpath: str) -> None:
-        """Makes the entries of a folder of the tree durable. Raises like `open_dir`, or StagingError."""
-        fd = self.open_dir(relpath)
-        try:
-            os.fsync(fd)
-        except OSError as error:
-            raise from_oserror(error, "making a folder durable") from error
-        finally:
-            os.close(fd)
+
+def is_folder(fd: int, key: FolderKey) -> bool:
+    found = fsops.fingerprint(fd)
+    return found.ino == key[0] and (not key[1] or not found.btime_ns or found.btime_ns == key[1])

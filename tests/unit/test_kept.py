@@ -23,6 +23,7 @@ from agent import kepttree
 from agent.kept import ItemBusy, KeptError, KeptStore, TargetTaken, UnknownItem
 from agent.keptindex import Index
 from staging import fsops
+from staging.beneath import Entry, remove_tree
 
 REPOSITORY = Path(__file__).parents[2]
 QUOTA = 1 << 20
@@ -52,7 +53,7 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
     """Where things are once they were taken out of the tree."""
-    (tmp_path / "out").mkdir()
+    (tmp_path / "out").mkdir(0o700)
     return tmp_path / "out"
 
 
@@ -77,6 +78,24 @@ def elsewhere(tmp_path: Path) -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
+opened: dict[Path, int] = {}
+
+
+def at(path: Path) -> Entry:
+    """The entry in its folder, which is open until the end of the test."""
+    if path.parent not in opened:
+        opened[path.parent] = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    return Entry(opened[path.parent], path.name, str(path))
+
+
+@pytest.fixture(autouse=True)
+def folders() -> Iterator[None]:
+    """Closes what at() opened."""
+    yield
+    while opened:
+        os.close(opened.popitem()[1])
+
+
 def again(store: KeptStore) -> KeptStore:
     """The store as the next start finds it."""
     store.close()
@@ -86,7 +105,7 @@ def again(store: KeptStore) -> KeptStore:
 def keep(store: KeptStore, out: Path, tree_path: str, data: bytes = b"data", **details: Any) -> str:
     path = out / f"x{random.randbytes(8).hex()}.aside"
     path.write_bytes(data)
-    return store.keep(str(path), tree_path=tree_path, reason="lost", **details)
+    return store.keep(at(path), tree_path=tree_path, reason="lost", **details)
 
 
 def facts(path: Path) -> tuple[Any, ...]:
@@ -173,7 +192,7 @@ def test_what_is_known_of_an_item_is_kept_with_it(store: KeptStore, out: Path) -
 def test_a_folder_with_one_of_everything_comes_back_as_it_was(store: KeptStore, root: Path, out: Path) -> None:
     make_tree(out / "tree")
     before = facts(out / "tree")
-    item_id = store.keep(str(out / "tree"), tree_path="tree", reason="in the way")
+    item_id = store.keep(at(out / "tree"), tree_path="tree", reason="in the way")
     assert store.get(item_id).kind == "folder"
     assert store.get(item_id).size >= 100_000 + (16 << 20)
     store = again(store)
@@ -190,7 +209,7 @@ def test_between_file_systems_all_is_copied(tmp_path: Path, elsewhere: Path) -> 
     make_tree(elsewhere / "tree")
     before = facts(elsewhere / "tree")
     with KeptStore(str(tmp_path / "kept"), 1 << 30) as store:
-        item_id = store.keep(str(elsewhere / "tree"), tree_path="sub/tree", reason="in the way")
+        item_id = store.keep(at(elsewhere / "tree"), tree_path="sub/tree", reason="in the way")
         place = Path(store.get(item_id).place)
         assert place.parent == tmp_path / "kept"
         assert os.listdir(elsewhere) == []
@@ -209,7 +228,7 @@ def test_what_is_no_file_crosses_file_systems(tmp_path: Path, elsewhere: Path, n
     make_tree(elsewhere / "tree")
     before = facts(elsewhere / "tree" / name)
     with KeptStore(str(tmp_path / "kept"), 1 << 30) as store:
-        item_id = store.keep(str(elsewhere / "tree" / name), tree_path=name, reason="lost")
+        item_id = store.keep(at(elsewhere / "tree" / name), tree_path=name, reason="lost")
         assert store.restore(item_id, str(elsewhere)) == name
     assert facts(elsewhere / name) == before
 
@@ -275,14 +294,14 @@ def test_a_restored_file_keeps_time_mode_and_attributes(store: KeptStore, root: 
     os.utime(out / "f", ns=(1, 1_234_567_890_123_456_789))
     fsops.object_id_set(str(out / "f"), OBJECT_ID)
     before = facts(out / "f")
-    store.restore(store.keep(str(out / "f"), tree_path="f", reason="lost"), str(root))
+    store.restore(store.keep(at(out / "f"), tree_path="f", reason="lost"), str(root))
     assert facts(root / "f") == before
     assert os.listxattr(root / "f") == ["user.note"]
 
 
 def test_discard(store: KeptStore, out: Path) -> None:
     make_tree(out / "tree")
-    ids = [keep(store, out, "a"), store.keep(str(out / "tree"), tree_path="tree", reason="lost")]
+    ids = [keep(store, out, "a"), store.keep(at(out / "tree"), tree_path="tree", reason="lost")]
     for item_id in ids:
         store.discard(item_id)
         for ask in (store.discard, store.get, store.show):
@@ -310,7 +329,7 @@ def test_somebody_who_is_not_root_can_discard_folders_that_are_closed() -> None:
                 (tree / "sub" / "file").touch(0)
                 (tree / "sub").chmod(0)
                 tree.chmod(0o500)
-                kepttree.remove(str(tree))
+                remove_tree(os.open(open_to_all, os.O_RDONLY), "tree")
                 os._exit(0 if not tree.exists() else 1)
             except BaseException:
                 os._exit(2)
@@ -349,7 +368,7 @@ def test_holes_cost_nothing_and_empty_files_something(tmp_path: Path, out: Path)
     with KeptStore(str(tmp_path / "kept"), 50_000) as store:
         with open(out / "sparse", "wb") as stream:
             stream.truncate(1 << 40)
-        sparse = store.keep(str(out / "sparse"), tree_path="sparse", reason="lost")
+        sparse = store.keep(at(out / "sparse"), tree_path="sparse", reason="lost")
         keep(store, out, "other")
         assert len(store.list()) == 2
         assert store.get(sparse).size == 1 << 40
@@ -363,7 +382,7 @@ def test_holes_cost_nothing_and_empty_files_something(tmp_path: Path, out: Path)
 
 def test_nothing_to_keep(store: KeptStore, out: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        store.keep(str(out / "absent"), tree_path="a", reason="lost")
+        store.keep(at(out / "absent"), tree_path="a", reason="lost")
     assert store.list() == []
 
 
@@ -379,8 +398,7 @@ def test_what_cannot_be_moved_stays_is_listed_and_is_moved_by_the_next_start(
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", full)
         item_id, other, third = (
-            store.keep(str(out / name), tree_path=f"tree/{name}", reason="lost", winner={"version": 7})
-            for name in "fgh"
+            store.keep(at(out / name), tree_path=f"tree/{name}", reason="lost", winner={"version": 7}) for name in "fgh"
         )
     assert "No space left" in caplog.text
     assert [item.path for item in store.list()] == ["tree/h", "tree/g", "tree/f"]
@@ -412,10 +430,10 @@ def test_an_index_that_cannot_be_written(
     (out / "f").write_bytes(b"content")
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", torn)
-        item_id = store.keep(str(out / "f"), tree_path="tree/f", reason="lost")
+        item_id = store.keep(at(out / "f"), tree_path="tree/f", reason="lost")
     assert (out / "f").read_bytes() == b"content"
     assert [item.id for item in store.list()] == [item_id, first]
-    assert store.keep(str(out / "f"), tree_path="f", reason="found by a sweep") == item_id
+    assert store.keep(at(out / "f"), tree_path="f", reason="found by a sweep") == item_id
     store = again(store)
     assert [(item.id, item.path, item.reason) for item in store.list()] == [
         (item_id, "tree/f", "lost"),
@@ -429,6 +447,7 @@ CRASHING = """
 import os, sys
 from agent import kept, kepttree
 from agent.kept import KeptStore
+from staging.beneath import Entry
 kept_dir, path, step = sys.argv[1:]
 store = KeptStore(kept_dir, 1 << 30)
 calls = 0
@@ -446,7 +465,9 @@ if os.path.isdir(path):
     item = store.list()[0].id
     store.restore(item, path)
 else:
-    store.keep(path, tree_path="tree/f", reason="lost", winner={"version": 7})
+    folder, name = os.path.split(path)
+    entry = Entry(os.open(folder, os.O_RDONLY), name, path)
+    store.keep(entry, tree_path="tree/f", reason="lost", winner={"version": 7})
 os._exit(0)
 """
 
@@ -455,7 +476,7 @@ os._exit(0)
 def test_a_crash_at_any_step_loses_nothing(tmp_path: Path, elsewhere: Path, far: bool) -> None:
     """Keeping, then restoring, each killed before its first, second ... system call."""
     out = elsewhere if far else tmp_path / "out"
-    out.mkdir(exist_ok=True)
+    out.mkdir(mode=0o700, exist_ok=True)
     kept = str(tmp_path / "kept")
 
     def run(path: Path, step: int) -> bool:
@@ -488,7 +509,7 @@ def test_a_crash_at_any_step_loses_nothing(tmp_path: Path, elsewhere: Path, far:
         content = b"content %d" % step
         with KeptStore(kept, 1 << 30) as store:
             (tmp_path / "f").write_bytes(content)
-            store.keep(str(tmp_path / "f"), tree_path="tree/f", reason="lost")
+            store.keep(at(tmp_path / "f"), tree_path="tree/f", reason="lost")
         finished = run(root, step)
         with KeptStore(kept, 1 << 30) as store:
             items = store.list()
@@ -524,11 +545,11 @@ def test_a_file_that_is_written_to_while_it_is_copied(
     with KeptStore(str(tmp_path / "kept"), QUOTA) as store:
         (elsewhere / "f").write_bytes(b"content")
         writes = 1
-        item_id = store.keep(str(elsewhere / "f"), tree_path="f", reason="lost")
+        item_id = store.keep(at(elsewhere / "f"), tree_path="f", reason="lost")
         assert Path(store.get(item_id).place).read_bytes() == b"contentmore"
         (elsewhere / "f").write_bytes(b"content")
         writes = 1000
-        item_id = store.keep(str(elsewhere / "f"), tree_path="f", reason="lost")
+        item_id = store.keep(at(elsewhere / "f"), tree_path="f", reason="lost")
         writes = 0
         assert store.get(item_id).place == str(elsewhere / "f")
         assert not [name for name in os.listdir(store.dir) if name.endswith(".part")]
@@ -649,13 +670,13 @@ def test_an_item_that_is_being_moved_is_left_alone(
     item_id = keep(store, out, "a")
     drop = kepttree.drop_object_ids
 
-    def meanwhile(path: str) -> None:
+    def meanwhile(fd: int, name: str) -> None:
         with pytest.raises(ItemBusy):
             store.discard(item_id)
         assert store.list() == []
         store.quota_bytes = 1
         keep(store, out, "b")
-        drop(path)
+        drop(fd, name)
 
     monkeypatch.setattr(kepttree, "drop_object_ids", meanwhile)
     assert store.restore(item_id, str(root)) == "a"
@@ -676,7 +697,7 @@ def test_a_file_system_without_noreplace(
     (root / "tree" / "mine").touch()
     item_id = keep(store, out, "f")
     assert store.restore(item_id, str(root)) == f"f.kept-{item_id}"
-    item_id = store.keep(str(out / "tree"), tree_path="tree", reason="lost")
+    item_id = store.keep(at(out / "tree"), tree_path="tree", reason="lost")
     assert store.restore(item_id, str(root)) == f"tree.kept-{item_id}"
     assert facts(root / f"tree.kept-{item_id}") == before
     assert os.listdir(root / "tree") == ["mine"]

@@ -15,9 +15,9 @@ from agent.kept import KeptStore
 from agent.waiting import WaitingSet, disk_is_full
 from config.load import load_agent_config
 from idtable.errors import StoreDamaged, StoreError, StoreFull
-from staging import preinstall
 from staging.area import StagingArea
 from staging.errors import AccessDenied, NoSpace
+from staging.preinstall import Preinstall
 from tests.unit.config.member_files import write
 
 
@@ -74,10 +74,10 @@ def test_trying_again_and_again_leaves_nothing_open(tmp_path: Path, monkeypatch:
     (tmp_path / "root").mkdir()
     area = StagingArea(str(tmp_path / "staging"), 1 << 20)
 
-    def no_space(root: str, state_dir: str) -> str:
-        raise NoSpace("x")
+    def no_space(self: Preinstall) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(preinstall, "preinstall_dir", no_space)
+    monkeypatch.setattr(Preinstall, "_begin", no_space)
     with KeptStore(str(tmp_path / "kept"), 1 << 20) as kept:
         before = os.listdir("/proc/self/fd")
         for _ in range(3):

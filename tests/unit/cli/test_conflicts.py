@@ -25,6 +25,7 @@ from agent.keptcontrol import KeptOf, conflicts
 from config.load import load_agent_config
 from idtable.lock import StateLock
 from idtable.store import Store
+from staging.beneath import Entry
 from tests.unit.config.member_files import AGENT, TOPOLOGY, write
 
 SET = "sets/11111111-0000-4000-8000-000000000001"
@@ -46,10 +47,15 @@ class Member:
     def store(self, set_dir: str = SET) -> KeptStore:
         return KeptStore(str(self.state / set_dir / "kept"), 1 << 20)
 
-    def keep(self, path: str, data: bytes = b"data", **details: Any) -> str:
+    def keep(self, path: str, data: bytes = b"data", set_dir: str = SET, **details: Any) -> str:
         (self.folder / "lost").write_bytes(data)
-        with self.store() as store:
-            return store.keep(str(self.folder / "lost"), tree_path=path, reason="lost", **details)
+        fd = os.open(self.folder, os.O_RDONLY)
+        try:
+            with self.store(set_dir) as store:
+                entry = Entry(fd, "lost", str(self.folder / "lost"))
+                return store.keep(entry, tree_path=path, reason="lost", **details)
+        finally:
+            os.close(fd)
 
     def frs(self, *arguments: str) -> int:
         return run_cli(["conflicts", *arguments, "--config", str(self.config)])
@@ -270,9 +276,7 @@ def test_several_sets(member: Member, capsys: pytest.CaptureFixture[str]) -> Non
     (member.folder / "agent.toml").write_text(AGENT + '\n[[set]]\nname = "more"\nroot = "more"\n')
     assert [local.name for local in load_agent_config(member.config).sets] == ["docs", "more"]
     first = member.keep("a")
-    (member.folder / "lost").write_bytes(b"of more")
-    with member.store("sets/22222222-0000-4000-8000-000000000001") as store:
-        second = store.keep(str(member.folder / "lost"), tree_path="b", reason="lost")
+    second = member.keep("b", b"of more", set_dir="sets/22222222-0000-4000-8000-000000000001")
     assert member.frs("list", "--json") == ExitCode.OK
     assert [(item["id"], item["set"]) for item in json.loads(capsys.readouterr().out)] == [
         (second, "more"),

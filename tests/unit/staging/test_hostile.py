@@ -36,6 +36,14 @@ def write(path, streams, *, size=0, attributes=0x20, compression=bytes(16), repa
     return str(path)
 
 
+def _apply(stage, folder):
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        apply_folder(str(stage), fd)
+    finally:
+        os.close(fd)
+
+
 def refused(tmp_path, stage, error=StagingError):
     with pytest.raises(error) as caught:
         restore(stage, str(tmp_path / "t"))
@@ -248,7 +256,7 @@ def test_damaged_bytes(tmp_path, where, flips, cut, kind, compression):
     else:
         assert restored.md5 == verify(str(stage))
         if restored.kind == "folder":
-            apply_folder(str(stage), str(copy))
+            _apply(stage, copy)
             copy.rmdir()
         else:
             copy.unlink()

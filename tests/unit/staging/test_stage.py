@@ -47,6 +47,15 @@ def round_trip(path: Path, compression: bytes = COMPRESSION_LZNT1, elsewhere: Pa
     return staged, restored, copy
 
 
+def applied(stage: Path, folder: Path):
+    """What comes of giving a folder what the staging file says."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return apply_folder(str(stage), fd)
+    finally:
+        os.close(fd)
+
+
 def same_metadata(one: Path, other: Path) -> None:
     a, b = os.lstat(one), os.lstat(other)
     assert (a.st_mode, a.st_uid, a.st_gid, a.st_mtime_ns) == (b.st_mode, b.st_uid, b.st_gid, b.st_mtime_ns)
@@ -157,7 +166,7 @@ def test_access_control_lists(place, folder):
         os.removexattr(path, posixacl.DEFAULT_XATTR)
         stage = place / "s"
         md5 = generate(str(path), str(stage), object_id=OBJECT_ID).md5
-        assert apply_folder(str(stage), str(copy)).md5 == md5
+        assert applied(stage, copy).md5 == md5
         same_metadata(path, copy)
 
 
@@ -281,12 +290,13 @@ def test_folders_keep_their_entries(tmp_path):
         pass
     os.utime(one, ns=(1, 1_234_567_890_123_456_789))
     staged = generate(str(one), str(tmp_path / "s"), object_id=OBJECT_ID)
-    restored = apply_folder(str(tmp_path / "s"), str(two))
+    restored = applied(tmp_path / "s", two)
     assert restored.md5 == staged.md5
     same_metadata(one, two)
     assert (two / "entry").read_text() == "x"
+    generate(str(two / "entry"), str(tmp_path / "of a file"), object_id=OBJECT_ID)
     with pytest.raises(StagingError):
-        apply_folder(str(tmp_path / "s"), str(two / "entry"))
+        applied(tmp_path / "of a file", two)
 
 
 def test_modification_times_to_the_nanosecond(tmp_path):

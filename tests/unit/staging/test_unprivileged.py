@@ -131,7 +131,7 @@ def test_folders(folder):
 r = restore("d.stage", "t")
 assert r.exact
 assert stat.S_IMODE(os.stat("t").st_mode) == 0o555
-r = apply_folder("d.stage", "t")
+r = apply_folder("d.stage", os.open("t", os.O_RDONLY))
 assert r.exact
 assert generate("t", None, object_id=OBJECT_ID).md5 == r.md5
 os.rmdir("t")

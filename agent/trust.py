@@ -1,0 +1,46 @@
+"""What is believed of an entry of the tree, and of a file that a partner sent, before it is given rights."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import Final
+
+from config.model import SetIdPolicy
+from staging import attributes
+from staging.fsops import Fingerprint
+from staging.restore import SET_ID_BITS, SetId, any_set_id
+from staging.sd import Posix
+
+_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+
+
+def gives_nothing_away(above: int, fd: int, found: Fingerprint, descriptor: bytes | None) -> bool:
+    """Whether the folder open as `fd` may be given the rights of another one because it has its name.
+
+    Who may write to the folder it is in (open as `above`) chooses which folder has that name: he could have a folder
+    opened that he may not even enter. So either nobody else can have named it than those who may do with it what they
+    like, or it is empty, or it has those rights (`descriptor`, as in a staging file) already. Raises OSError.
+    """
+    folder = os.fstat(above)
+    named_by_others = folder.st_mode & _OTHERS_WRITE and not folder.st_mode & stat.S_ISVTX
+    if folder.st_uid in (0, os.geteuid(), found.uid) and not named_by_others:
+        return True
+    if not os.listdir(fd):
+        return True
+    return descriptor is not None and attributes.descriptor(found, attributes.read(fd)) == descriptor
+
+
+def set_id_bits(policy: SetIdPolicy, replaced: Fingerprint | None) -> SetId:
+    """Which set-id bits a received file may have that replaces `replaced`."""
+    if policy == "always":
+        return any_set_id
+
+    def allowed(rights: Posix) -> int:
+        if policy == "never" or replaced is None or not stat.S_ISREG(replaced.mode):
+            return 0
+        owner = stat.S_ISUID if replaced.uid == rights.uid else 0
+        group = stat.S_ISGID if replaced.gid == rights.gid else 0
+        return replaced.mode & SET_ID_BITS & (owner | group)
+
+    return allowed
