@@ -46,6 +46,7 @@ class FileOps:
             raise
         self._stages = Stages(self.root, area, compressions)
         self._installer = Installer(self.root, area, kept, self.preinstall, durable=durable)
+        self.made = self._installer.made
 
     def close(self) -> None:
         """Give up what is half done; remove our folder from the tree if it stands there and is empty."""

@@ -49,6 +49,8 @@ class Installer:
         self._kept = kept
         self._preinstall = preinstall
         self._durable = durable
+        self.made: set[tuple[int, int, int]] = set()
+        """The local keys (device, inode, birth time) of files and folders that installs under way put into the tree."""
 
     def install_all(self, installs: list[ResolvedInstall]) -> list[ev.Installed]:
         """Carry out installs, then make the folders they touched durable, all at once."""
@@ -173,6 +175,7 @@ class Installer:
                 found = None
             if found is None:
                 os.mkdir(name, 0o700, dir_fd=fd)
+                self.made.add(fsops.fingerprint(name, dir_fd=fd)[:3])
                 self._make_like(f"/proc/self/fd/{fd}/{name}", step.step.expected)
             fsops.object_id_set(f"/proc/self/fd/{fd}/{name}", step.step.file_guid)
             return ev.Installed(action.co_guid, ev.Outcome.DONE, facts_of(fsops.fingerprint(name, dir_fd=fd)))
@@ -205,6 +208,7 @@ class Installer:
             if wrong:
                 self._area.remove(action.co_guid)
                 return ev.Installed(action.co_guid, ev.Outcome.STAGE_DAMAGED, detail=wrong)
+            self.made.add(fsops.fingerprint(temp)[:3])
             result = install.install(temp, self._root, step.path, expected, keep=step.step.keep is not None)
         finally:
             _remove(temp)

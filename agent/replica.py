@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from agent.actions import Actions
 from agent.batches import Batches
+from agent.causes import Cause
 from agent.clock import filetime_now
 from agent.counters.registry import Counters
 from agent.engine import events as ev
@@ -34,7 +35,9 @@ from config.model import AgentConfig, LocalSet
 from idtable.errors import StoreError
 from idtable.store import Store
 from journal.changes import RootGone
+from journal.disk import Key
 from staging.area import StagingArea
+from staging.fsops import OBJECT_ID_XATTR
 
 RESTART_S: Final = 5.0
 ROOT_CHECK_S: Final = 2.0
@@ -89,6 +92,7 @@ class Replica(Telling):
     def _prepare(self) -> None:
         self._identity = identify(self.store, self.local, self.counters)
         self.root_guid = self._identity.root_guid
+        self.member_guids = frozenset(member.guid for member in self.local.set.members.values())
         self.area = StagingArea(str(self.local.state_dir / "staging"), self.local.staging_quota_bytes)
         self.area.sweep()
         self.files = FileOps(
@@ -360,12 +364,22 @@ class Replica(Telling):
 
     # -- what the local watch asks for --
 
-    def installing(self) -> tuple[set[bytes], set[tuple[bytes, str]]]:
-        """File GUIDs and places whose installs are under way."""
+    def installing(self) -> tuple[set[bytes], set[tuple[bytes, str]], set[Key]]:
+        """File GUIDs and places whose installs are under way, and the local keys of what they put there."""
         guids = self.engine.installing()
         if not guids:
             self._actions.places.clear()
-        return guids, self._actions.places
+            self.files.made.clear()
+        return guids, self._actions.places, self.files.made
+
+    def foreign_object_id(self, path: str, owner: str) -> None:
+        """An entry of the tree bears an object ID that is not its own."""
+        self.incidents.report(
+            Cause.OBJECT_ID,
+            f"{self.name}: {path}",
+            f"{path!r} of the set {self.name} bears the object ID of {owner} in its attribute {OBJECT_ID_XATTR}; that "
+            f"is not believed, and nothing needs to be done (its owner may have tried to pass it off as that)",
+        )
 
     def count(self, counter: str, n: int = 1) -> None:
         """Count in FileReplicaSet."""

@@ -55,12 +55,12 @@ class Change:
     """One difference between the tree and the IDTable.
 
     `path` is where the object is on disk (for DELETE: where the IDTable has it). `file_guid` is the record
-    concerned; for CREATE it is None, or the Object ID the file carries when it may keep it. The object is
+    concerned, None for CREATE. The object is
     `name` in the folder `parent_guid`; `parent_guid` is None when the CREATE of `parent_path` comes earlier
     in the same list: go by that one, the IDTable may still have the folders above under other names.
     `file_kind` is "file", "folder" or "symlink". `fingerprint` is None for DELETE. `content_changed` says
     that data or metadata differ or may differ: what a checksum has to confirm. `object_id` is the Object ID
-    found in the file's attribute, whoever it belongs to.
+    found in the file's attribute, whoever wrote it there: to be told about, never to be believed.
 
     Changes applied one after the other never give two live records one name in one folder, never put a
     folder below itself, and never delete a folder with live records in it. Where renames form a circle (two

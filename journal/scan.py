@@ -237,12 +237,7 @@ class Scanner:
         elif folder.held or record is not None or self._lookup.by_local_key(*spot.key):
             self._later(folder, spot, record)
         else:
-            object_id = self._disk.object_id(spot)
-            file_guid = self._settler.keeps(object_id, spot)
-            if object_id is not None and file_guid is None:
-                self._later(folder, spot, record)
-            else:
-                self._create(folder, spot, object_id, file_guid)
+            self._create(folder, spot)
 
     def _folder(self, folder: _Folder, spot: Spot, record: IDRecord | None, stack: list[_Folder]) -> None:
         found = self._odd.get(spot.path)
@@ -255,8 +250,7 @@ class Scanner:
             self.retry.append(spot.path)
             return
         if found.record is None and record is None and not folder.held:
-            object_id = self._disk.object_id(spot)
-            self._create(folder, spot, object_id, self._settler.keeps(object_id, spot))
+            self._create(folder, spot)
             stack.append(_Folder(spot.path, None, folder))
             return
         self._later(folder, spot, record)
@@ -275,11 +269,11 @@ class Scanner:
             )
         )  # fmt: skip
 
-    def _create(self, folder: _Folder, spot: Spot, object_id: bytes | None, file_guid: bytes | None) -> None:
+    def _create(self, folder: _Folder, spot: Spot) -> None:
         self._out.append(
             Change(
-                Kind.CREATE, spot.path, file_guid, folder.guid, folder.path, split(spot.path)[1], spot.kind, spot.fp,
-                why.FILE_CREATE, True, object_id,
+                Kind.CREATE, spot.path, None, folder.guid, folder.path, split(spot.path)[1], spot.kind, spot.fp,
+                why.FILE_CREATE, True, self._disk.object_id(spot),
             )
         )  # fmt: skip
 
