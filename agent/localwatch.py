@@ -50,6 +50,7 @@ class Host(Protocol):
     def post(self, event: ev.Event) -> None: ...
     def installing(self) -> tuple[set[bytes], set[tuple[bytes, str]], set[Key]]: ...
     def foreign_object_id(self, path: str, owner: str) -> None: ...
+    def reserved_name(self, name: str) -> None: ...
     def count(self, counter: str, n: int = 1) -> None: ...
     def local_error(self, text: str) -> None: ...
     def stop_for(self, text: str) -> None: ...
@@ -101,7 +102,12 @@ class LocalWatch:
         self._host = host
         self._root = root
         self._examiner = Examiner(
-            root, _LockedLookup(host.store, host.lock), excluded, root_guid=host.root_guid, root_key=root_key
+            root,
+            _LockedLookup(host.store, host.lock),
+            excluded,
+            root_guid=host.root_guid,
+            root_key=root_key,
+            reserved_name=host.reserved_name,
         )
         self.journal = Journal(
             root,
@@ -142,6 +148,7 @@ class LocalWatch:
                 await self._task
         await asyncio.to_thread(self.journal.stop)
         self._thread.shutdown(wait=True, cancel_futures=True)
+        self._examiner.close()
 
     def touch(self, path: str, *, after: float = 0.0, reason: int = c.REASON_DATA_OVERWRITE) -> None:
         """Look at this path again, once it has aged."""
@@ -228,8 +235,8 @@ class LocalWatch:
         above it has another name since the path was told, so what is in there has not been looked at."""
         changes = self._examiner.examine(batch)
         gone = c.REASON_FILE_DELETE | c.REASON_RENAME_OLD_NAME
-        seen = (aged.path for aged in batch if not aged.reason & gone and not too_deep(self._root, aged.path))
-        return changes, any(not os.path.lexists(os.path.join(self._root, path)) for path in seen)
+        seen = {aged.path for aged in batch if not aged.reason & gone and not too_deep(self._root, aged.path)}
+        return changes, not seen.isdisjoint(self._examiner.missing)
 
     def _again_later(self) -> None:
         """What could not be looked at is looked at again, but for what is too deep in the tree to be looked at ever."""

@@ -33,6 +33,7 @@ from agent.wire.guid import ZERO_GUID, new_guid
 from agent.wire.packet import Packet
 from config.model import AgentConfig, LocalSet
 from idtable.errors import StoreError
+from idtable.reserved import PREINSTALL, SWAP_PREFIX
 from idtable.store import Store
 from journal.changes import RootGone
 from journal.disk import Key
@@ -379,6 +380,15 @@ class Replica(Telling):
             f"{self.name}: {path}",
             f"{path!r} of the set {self.name} bears the object ID of {owner} in its attribute {OBJECT_ID_XATTR}; that "
             f"is not believed, and nothing needs to be done (its owner may have tried to pass it off as that)",
+        )
+
+    def reserved_name(self, name: str) -> None:
+        """An entry of the root that is not the agent's has a name of the agent's own. Called from any thread."""
+        self.incidents.report(
+            Cause.RESERVED_NAME,
+            f"{self.name}: {name}",
+            f"{name!r} in the root of the set {self.name} is not replicated: names that begin with {PREINSTALL!r} or "
+            f"{SWAP_PREFIX!r} are the agent's own there; give it another name",
         )
 
     def count(self, counter: str, n: int = 1) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from idtable.records import IDRecord
+from idtable.reserved import reserved
 
 from . import reasons as why
 from .changes import Change, Kind, Lookup, content_differs, differs, join, same_key, split
@@ -68,6 +69,9 @@ class Settler:
         except Blind:
             self.blind.add(path)
             return None
+        if spot is not None and reserved(path) and self._disk.unseen(path, spot.fp.ino, self.record_at(path)):
+            self._disk.tell_reserved(path)
+            spot = None
         if spot is None:
             self.missing[path] = reasons
             return None

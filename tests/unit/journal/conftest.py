@@ -98,6 +98,13 @@ class Table:
         self.kids.setdefault(parent, set()).add(record.file_guid)
         self.keys.setdefault(fp[:3], set()).add(record.file_guid)
 
+    def rename(self, guid, name):
+        """The record alone gets another name, in the same folder."""
+        record = self.records[guid]
+        del self.by_slot[record.parent_guid, record.name]
+        record.name = name
+        self.by_slot[record.parent_guid, name] = guid
+
     def _unlink(self, record):
         del self.by_slot[record.parent_guid, record.name]
         self.kids[record.parent_guid].discard(record.file_guid)
