@@ -62,6 +62,7 @@ def engine_config(
         primary=local.set.primary == local.member.name,
         compressions=tuple(compressions),
         limits=limits_of(config),
+        others=frozenset(member.guid for member in local.set.members.values()),
     )
 
 

@@ -62,6 +62,7 @@ class FileOps:
         self._installer = Installer(
             self.root, area, kept, self._preinstall, durable=durable, set_id=set_id, report=report
         )
+        self.made = self._installer.made
 
     def close(self) -> None:
         """Give up what is half done; remove our folder from the tree if it stands there and is empty."""

@@ -87,6 +87,8 @@ class Installer:
         self._durable = durable
         self._set_id = set_id
         self._report = report
+        self.made: set[tuple[int, int, int]] = set()
+        """The local keys (device, inode, birth time) of files and folders that installs under way put into the tree."""
 
     def install_all(self, installs: list[ResolvedInstall]) -> list[ev.Installed]:
         """Carry out installs, then make the folders they touched durable, all at once."""
@@ -202,6 +204,7 @@ class Installer:
         try:
             os.mkdir(temp.name, 0o700, dir_fd=temp.fd)
             with opened(open_beneath, temp, FOLDER) as fd:
+                self.made.add(fsops.fingerprint(fd)[:3])
                 make_like(fd, at.fd, step.expected)
                 fsops.object_id_set(fd, step.file_guid)
                 result = install.install(temp, self._root, at, None)
@@ -235,6 +238,7 @@ class Installer:
             if wrong:
                 self._area.remove(action.co_guid)
                 return ev.Installed(action.co_guid, ev.Outcome.STAGE_DAMAGED, detail=wrong)
+            self.made.add(built.fingerprint[:3])
             result = install.install(temp, self._root, at, expected, keep=step.keep is not None)
         finally:
             remove_tree(temp.fd, temp.name)

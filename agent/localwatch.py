@@ -25,6 +25,7 @@ from agent.wire import constants as c
 from idtable.records import IDRecord
 from idtable.store import Store
 from journal.changes import PATH_MAX, Aged, Change, Kind, RootGone, too_deep
+from journal.disk import Key
 from journal.examine import Examiner
 from journal.journal import Journal
 from journal.reasons import CONTENT, METADATA
@@ -44,9 +45,12 @@ class Host(Protocol):
     files: FileOps
     workers: Executor
     root_guid: bytes
+    member_guids: frozenset[bytes]
 
     def post(self, event: ev.Event) -> None: ...
-    def installing(self) -> tuple[set[bytes], set[tuple[bytes, str]]]: ...
+    def installing(self) -> tuple[set[bytes], set[tuple[bytes, str]], set[Key]]: ...
+    def foreign_object_id(self, path: str, owner: str) -> None: ...
+    def reserved_name(self, name: str) -> None: ...
     def count(self, counter: str, n: int = 1) -> None: ...
     def local_error(self, text: str) -> None: ...
     def stop_for(self, text: str) -> None: ...
@@ -98,7 +102,12 @@ class LocalWatch:
         self._host = host
         self._root = root
         self._examiner = Examiner(
-            root, _LockedLookup(host.store, host.lock), excluded, root_guid=host.root_guid, root_key=root_key
+            root,
+            _LockedLookup(host.store, host.lock),
+            excluded,
+            root_guid=host.root_guid,
+            root_key=root_key,
+            reserved_name=host.reserved_name,
         )
         self.journal = Journal(
             root,
@@ -139,6 +148,7 @@ class LocalWatch:
                 await self._task
         await asyncio.to_thread(self.journal.stop)
         self._thread.shutdown(wait=True, cancel_futures=True)
+        self._examiner.close()
 
     def touch(self, path: str, *, after: float = 0.0, reason: int = c.REASON_DATA_OVERWRITE) -> None:
         """Look at this path again, once it has aged."""
@@ -225,8 +235,8 @@ class LocalWatch:
         above it has another name since the path was told, so what is in there has not been looked at."""
         changes = self._examiner.examine(batch)
         gone = c.REASON_FILE_DELETE | c.REASON_RENAME_OLD_NAME
-        seen = (aged.path for aged in batch if not aged.reason & gone and not too_deep(self._root, aged.path))
-        return changes, any(not os.path.lexists(os.path.join(self._root, path)) for path in seen)
+        seen = {aged.path for aged in batch if not aged.reason & gone and not too_deep(self._root, aged.path)}
+        return changes, not seen.isdisjoint(self._examiner.missing)
 
     def _again_later(self) -> None:
         """What could not be looked at is looked at again, but for what is too deep in the tree to be looked at ever."""
@@ -280,7 +290,7 @@ class LocalWatch:
     def _sort_out(self, changes: list[Change], told: dict[str, Aged]) -> list[Work]:
         """Give GUIDs to what is new, and leave out what is an install of ours under way."""
         host = self._host
-        guids, places = host.installing()
+        guids, places, made_by_us = host.installing()
         made: dict[str, bytes] = {}
         came_from = {aged.moved_to: aged for aged in told.values()}  # whatever their folders were called
         works: list[Work] = []
@@ -294,13 +304,14 @@ class LocalWatch:
                     continue
                 ours = (
                     change.file_guid in guids
-                    or (change.object_id is not None and change.object_id in guids)
                     or (parent, change.name) in places
+                    or (change.fingerprint is not None and change.fingerprint[:3] in made_by_us)
                 )
                 if ours or (change.kind is Kind.CREATE and self._is_known(change, parent)):
                     self.touch(change.path, after=RETRY_S)
                     continue
                 known, verify = self._known(change, told, came_from)
+                self._check_object_id(change)
             guid = change.file_guid or host.new_guid()
             if change.kind is Kind.CREATE:
                 made[change.path] = guid
@@ -331,11 +342,23 @@ class LocalWatch:
             return True
         if change.fingerprint is None or change.fingerprint.nlink > 1:
             return False  # the names of a hard link share an object ID, and each is a file of its own here
-        for guid in (change.file_guid, change.object_id):
-            record = store.get(guid) if guid is not None else None
-            if record is not None and not record.deleted:
-                return record.ino == change.fingerprint.ino
-        return False
+        return any(record.kind == change.file_kind for record in store.by_local_key(*change.fingerprint[:3]))
+
+    def _check_object_id(self, change: Change) -> None:
+        """Tell of an Object ID in an attribute that is somebody else's. It is not believed anyway; copies (cp -a) bear
+        the ID of their original, and are nothing to be told about."""
+        if change.object_id is None or change.object_id == change.file_guid or change.fingerprint is None:
+            return
+        host, found = self._host, change.fingerprint
+        if change.object_id in host.member_guids or change.object_id == host.root_guid:
+            host.foreign_object_id(change.path, "the root or of a member")
+            return
+        record = host.store.get(change.object_id)
+        if record is None or record.ino is None or (found.nlink > 1 and not record.is_dir):
+            return  # nobody's; and the names of a hard link share an attribute
+        alike = record.is_dir or (record.fsize, record.mtime_ns) == (found.size, found.mtime_ns)
+        if record.kind != change.file_kind or not alike:
+            host.foreign_object_id(change.path, repr(host.store.path_of(change.object_id)))
 
     @staticmethod
     def _event_time(change: Change, now: int) -> int:

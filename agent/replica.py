@@ -34,10 +34,13 @@ from agent.wire.guid import ZERO_GUID, new_guid
 from agent.wire.packet import Packet
 from config.model import AgentConfig, LocalSet
 from idtable.errors import StoreError
+from idtable.reserved import PREINSTALL, SWAP_PREFIX
 from idtable.store import Store
 from journal.changes import RootGone
+from journal.disk import Key
 from staging.area import StagingArea
 from staging.errors import StagingError
+from staging.fsops import OBJECT_ID_XATTR
 
 RESTART_S: Final = 5.0
 ROOT_CHECK_S: Final = 2.0
@@ -92,6 +95,7 @@ class Replica(Telling):
     def _prepare(self) -> None:
         self._identity = identify(self.store, self.local, self.counters)
         self.root_guid = self._identity.root_guid
+        self.member_guids = frozenset(member.guid for member in self.local.set.members.values())
         self.area = StagingArea(str(self.local.state_dir / "staging"), self.local.staging_quota_bytes)
         self.area.sweep()
         self.files = FileOps(
@@ -371,12 +375,31 @@ class Replica(Telling):
 
     # -- what the local watch asks for --
 
-    def installing(self) -> tuple[set[bytes], set[tuple[bytes, str]]]:
-        """File GUIDs and places whose installs are under way."""
+    def installing(self) -> tuple[set[bytes], set[tuple[bytes, str]], set[Key]]:
+        """File GUIDs and places whose installs are under way, and the local keys of what they put there."""
         guids = self.engine.installing()
         if not guids:
             self._actions.places.clear()
-        return guids, self._actions.places
+            self.files.made.clear()
+        return guids, self._actions.places, self.files.made
+
+    def foreign_object_id(self, path: str, owner: str) -> None:
+        """An entry of the tree bears an object ID that is not its own."""
+        self.incidents.report(
+            Cause.OBJECT_ID,
+            f"{self.name}: {path}",
+            f"{path!r} of the set {self.name} bears the object ID of {owner} in its attribute {OBJECT_ID_XATTR}; that "
+            f"is not believed, and nothing needs to be done (its owner may have tried to pass it off as that)",
+        )
+
+    def reserved_name(self, name: str) -> None:
+        """An entry of the root that is not the agent's has a name of the agent's own. Called from any thread."""
+        self.incidents.report(
+            Cause.RESERVED_NAME,
+            f"{self.name}: {name}",
+            f"{name!r} in the root of the set {self.name} is not replicated: names that begin with {PREINSTALL!r} or "
+            f"{SWAP_PREFIX!r} are the agent's own there; give it another name",
+        )
 
     def count(self, counter: str, n: int = 1) -> None:
         """Count in FileReplicaSet."""

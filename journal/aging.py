@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from .changes import PREINSTALL, Aged, join, split
+from idtable.reserved import PREINSTALL, reserved
+
+from .changes import Aged, join, split
 from .log import JournalLog, Row
 from .watches import LIMBO, Node
 
@@ -80,7 +82,7 @@ class AgingCache:
         entry = self.pending.get(key)
         if entry is None:
             path = join(node.path, name)
-            if not name or path == PREINSTALL or path.startswith(PREINSTALL + "/") or self._excluded(path):
+            if not name or self._is_excluded(path):
                 return False
             entry = Entry(node, name, self._log.take_usn(), now)
             self.pending[key] = entry
@@ -95,6 +97,12 @@ class AgingCache:
         self._dirty[entry.first_usn] = entry
         self.accepted += 1
         return True
+
+    def _is_excluded(self, path: str) -> bool:
+        """What happens to a name of the agent's own in the root is worth a look: it may be somebody else's."""
+        if reserved(path) and "/" not in path:
+            return False
+        return path.startswith(PREINSTALL) or self._excluded(path)
 
     def link(self, old: tuple[Node, str], new: tuple[Node, str]) -> None:
         """What was at `old` was renamed to `new`; a folder still to be examined whole is so at its new place."""

@@ -14,12 +14,6 @@ from staging.fsops import Fingerprint
 
 from . import reasons as why
 
-PREINSTALL = ".frs-preinstall"
-"""The agent's own folder in the root of a replica tree; never looked at."""
-
-SWAP_PREFIX = "frs-swap-"
-"""How the passing name of a record begins that leaves a circle of renames; see Change.temporary."""
-
 
 @dataclass(slots=True)
 class Aged:
@@ -55,17 +49,17 @@ class Change:
     """One difference between the tree and the IDTable.
 
     `path` is where the object is on disk (for DELETE: where the IDTable has it). `file_guid` is the record
-    concerned; for CREATE it is None, or the Object ID the file carries when it may keep it. The object is
+    concerned, None for CREATE. The object is
     `name` in the folder `parent_guid`; `parent_guid` is None when the CREATE of `parent_path` comes earlier
     in the same list: go by that one, the IDTable may still have the folders above under other names.
     `file_kind` is "file", "folder" or "symlink". `fingerprint` is None for DELETE. `content_changed` says
     that data or metadata differ or may differ: what a checksum has to confirm. `object_id` is the Object ID
-    found in the file's attribute, whoever it belongs to.
+    found in the file's attribute, whoever wrote it there: to be told about, never to be believed.
 
     Changes applied one after the other never give two live records one name in one folder, never put a
     folder below itself, and never delete a folder with live records in it. Where renames form a circle (two
     files swap names) one record passes through a name in the root folder: a RENAME with `temporary` True and
-    a `name` beginning with SWAP_PREFIX, followed later by the RENAME to where it really is. It is a name for
+    a `name` beginning with reserved.SWAP_PREFIX, followed later by the RENAME to where it really is. It is a name for
     the IDTable alone: no partner is told. `path` is where the file is on disk in both.
     """
 
@@ -193,7 +187,9 @@ def mounts_below(root: str) -> frozenset[str]:
 
 
 def too_deep(root: str, path: str) -> bool:
-    """Whether the path is too long to be handed to the system (PATH_MAX, with its end): it cannot be looked at."""
+    """Whether the path is too long to be handed to the system (PATH_MAX, with its end): it is not looked at."""
+    if 4 * (len(root) + len(path) + 2) < PATH_MAX:
+        return False
     return len(os.fsencode(absolute(root, path))) >= PATH_MAX
 
 

@@ -1,18 +1,35 @@
-"""Looking at the tree on disk: what is there to replicate, and what cannot be told."""
+"""Looking at the tree on disk: what is there to replicate, and what cannot be told.
+
+Everything is looked at beneath the root, which is held open: a folder is opened by its path in the tree, through no
+link and no mount, and what is in it is looked at by name in that descriptor. Whoever exchanges a folder for a link
+meanwhile leads nobody out of the tree.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable
+import stat
+from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Final
 
+from idtable.records import IDRecord
+from idtable.reserved import PREINSTALL, SWAP_PREFIX, reserved
 from staging.fsops import Fingerprint, fingerprint, object_id_get
+from staging.openat2 import open_beneath
 
-from .changes import PREINSTALL, Skips, absolute, kind_of, mounts_below, sendable, split, too_deep
+from .changes import Skips, join, kind_of, mounts_below, sendable, split, too_deep
 
 Key = tuple[int, int, int]
 """The local key of an object: device, inode, birth time."""
+
+LIST: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+_PASS: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
+_MISSING: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
+_MOST_TOLD: Final = 100
 
 
 @dataclass(slots=True)
@@ -31,34 +48,151 @@ class Spot:
 
 
 class Disk:
-    """Looking at the tree: what is not to be seen is not seen, and counted."""
+    """Looking at the tree: what is not to be seen is not seen, and counted.
 
-    def __init__(self, root: str, dev: int, excluded: Callable[[str], bool], skips: Skips) -> None:
-        self.root = root
+    `root_fd` is open on `root`, whose device is `dev`; it stays open as long as this is used. The `hold` folders that
+    were looked into last are kept open, until close(): only where that is over soon, for a folder that was replaced
+    meanwhile is not looked up again. `told` hears of entries in the root at names of the agent's own.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        root_fd: int,
+        dev: int,
+        excluded: Callable[[str], bool],
+        skips: Skips,
+        *,
+        hold: int = 0,
+        told: Callable[[str, Fingerprint], None] = lambda path, fp: None,
+    ) -> None:
+        self._root = root
+        self._root_fd = root_fd
         self.dev = dev
         self._excluded = excluded
         self.skips = skips
+        self._told = told
         self._mounts = mounts_below(root)
+        self._hold = hold
+        self._held: OrderedDict[str, int] = OrderedDict()
+
+    def close(self) -> None:
+        """Close the folders that are kept open."""
+        while self._held:
+            os.close(self._held.popitem()[1])
 
     def excluded(self, path: str) -> bool:
         """Whether the path is none of ours: the agent's own, or excluded by the owner."""
-        return path == PREINSTALL or path.startswith(PREINSTALL + "/") or self._excluded(path)
+        return path.startswith(PREINSTALL) or self._excluded(path)
+
+    def unseen(self, path: str, ino: int, record: IDRecord | None) -> bool:
+        """Whether what is at a path is not to be seen, as it has a name in the root that only records have; one that
+        is the very file of the record there is (an earlier version may have let it through)."""
+        if not path.startswith(SWAP_PREFIX) or "/" in path:
+            return False
+        return record is None or record.ino != ino
+
+    def tell_reserved(self, path: str) -> None:
+        """Tell of an entry in the root at a name of the agent's own, unless it is the agent's."""
+        try:
+            fp = fingerprint(path, dir_fd=self._root_fd)
+        except OSError:
+            return
+        private = stat.S_ISDIR(fp.mode) and fp.uid == os.geteuid() and stat.S_IMODE(fp.mode) == 0o700
+        if not (private and path.startswith(PREINSTALL)):
+            self._told(path, fp)
+
+    # -- looking
+
+    def folder(self, path: str) -> OpenFolder:
+        """A folder of the tree, to be listed and looked into. Raises OSError: with ELOOP or ENOTDIR where it is a link
+        or a file, with EXDEV where something is mounted."""
+        return OpenFolder(self, path, open_beneath(self._root_fd, path, LIST))
 
     def look(self, path: str) -> Spot | None:
-        """The object at a path, without following a link at its end; None when there is none to replicate.
+        """The object at a path, reached through no link and not following one at its end; None when there is none to
+        replicate.
 
         Raises Blind when that cannot be told: no permission, an I/O error, another file system.
         """
+        parent, name = split(path)
         try:
-            fp = fingerprint(absolute(self.root, path))
+            fd = self._open(parent)
+            try:
+                return self.look_in(fd, path, name)
+            finally:
+                self._done(parent, fd)
         except OSError as error:
-            missing = error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
-            if missing and not too_deep(self.root, path):
-                return None
-            raise Blind(path, error.strerror or str(error)) from error
-        return self.judge(path, fp)
+            self._failed(path, error)
+            return None
 
-    def judge(self, path: str, fp: Fingerprint) -> Spot | None:
+    def look_in(self, fd: int, path: str, name: str) -> Spot | None:
+        """The same, by the descriptor of the folder."""
+        try:
+            if too_deep(self._root, path):
+                raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+            fp = fingerprint(name, dir_fd=fd)
+        except OSError as error:
+            self._failed(path, error)
+            return None
+        return self._judge(path, fp)
+
+    def exists(self, path: str) -> bool:
+        """Whether anything is at a path, whatever it is; True where that cannot be told."""
+        parent, name = split(path)
+        try:
+            fd = self._open(parent)
+            try:
+                fingerprint(name, dir_fd=fd)
+            finally:
+                self._done(parent, fd)
+        except OSError as error:
+            return error.errno not in _MISSING
+        return True
+
+    def object_id(self, spot: Spot) -> bytes | None:
+        """The Object ID in the attribute of a file or folder."""
+        if spot.kind == "symlink":
+            return None
+        parent, name = split(spot.path)
+        try:
+            fd = self._open(parent)
+        except OSError:
+            return None
+        try:
+            return object_id_in(fd, name)
+        finally:
+            self._done(parent, fd)
+
+    # -- inside
+
+    def _open(self, path: str) -> int:
+        if not path:
+            return self._root_fd
+        fd = self._held.get(path)
+        if fd is None:
+            fd = open_beneath(self._root_fd, path, _PASS)
+            if self._hold:
+                self._held[path] = fd
+                if len(self._held) > self._hold:
+                    os.close(self._held.popitem(last=False)[1])
+        else:
+            self._held.move_to_end(path)
+        return fd
+
+    def _done(self, path: str, fd: int) -> None:
+        if path and not self._hold:
+            os.close(fd)
+
+    def _failed(self, path: str, error: OSError) -> None:
+        """Raises Blind, unless the error says that there is nothing."""
+        if error.errno in _MISSING and not too_deep(self._root, path):
+            return
+        if error.errno == errno.EXDEV:
+            self.skips.add("mount", path)
+        raise Blind(path, error.strerror or str(error)) from error
+
+    def _judge(self, path: str, fp: Fingerprint) -> Spot | None:
         kind = kind_of(fp.mode)
         if kind is None:
             self.skips.add("special", path)
@@ -71,11 +205,41 @@ class Disk:
             return None
         return Spot(path, kind, fp)
 
+
+class OpenFolder:
+    """A folder of the tree that is open, as a context manager."""
+
+    def __init__(self, disk: Disk, path: str, fd: int) -> None:
+        self._disk = disk
+        self.path = path
+        self._fd = fd
+
+    def __enter__(self) -> OpenFolder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._fd)
+
+    def entries(self) -> list[os.DirEntry[str]]:
+        """The entries, all at once; they can be asked only while the folder is open. In the root, names of the agent's
+        own are told of. Raises OSError."""
+        with os.scandir(self._fd) as entries:
+            found = list(entries)
+        if not self.path:
+            for entry in found:
+                if reserved(entry.name):
+                    self._disk.tell_reserved(entry.name)
+        return found
+
+    def look(self, name: str) -> Spot | None:
+        """As Disk.look()."""
+        return self._disk.look_in(self._fd, join(self.path, name), name)
+
     def object_id(self, spot: Spot) -> bytes | None:
-        """The Object ID in the attribute of a file or folder."""
-        if spot.kind == "symlink":
-            return None
-        return object_id_get(absolute(self.root, spot.path))
+        """The Object ID in the attribute of a file or folder that is in here."""
+        return None if spot.kind == "symlink" else object_id_in(self._fd, split(spot.path)[1])
 
 
 class Blind(Exception):
@@ -86,7 +250,22 @@ class Blind(Exception):
         self.path = path
 
 
-def read_folder(root: str, path: str) -> Iterable[os.DirEntry[str]]:
-    """The entries of a folder, all at once. Raises OSError."""
-    with os.scandir(absolute(root, path)) as entries:
-        return list(entries)
+def object_id_in(fd: int, name: str) -> bytes | None:
+    """The Object ID in the attribute of an entry of an open folder; of what has the name at this moment."""
+    return object_id_get(f"/proc/self/fd/{fd}/{name}")
+
+
+class ReservedNames:
+    """Hears of entries at names of the agent's own, and passes each on once."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._known: OrderedDict[str, Key] = OrderedDict()
+
+    def __call__(self, path: str, fp: Fingerprint) -> None:
+        if self._known.get(path) == fp[:3]:
+            return
+        self._known[path] = fp[:3]
+        if len(self._known) > _MOST_TOLD:
+            self._known.popitem(last=False)
+        self._tell(path)

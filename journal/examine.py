@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import os
 import stat
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from idtable.records import ZERO_GUID
+from idtable.reserved import reserved
 
 from . import reasons as why
 from .changes import Aged, Change, Lookup, RootEmptied, RootGone, Skips, join
-from .disk import Disk, read_folder
+from .disk import LIST, Disk, ReservedNames
 from .scan import Scanner
 from .settle import Settler
 
 _EMPTY_LIMIT = 10
+_HOLD = 64
 
 
 class Examiner:
@@ -28,9 +31,10 @@ class Examiner:
     is neither reported as new nor as gone. `root_guid` is the parent_guid of what is in the root folder.
     `root_key` is the (device, inode) the root must have; as found now when not given.
     After examine(), and while the batches of scan() are drawn, `retry` holds the paths that could not be looked
-    at: they are to be examined again later. `skips` counts what is not replicated ("special", "mount",
-    "name": too long for the wire, "unreadable").
-    Raises RootGone when the root is no folder.
+    at: they are to be examined again later; `missing` holds those given to examine() at which nothing was. `skips`
+    counts what is not replicated ("special", "mount", "name": too long for the wire, "unreadable").
+    `reserved_name` is told, once each, of entries in the root at names of the agent's own.
+    The root is held open until close(), and everything is looked at beneath it. Raises RootGone when it is no folder.
     """
 
     def __init__(
@@ -41,6 +45,7 @@ class Examiner:
         *,
         root_guid: bytes = ZERO_GUID,
         root_key: tuple[int, int] | None = None,
+        reserved_name: Callable[[str], None] = lambda path: None,
     ) -> None:
         self._root = os.path.realpath(root)
         self._lookup = lookup
@@ -49,8 +54,18 @@ class Examiner:
         self._root_key = root_key
         self.skips = Skips()
         self.retry: list[str] = []
+        self.missing: list[str] = []
         self.scanned = 0
-        self._root_key = self._check_root()
+        self._reserved_names = ReservedNames(reserved_name)
+        try:
+            self._root_fd = os.open(self._root, LIST | os.O_CLOEXEC)
+        except OSError as error:
+            raise RootGone(f"{self._root}: {error.strerror}") from error
+        self.close = weakref.finalize(self, os.close, self._root_fd)
+        st = os.fstat(self._root_fd)
+        if self._root_key is None:
+            self._root_key = st.st_dev, st.st_ino
+        self._check_root()
 
     @property
     def root_key(self) -> tuple[int, int]:
@@ -60,17 +75,23 @@ class Examiner:
 
     def examine(self, paths: Sequence[Aged]) -> list[Change]:
         """What the aged paths mean for the IDTable, in order (see Change). Raises RootGone."""
-        disk = self._disk()
-        settler = Settler(disk, self._lookup, self._root_guid)
-        deep: list[str] = []
-        for aged in paths:
-            spot = settler.visit(aged.path, aged.reason)
-            if spot is not None and spot.kind == "folder" and aged.deep:
-                deep.append(aged.path)
-            if aged.moved_to is not None:
-                settler.visit(aged.moved_to, 0, asked=False)
-        self._visit_below(settler, deep)
-        changes = settler.changes()
+        disk = self._disk(hold=_HOLD)
+        try:
+            settler = Settler(disk, self._lookup, self._root_guid)
+            deep: list[str] = []
+            for aged in paths:
+                spot = settler.visit(aged.path, aged.reason)
+                if spot is not None and spot.kind == "folder" and aged.deep:
+                    deep.append(aged.path)
+                if aged.moved_to is not None:
+                    settler.visit(aged.moved_to, 0, asked=False)
+                if reserved(aged.path) and "/" not in aged.path:
+                    disk.tell_reserved(aged.path)
+            self._visit_below(disk, settler, deep)
+            changes = settler.changes()
+            self.missing = [a.path for a in paths if a.path not in settler.spots and not disk.exists(a.path)]
+        finally:
+            disk.close()
         self._check_root()
         self.retry = sorted(settler.blind - set(self.skips.paths.get("mount", ())))
         return changes
@@ -98,9 +119,9 @@ class Examiner:
 
     # -- inside
 
-    def _disk(self) -> Disk:
+    def _disk(self, *, hold: int = 0) -> Disk:
         dev, _ = self._check_root()
-        return Disk(self._root, dev, self._excluded, self.skips)
+        return Disk(self._root, self._root_fd, dev, self._excluded, self.skips, hold=hold, told=self._reserved_names)
 
     def _check_root(self) -> tuple[int, int]:
         try:
@@ -111,14 +132,15 @@ class Examiner:
             raise RootGone(f"{self._root} is no folder")
         if not os.access(self._root, os.R_OK | os.X_OK):
             raise RootGone(f"{self._root} cannot be read")
-        key = (st.st_dev, st.st_ino)
-        if self._root_key is not None and key != self._root_key:
+        key, held = (st.st_dev, st.st_ino), os.fstat(self._root_fd)
+        if key != self._root_key or key != (held.st_dev, held.st_ino):
             raise RootGone(f"{self._root} is another folder than it was (is its file system mounted?)")
         return key
 
     def _check_emptied(self, disk: Disk) -> None:
         try:
-            entries = read_folder(self._root, "")
+            with disk.folder("") as folder:
+                entries = folder.entries()
         except OSError as error:
             raise RootGone(f"{self._root}: {error.strerror}") from error
         if any(not disk.excluded(entry.name) for entry in entries):
@@ -143,7 +165,7 @@ class Examiner:
                     stack.append(record.file_guid)
         return False
 
-    def _visit_below(self, settler: Settler, tops: Iterable[str]) -> None:
+    def _visit_below(self, disk: Disk, settler: Settler, tops: Iterable[str]) -> None:
         """Look at all that is, and all that should be, below some folders."""
         folders: set[str] = set()
         stack = list(tops)
@@ -153,7 +175,8 @@ class Examiner:
                 continue
             folders.add(path)
             try:
-                entries = read_folder(self._root, path)
+                with disk.folder(path) as folder:
+                    entries = folder.entries()
             except OSError:
                 settler.blind.add(path)
                 continue

@@ -38,10 +38,9 @@ IN_Q_OVERFLOW: Final = int(_C.IN_Q_OVERFLOW)
 IN_IGNORED: Final = int(_C.IN_IGNORED)
 IN_ISDIR: Final = int(_C.IN_ISDIR)
 
-_DONT_FOLLOW: Final = int(_C.IN_DONT_FOLLOW)
 _MASK: Final = (
     IN_MODIFY | IN_ATTRIB | IN_CLOSE_WRITE | IN_MOVED_FROM | IN_MOVED_TO | IN_CREATE | IN_DELETE
-    | int(_C.IN_ONLYDIR) | _DONT_FOLLOW | int(_C.IN_EXCL_UNLINK)
+    | int(_C.IN_ONLYDIR) | int(_C.IN_EXCL_UNLINK)
 )  # fmt: skip
 _ROOT_MASK: Final = _MASK | IN_DELETE_SELF | IN_MOVE_SELF
 _HEADER: Final = struct.Struct("iIII")
@@ -69,7 +68,7 @@ class Source(Protocol):
     def start(self) -> None: ...
     def stop(self) -> None: ...
     def close(self) -> None: ...
-    def add_watch(self, path: bytes | int, *, root: bool = False) -> int: ...
+    def add_watch(self, fd: int, *, root: bool = False) -> int: ...
     def rm_watch(self, wd: int) -> None: ...
     def mark(self, token: object) -> None: ...
     def consumed(self, size: int) -> None: ...
@@ -99,7 +98,7 @@ class InotifySource(BaseThread):
         self._put = put
         self._fd = inotify_init()
         if self._fd < 0:
-            raise _error("")
+            raise _error()
         os.set_blocking(self._fd, False)
         os.set_inheritable(self._fd, False)
         self._wake_r, self._wake_w = os.pipe()
@@ -109,17 +108,15 @@ class InotifySource(BaseThread):
         self._dropping = False
         self.reads = 0
 
-    def add_watch(self, path: bytes | int, *, root: bool = False) -> int:
-        """Watch a folder, given by path or by an open descriptor; what is returned belongs to the inode.
+    def add_watch(self, fd: int, *, root: bool = False) -> int:
+        """Watch a folder, given by an open descriptor; what is returned belongs to the inode.
 
         Raises WatchLimit, OSError.
         """
-        mask = _ROOT_MASK if root else _MASK
-        if isinstance(path, int):
-            path, mask = b"/proc/self/fd/%d" % path, mask & ~_DONT_FOLLOW
-        wd = int(inotify_add_watch(self._fd, path, mask))  # type: ignore[arg-type,unused-ignore]
+        path = b"/proc/self/fd/%d" % fd  # exactly what is open, whatever its name is by now
+        wd = int(inotify_add_watch(self._fd, path, _ROOT_MASK if root else _MASK))  # type: ignore[arg-type,unused-ignore]
         if wd < 0:
-            raise _error(os.fsdecode(path))
+            raise _error()
         return wd
 
     def rm_watch(self, wd: int) -> None:
@@ -206,23 +203,21 @@ class InotifySource(BaseThread):
         return len(buffer)
 
 
-def _error(path: str) -> OSError:
+def _error() -> OSError:
     number = ctypes.get_errno()
     if number == errno.ENOSPC:
         return WatchLimit(
             number,
             f"no more folders can be watched: raise fs.inotify.max_user_watches (now {_limit('max_user_watches')}),"
             " for example: sysctl fs.inotify.max_user_watches=1048576",
-            path,
         )
     if number == errno.EMFILE:
         return WatchLimit(
             number,
             "no more inotify instances: raise fs.inotify.max_user_instances"
             f" (now {_limit('max_user_instances')}), for example: sysctl fs.inotify.max_user_instances=1024",
-            path,
         )
-    return OSError(number, os.strerror(number), path)
+    return OSError(number, os.strerror(number))
 
 
 def _limit(name: str) -> str:

@@ -48,7 +48,7 @@ class _Deaf:
     def consumed(self, size: int) -> None: ...
     def mark(self, token: object) -> None: ...
 
-    def add_watch(self, path: bytes | int, *, root: bool = False) -> int:
+    def add_watch(self, fd: int, *, root: bool = False) -> int:
         raise self._error
 
 
@@ -123,6 +123,7 @@ class Journal:
         self._put(_STOP)
         self._thread.join()
         self._thread = None
+        self._tree.close()
         self._source.close()
 
     def touch(self, relpath: str, reason: int) -> None:

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from idtable.records import IDRecord
+from idtable.reserved import SWAP_PREFIX
 
-from .changes import SWAP_PREFIX, Change, Kind, Lookup
+from .changes import Change, Kind, Lookup
 
 Place = bytes | str
 """A folder: the GUID of its record, or the path of one that an earlier CREATE makes."""

@@ -8,6 +8,7 @@ is nowhere else.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from idtable.records import IDRecord
 
 from . import reasons as why
 from .changes import Change, Kind, Lookup, content_differs, join, same_key, sendable, split
-from .disk import Blind, Disk, Spot, read_folder
+from .disk import Blind, Disk, OpenFolder, Spot
 from .settle import Found, Settler
 
 BATCH = 512
@@ -89,48 +90,55 @@ class Scanner:
         while stack:
             path, guid = stack.pop()
             try:
-                entries = read_folder(self._disk.root, path)
+                with self._disk.folder(path) as folder:
+                    for entry in folder.entries():
+                        self._walk_folder(folder, guid, entry, stack, unsettled)
             except OSError:
                 continue  # met again, and reported, in the second walk
-            for entry in entries:
-                if not entry.is_dir(follow_symlinks=False):
-                    continue
-                child = join(path, entry.name)
-                if self._disk.excluded(child):
-                    continue
-                there = self._lookup.by_name(guid, entry.name) if guid is not None else None
-                if there is not None and there.kind == "folder" and _quick_key(there, entry):
-                    stack.append((child, there.file_guid))
-                    continue
-                try:
-                    spot = self._disk.look(child)
-                except Blind:
-                    continue
-                if spot is None or spot.kind != "folder":
-                    continue
-                if there is not None and there.kind == "folder" and same_key(there, spot.fp):
-                    stack.append((child, there.file_guid))
-                    continue
-                moved = next(
-                    (
-                        r for r in self._lookup.by_local_key(*spot.key)
-                        if r.kind == "folder" and r.file_guid not in self._moved
-                    ),
-                    None,
-                )  # fmt: skip
-                if moved is not None:
-                    self._moved[moved.file_guid] = child
-                    self._odd[child] = Found(moved, moved=True)
-                    stack.append((child, moved.file_guid))
-                else:
-                    unsettled.append((spot, there))
-                    stack.append((child, None))
         for spot, there in unsettled:
             if there is not None and there.kind == "folder" and there.file_guid not in self._moved:
                 self._odd[spot.path] = Found(there, succeeds=True)
                 self._moved[there.file_guid] = spot.path
             else:
                 self._odd[spot.path] = Found(None)
+
+    def _walk_folder(
+        self,
+        above: OpenFolder,
+        guid: bytes | None,
+        entry: os.DirEntry[str],
+        stack: list[tuple[str, bytes | None]],
+        unsettled: list[tuple[Spot, IDRecord | None]],
+    ) -> None:
+        if not entry.is_dir(follow_symlinks=False):
+            return
+        child = join(above.path, entry.name)
+        if self._disk.excluded(child):
+            return
+        there = self._lookup.by_name(guid, entry.name) if guid is not None else None
+        if self._disk.unseen(child, entry.inode(), there):
+            return
+        if there is not None and there.kind == "folder" and _quick_key(there, entry):
+            stack.append((child, there.file_guid))
+            return
+        try:
+            spot = above.look(entry.name)
+        except Blind:
+            return
+        if spot is None or spot.kind != "folder":
+            return
+        if there is not None and there.kind == "folder" and same_key(there, spot.fp):
+            stack.append((child, there.file_guid))
+            return
+        records = self._lookup.by_local_key(*spot.key)
+        moved = next((r for r in records if r.kind == "folder" and r.file_guid not in self._moved), None)
+        if moved is not None:
+            self._moved[moved.file_guid] = child
+            self._odd[child] = Found(moved, moved=True)
+            stack.append((child, moved.file_guid))
+        else:
+            unsettled.append((spot, there))
+            stack.append((child, None))
 
     # -- comparing
 
@@ -159,14 +167,17 @@ class Scanner:
     def _compare_folder(self, folder: _Folder, stack: list[_Folder]) -> None:
         path = folder.path
         try:
-            entries = read_folder(self._disk.root, path)
-        except FileNotFoundError:
+            with self._disk.folder(path) as here:
+                self._compare_entries(folder, here, here.entries(), stack)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                self._disk.skips.add("unreadable", path)
             self._blind(path)
-            return
-        except OSError:
-            self._disk.skips.add("unreadable", path)
-            self._blind(path)
-            return
+
+    def _compare_entries(
+        self, folder: _Folder, here: OpenFolder, entries: list[os.DirEntry[str]], stack: list[_Folder]
+    ) -> None:
+        path = folder.path
         known: dict[str, IDRecord] = {}
         if folder.guid is not None:
             known = {r.name: r for r in self._lookup.children(folder.guid)}
@@ -175,6 +186,8 @@ class Scanner:
             name = entry.name
             child = f"{path}/{name}" if path else name
             if self._disk.excluded(child):
+                continue
+            if not path and self._disk.unseen(child, entry.inode(), known.get(name)):
                 continue
             record = known.pop(name, None)
             try:
@@ -197,7 +210,7 @@ class Scanner:
                 if record.is_dir:
                     stack.append(_Folder(child, record.file_guid, folder))
                 continue
-            self._differing(folder, child, name, record, st, stack)
+            self._differing(folder, here, name, record, st, stack)
         for record in known.values():
             if not self._disk.excluded(join(path, record.name)):
                 self._suspects.append(record.file_guid)
@@ -209,15 +222,16 @@ class Scanner:
     def _differing(
         self,
         folder: _Folder,
-        path: str,
+        here: OpenFolder,
         name: str,
         record: IDRecord | None,
         st: os.stat_result,
         stack: list[_Folder],
     ) -> None:
+        path = join(here.path, name)
         try:
             if stat.S_ISDIR(st.st_mode) or stat.S_ISLNK(st.st_mode) or stat.S_ISREG(st.st_mode):
-                spot = self._disk.look(path)
+                spot = here.look(name)
             else:
                 self._disk.skips.add("special", path)
                 spot = None
@@ -231,32 +245,28 @@ class Scanner:
                 self._disk.skips.add("name", path)
             return
         if spot.kind == "folder":
-            self._folder(folder, spot, record, stack)
+            self._folder(folder, here, spot, record, stack)
         elif record is not None and record.kind == spot.kind and same_key(record, spot.fp):
-            self._in_place(folder, spot, record)
+            self._in_place(folder, here, spot, record)
         elif folder.held or record is not None or self._lookup.by_local_key(*spot.key):
             self._later(folder, spot, record)
         else:
-            object_id = self._disk.object_id(spot)
-            file_guid = self._settler.keeps(object_id, spot)
-            if object_id is not None and file_guid is None:
-                self._later(folder, spot, record)
-            else:
-                self._create(folder, spot, object_id, file_guid)
+            self._create(folder, here, spot)
 
-    def _folder(self, folder: _Folder, spot: Spot, record: IDRecord | None, stack: list[_Folder]) -> None:
+    def _folder(
+        self, folder: _Folder, here: OpenFolder, spot: Spot, record: IDRecord | None, stack: list[_Folder]
+    ) -> None:
         found = self._odd.get(spot.path)
         if found is None:
             if record is not None and record.kind == "folder" and same_key(record, spot.fp):
-                self._in_place(folder, spot, record)
+                self._in_place(folder, here, spot, record)
                 stack.append(_Folder(spot.path, record.file_guid, folder))
                 return
             # Made, or renamed to here, between the two walks: its own events tell of it.
             self.retry.append(spot.path)
             return
         if found.record is None and record is None and not folder.held:
-            object_id = self._disk.object_id(spot)
-            self._create(folder, spot, object_id, self._settler.keeps(object_id, spot))
+            self._create(folder, here, spot)
             stack.append(_Folder(spot.path, None, folder))
             return
         self._later(folder, spot, record)
@@ -266,20 +276,20 @@ class Scanner:
         else:
             stack.append(_Folder(spot.path, None, folder, held=True))
 
-    def _in_place(self, folder: _Folder, spot: Spot, record: IDRecord) -> None:
+    def _in_place(self, folder: _Folder, here: OpenFolder, spot: Spot, record: IDRecord) -> None:
         fp = spot.fp
         self._out.append(
             Change(
                 Kind.UPDATE, spot.path, record.file_guid, record.parent_guid, folder.path, record.name, spot.kind,
-                fp, 0, content_differs(record, fp), self._disk.object_id(spot),
+                fp, 0, content_differs(record, fp), here.object_id(spot),
             )
         )  # fmt: skip
 
-    def _create(self, folder: _Folder, spot: Spot, object_id: bytes | None, file_guid: bytes | None) -> None:
+    def _create(self, folder: _Folder, here: OpenFolder, spot: Spot) -> None:
         self._out.append(
             Change(
-                Kind.CREATE, spot.path, file_guid, folder.guid, folder.path, split(spot.path)[1], spot.kind, spot.fp,
-                why.FILE_CREATE, True, object_id,
+                Kind.CREATE, spot.path, None, folder.guid, folder.path, split(spot.path)[1], spot.kind, spot.fp,
+                why.FILE_CREATE, True, here.object_id(spot),
             )
         )  # fmt: skip
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from idtable.records import IDRecord
+from idtable.reserved import reserved
 
 from . import reasons as why
 from .changes import Change, Kind, Lookup, content_differs, differs, join, same_key, split
@@ -24,7 +25,6 @@ class Found(NamedTuple):
     record: IDRecord | None
     moved: bool = False
     succeeds: bool = False
-    by_object_id: bool = False
 
 
 class Settler:
@@ -46,7 +46,6 @@ class Settler:
         self.claimed: dict[bytes, str] = {}
         self._folder_keys: dict[Key, str] = {}
         self._folders: dict[str, bool] = {"": True}
-        self._object_ids: dict[bytes, str] = {}
         self._names: dict[tuple[bytes, str], IDRecord | None] = {}
         self._records: dict[bytes, IDRecord] = {}
 
@@ -70,6 +69,9 @@ class Settler:
         except Blind:
             self.blind.add(path)
             return None
+        if spot is not None and reserved(path) and self._disk.unseen(path, spot.fp.ino, self.record_at(path)):
+            self._disk.tell_reserved(path)
+            spot = None
         if spot is None:
             self.missing[path] = reasons
             return None
@@ -127,7 +129,7 @@ class Settler:
                 return self._claim(spot, Found(there))
         else:
             there = None
-        found = self._renamed(spot) or self._by_object_id(spot)
+        found = self._renamed(spot)
         if found is None:
             elsewhere = there is not None and _key_of(there) in self._folder_keys
             found = Found(None) if there is None or elsewhere else Found(there, succeeds=True)
@@ -148,21 +150,6 @@ class Settler:
                 continue
             return Found(record, moved=True)
         return None
-
-    def _by_object_id(self, spot: Spot) -> Found | None:
-        """The record whose Object ID the object carries, if the object of that record is gone."""
-        guid = self._disk.object_id(spot)
-        if guid is None or guid in self.claimed:
-            return None
-        record = self._lookup.get(guid)
-        if record is None or record.deleted or record.kind != spot.kind or record.ino is None:
-            return None
-        if self._at_home(record) or _key_of(record) in self._folder_keys:
-            return None
-        there = self.record_at(spot.path)
-        if there is not None and there.file_guid == guid:
-            return None
-        return Found(record, moved=True, by_object_id=True)
 
     def _at_home(self, record: IDRecord) -> bool:
         """Whether the inode of a record is still where the IDTable has it."""
@@ -229,10 +216,7 @@ class Settler:
             there = self.record_at(spot.path)
             if there is not None and (there.kind != spot.kind or there.file_guid in self.claimed):
                 there = None
-            if there is not None:
-                self._claim(spot, Found(there, succeeds=True))
-            else:
-                self._claim(spot, self._by_object_id(spot) or Found(None))
+            self._claim(spot, Found(there, succeeds=there is not None))
 
     def _visit_links(self) -> None:
         """Look at the other names of what has, or had, several: their events tell of one name only."""
@@ -323,17 +307,14 @@ class Settler:
         parent_path, name = split(spot.path)
         place = self.place(parent_path)
         parent = None if isinstance(place, str) else place
-        object_id = None
         file_guid = None
         if record is None:
             kind, changed = Kind.CREATE, True
-            object_id = self._disk.object_id(spot)
-            file_guid = self.keeps(object_id, spot)
         else:
             file_guid = record.file_guid
             if found.moved:
                 kind = Kind.RENAME
-                changed = found.by_object_id or content_differs(record, spot.fp) or bool(spot.reasons & why.CONTENT)
+                changed = content_differs(record, spot.fp) or bool(spot.reasons & why.CONTENT)
                 if record.parent_guid == place and record.name == name:
                     kind = Kind.UPDATE
                 self._records[file_guid] = record
@@ -344,22 +325,10 @@ class Settler:
                 changed = content_differs(record, spot.fp) or bool(spot.reasons & why.CONTENT)
             else:
                 return None
-            object_id = self._disk.object_id(spot)
         return Change(
             kind, spot.path, file_guid, parent, parent_path, name, spot.kind, spot.fp, spot.reasons, changed,
-            object_id,
+            self._disk.object_id(spot),
         )  # fmt: skip
-
-    def keeps(self, object_id: bytes | None, spot: Spot) -> bytes | None:
-        """The Object ID a new object may keep: one that no live record has, and no other object here claims."""
-        if object_id is None or object_id == bytes(16) or object_id == self._root:
-            return None
-        record = self._lookup.get(object_id)
-        if record is not None and not record.deleted:
-            return None
-        if self._object_ids.setdefault(object_id, spot.path) != spot.path:
-            return None
-        return object_id
 
 
 def _key_of(record: IDRecord) -> Key:

@@ -13,9 +13,13 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
+from idtable.reserved import reserved
+from staging.openat2 import open_beneath
+
 from . import inotify as k
 from . import reasons as why
-from .changes import PREINSTALL, absolute, join, mounts_below
+from .changes import join, mounts_below
+from .disk import LIST
 
 logger = logging.getLogger(__name__)
 
@@ -24,8 +28,6 @@ LIMBO: Final = "\0"
 
 MOVE_WAIT_S: Final = 0.1
 """How long the second half of a rename is waited for once no events are left to be read."""
-
-_OPEN_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Node:
@@ -61,7 +63,10 @@ class Sink(Protocol):
 
 
 class Watches:
-    """The watches, and the tree of nodes they make. All methods belong to one thread."""
+    """The watches, and the tree of nodes they make. All methods belong to one thread.
+
+    A folder is watched by a descriptor that was opened beneath the root, through no link and no mount.
+    """
 
     def __init__(
         self,
@@ -90,6 +95,7 @@ class Watches:
         self._mounts: frozenset[str] = frozenset()
         self._overflow_at = 0.0
         self._retry_at = 0.0
+        self._root_fd = -1
         self._root_key: tuple[int, int] | None = None
         self._incomplete = False
         self._deaf = False
@@ -98,8 +104,11 @@ class Watches:
         self.examined = 0
         self.rejected = 0
 
-    def _absolute(self, path: str) -> bytes:
-        return os.fsencode(absolute(self._root_path, path))
+    def close(self) -> None:
+        """Give the root back; nothing may be called any more."""
+        if self._root_fd >= 0:
+            os.close(self._root_fd)
+            self._root_fd = -1
 
     def _attach(self, child: Node, parent: Node, name: str) -> None:
         """Put a folder where it is. What the tree says otherwise is out of date, and the event that will say so
@@ -144,7 +153,7 @@ class Watches:
         node.wd = -1
 
     def _is_excluded(self, path: str) -> bool:
-        return path == PREINSTALL or self._excluded(path)
+        return reserved(path) or self._excluded(path)
 
     def _open_node(self, node: Node) -> int | None:
         """A descriptor of a folder of the tree; None when it is not, or no longer, at its path."""
@@ -152,7 +161,7 @@ class Watches:
         if node.wd < 0 or LIMBO in path:
             return None
         try:
-            fd = os.open(self._absolute(path), _OPEN_FLAGS)
+            fd = open_beneath(self._root_fd, path, LIST)
         except OSError:
             return None
         try:
@@ -171,13 +180,13 @@ class Watches:
         if self._is_excluded(path) or path in self._mounts:
             return None
         try:
-            fd = os.open(name, _OPEN_FLAGS, dir_fd=parent_fd)
+            fd = open_beneath(parent_fd, name, LIST)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
                 self._degrade(error.strerror or str(error), path)
-            elif error.errno != errno.ELOOP:
+            elif error.errno not in (errno.ELOOP, errno.EXDEV):
                 logger.warning("folder cannot be watched: %s: %s", path, error.strerror)
             return None
         if self._root_key is not None and os.fstat(fd).st_dev != self._root_key[0]:
@@ -188,7 +197,7 @@ class Watches:
     def _wd_at(self, parent_fd: int, name: str) -> int | None:
         """The watch of the folder that is at a name now; None when there is none, or none can be had."""
         try:
-            fd = os.open(name, _OPEN_FLAGS, dir_fd=parent_fd)
+            fd = open_beneath(parent_fd, name, LIST)
         except OSError:
             return None
         try:
@@ -296,7 +305,7 @@ class Watches:
             for each_open in open_folders:
                 os.close(each_open[0])
 
-    def _entries(self, folder: int | bytes) -> Iterator[tuple[str, bool]]:
+    def _entries(self, folder: int) -> Iterator[tuple[str, bool]]:
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
@@ -306,7 +315,7 @@ class Watches:
 
     def _watch_root(self) -> None:
         try:
-            wd = self._source.add_watch(self._absolute(""), root=True)
+            wd = self._source.add_watch(self._root_fd, root=True)
         except k.WatchLimit as error:
             self._degrade(error.strerror or str(error), "")
             return

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
-import stat
 import time
 from typing import Final
 
 from . import inotify as k
 from . import reasons as why
 from .changes import mounts_below
+from .disk import LIST
 from .watches import MOVE_WAIT_S, Node, Watches
 
 logger = logging.getLogger(__name__)
@@ -30,9 +29,8 @@ class WatchTree(Watches):
 
     def begin(self) -> None:
         """Watch the whole tree. Raises OSError when the root is no readable folder."""
-        st = os.stat(self._root_path)
-        if not stat.S_ISDIR(st.st_mode):
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), self._root_path)
+        self._root_fd = os.open(self._root_path, LIST | os.O_CLOEXEC)
+        st = os.fstat(self._root_fd)
         self._root_key = (st.st_dev, st.st_ino)
         self._rewalk()
 

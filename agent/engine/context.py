@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 from agent.causes import Cause
@@ -113,9 +114,11 @@ class Limits:
     fetch_window: int = 4  # blocks of one staging file asked for ahead, between agents of this kind
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EngineConfig:
-    """Who this member is in one replica set. `root_guid` is the object ID of its replica tree root."""
+    """Who this member is in one replica set. `root_guid` is the object ID of its replica tree root, `others` are the
+    member GUIDs of the replica set as far as they are known; those of this member and its partners go without saying.
+    """
 
     set_name: str
     member: NamedGuid
@@ -125,6 +128,12 @@ class EngineConfig:
     primary: bool
     compressions: tuple[bytes, ...]
     limits: Limits = Limits()
+    others: frozenset[bytes] = frozenset()
+
+    @cached_property
+    def member_guids(self) -> frozenset[bytes]:
+        """All member GUIDs that are known: no file or folder has one."""
+        return self.others | {self.member.guid, *(cxtion.partner.guid for cxtion in self.cxtions)}
 
 
 class Context:

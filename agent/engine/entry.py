@@ -88,24 +88,11 @@ class Entry:
 VERSION_MOST, TIME_MOST, VSN_MOST = 1 << 31, 1 << 63, 1 << 63
 
 
-def unusable(co: ChangeOrder, root_guid: bytes) -> str | None:
-    """Why a change order cannot be carried out by anybody here; None if it can."""
-    if not usable_name(co.file_name) or co.file_guid in (bytes(16), root_guid):
-        return f"{co.file_name!r} is no name for a file here"
+def unusable(co: ChangeOrder) -> str | None:
+    """Why the numbers of a change order cannot be taken over by anybody here; None if they can."""
     if co.file_version_number >= VERSION_MOST or co.event_time >= TIME_MOST or co.frs_vsn >= VSN_MOST:
         return (
             f"version {co.file_version_number}, event time {co.event_time:#x} and VSN {co.frs_vsn:#x} of "
             f"{co.file_name!r} leave no room for later changes"
         )
     return None
-
-
-def usable_name(name: str) -> bool:
-    """True for a name that can stand in a folder of this file system, and reads back from there the same."""
-    if name in ("", ".", "..") or "/" in name or "\0" in name:
-        return False
-    try:
-        raw = name.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return False
-    return len(raw) <= 255 and raw.decode("utf-8", "surrogateescape") == name

@@ -17,6 +17,7 @@ from agent.engine.entry import Entry, Stage, unusable
 from agent.engine.events import DropStage, Outcome
 from agent.engine.order import Key, RetireOrder
 from agent.engine.records import MARKS, forgotten, mark, mark_of
+from agent.engine.refusal import refusal
 from agent.engine.session import JoinState, Session
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder, CoExtension2
@@ -62,7 +63,13 @@ class Inbound:
             new_parent_guid=ctx.local_parent(co.new_parent_guid),
             old_parent_guid=ctx.local_parent(co.old_parent_guid),
         )
-        why = unusable(co, ctx.config.root_guid)
+        refused = refusal(co, ctx.config)
+        if refused is not None:
+            text = f"{session.cxtion.key}: refused change order {guid_text(co.change_order_guid)}: {refused[1]}"
+            ctx.incident(refused[0], session.cxtion.partner.name, text)
+            self.answers.done(session, co, dampened=False, lost=True)
+            return None
+        why = unusable(co)
         if why is not None:
             ctx.report(
                 "warning", f"{session.cxtion.key}: refused change order {guid_text(co.change_order_guid)}: {why}"
@@ -192,7 +199,8 @@ class Inbound:
                 finished = row.state >= Stage.FINISHED
                 self.abandoned.append((key, finished))
                 cxtion = b"" if finished else next(iter(self.sessions), b"")
-            if not cxtion or key in self.entries:
+            refused = row.state < Stage.FINISHED and refusal(co, self.ctx.config) is not None
+            if not cxtion or key in self.entries or refused:
                 self.ctx.store.inlog_delete(row.co_guid)
                 continue
             entry = Entry(

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from idtable.reserved import reserved
+
 #: Event times closer than this are "the same moment": the version decides (3.3.4.4.6). FILETIME units.
 EVENT_TIME_WINDOW = 30 * 60 * 10_000_000
 
@@ -56,8 +58,11 @@ def morphed_name(name: str, file_guid: bytes) -> str:
     """The name an identically named folder moves to: ``name_NTFRS_xxxxxxxx`` (3.3.4.4.6).
 
     The eight hexadecimal digits come from the folder's GUID, so that members that find the same conflict at
-    the same time choose the same name. The result fits 255 bytes of UTF-8 and 255 units of UTF-16.
+    the same time choose the same name. The result fits 255 bytes of UTF-8 and 255 units of UTF-16, and can stand in
+    the root.
     """
+    if reserved(name):
+        name = f"_{name}"
     suffix = "_NTFRS_" + file_guid[:4][::-1].hex()
     stem = name[: 255 - len(suffix)]
     while len((stem + suffix).encode("utf-8", "surrogateescape")) > 255:

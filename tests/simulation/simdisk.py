@@ -104,6 +104,7 @@ class Disk:
         self.busy: dict[int, int] = {}  # inode -> open for writing until
         self.now = 0
         self.serial = 0  # grows with every change of the tree
+        self.made: set[int] = set()  # inodes that installs under way put into the tree
 
     # -- plain file system calls --
 
@@ -252,6 +253,7 @@ class Disk:
             folder = self.look(place.path.rpartition("/")[0])
             assert folder is not None
             here = self.add(folder, place.path.rpartition("/")[2], is_dir=True)
+            self.made.add(here.ino)
             here.mode = place.step.expected.mode if place.step.expected else here.mode
         here.oid = place.step.file_guid
         return here
@@ -331,6 +333,7 @@ class Disk:
                     self.kept.append((here.content, place.step.keep))
                 self.detach(here)
             built.ino, self.next_ino = self.next_ino, self.next_ino + 1
+            self.made.add(built.ino)
             if staged.is_dir:
                 built.mtime = self.tick()
             self.attach(built, folder, place.path.rpartition("/")[2])

@@ -121,6 +121,7 @@ class Member:
         self.cutoff = Cutoff()
         self.tick_at = 0
         self.places.clear()
+        self.disk.made.clear()
         self.storing.clear()
         self.undo.clear()
         for key in [k for k in self.disk.stages if k.startswith(b"part")]:
@@ -407,14 +408,15 @@ class Member:
         guids = self.engine.installing()
         if not guids:
             self.places.clear()
+            self.disk.made.clear()
         made: dict[str, bytes] = {}
         out: deque[ev.LocalChange] = deque()
         for change in changes:
             parent = change.parent_guid if change.parent_guid is not None else made.get(change.parent_path)
             ours = (
                 change.file_guid in guids
-                or (change.object_id is not None and change.object_id in guids)
                 or (parent, change.name) in self.places
+                or (change.fingerprint is not None and change.fingerprint.ino in self.disk.made)
             )
             if parent is None or ours or (change.kind is Kind.CREATE and self.is_known(change, parent)):
                 self.dirty = True
@@ -429,11 +431,9 @@ class Member:
     def is_known(self, change: Change, parent: bytes) -> bool:
         if self.store.by_name(parent, change.name) is not None:
             return True
-        for guid in (change.file_guid, change.object_id):
-            record = self.store.get(guid) if guid is not None else None
-            if record is not None and not record.deleted and change.fingerprint is not None:
-                return record.ino == change.fingerprint.ino
-        return False
+        if change.fingerprint is None:
+            return False
+        return any(record.kind == change.file_kind for record in self.store.by_local_key(*change.fingerprint[:3]))
 
     def local_change(self, change: Change, guid: bytes, parent: bytes) -> ev.LocalChange:
         node = None if change.kind is Kind.DELETE else self.disk.look(change.path)

@@ -1,7 +1,7 @@
 """How a simulated member finds local changes: by comparing its tree with the IDTable, by state.
 
-The rules are those of journal/settle.py (an inode in its place, an inode that moved, a successor at a name, an Object
-ID whose inode is gone), and the order is made by the real journal.order.
+The rules are those of journal/settle.py (an inode in its place, an inode that moved, a successor at a name), and the
+order is made by the real journal.order.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ class Scan:
         self.names = {(r.parent_guid, r.name): r for r in self.live}
         self.claimed: dict[bytes, Node] = {}
         self.found: dict[Node, tuple[IDRecord | None, str]] = {}
-        self.kept_ids: set[bytes] = set()
 
     def changes(self) -> list[Change]:
         for node in self.nodes:
@@ -59,7 +58,7 @@ class Scan:
             there = self._there(node)
             if there is not None and there.kind == "file" and there.file_guid not in self.claimed:
                 self._claim(node, there, "succeeds")
-            elif not self._by_oid(node):
+            else:
                 self.found[node] = (None, "")
         out: list[Change] = []
         records: dict[bytes, IDRecord] = {}
@@ -89,7 +88,7 @@ class Scan:
         gone = there is not None and there.ino not in self.on_disk
         if there is not None and there.kind == "folder" and gone and there.file_guid not in self.claimed:
             self._claim(node, there, "succeeds")
-        elif not self._by_oid(node):
+        else:
             self.found[node] = (None, "")
 
     def _claim(self, node: Node, record: IDRecord, how: str) -> None:
@@ -101,15 +100,6 @@ class Scan:
     def _moved(self, node: Node) -> bool:
         record = self.by_ino.get(node.ino)
         if record is None or record.file_guid in self.claimed or record.kind != node.kind:
-            return False
-        self._claim(node, record, "moved")
-        return True
-
-    def _by_oid(self, node: Node) -> bool:
-        record = self.store.get(node.oid) if node.oid is not None else None
-        if record is None or record.deleted or record.kind != node.kind or record.file_guid in self.claimed:
-            return False
-        if record.ino is None or record.ino in self.on_disk:
             return False
         self._claim(node, record, "moved")
         return True
@@ -132,16 +122,11 @@ class Scan:
         guid, changed = None, True
         if record is None:
             kind = Kind.CREATE
-            known = self.store.get(node.oid) if node.oid is not None else None
-            if node.oid is not None and (known is None or known.deleted) and node.oid not in self.kept_ids:
-                self.kept_ids.add(node.oid)
-                guid = node.oid
         else:
             guid = record.file_guid
             changed = how == "succeeds" or _differs(record, node)
             if how == "moved" and (record.parent_guid, record.name) != (place, node.name):
                 kind = Kind.RENAME
-                changed = changed or record.ino != node.ino
                 records[guid] = record
             elif how == "place" and not changed:
                 return None

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from agent.causes import Cause
 from agent.engine import events as ev
 from agent.engine import flags as fl
 from agent.engine.context import DAY, HOUR, MINUTE, SECOND, Limits
+from agent.engine.reconcile import morphed_name
 from agent.engine.schedule import QUARTER, is_open, quarter_of
 from agent.engine.session import NEVER
 from agent.wire.change_order import ChangeOrder
@@ -677,6 +681,95 @@ def test_numbers_that_leave_no_room_for_later_ones_are_refused(
     world.run(60)
     assert names(a) == ["later", "odd"]
     assert not world.pending()
+
+
+#: What a change order says, by the names of the members concerned, and the cause of its refusal.
+NOT_FOR_FILES = [
+    ({"file_guid": ("member", "b")}, Cause.IDENTITY),  # its own member GUID
+    ({"file_guid": ("member", "a")}, Cause.IDENTITY),  # the sender's
+    ({"file_guid": ("member", "c")}, Cause.IDENTITY),  # a member further on
+    ({"file_guid": ("root", "b")}, Cause.IDENTITY),
+    ({"file_guid": bytes(16)}, Cause.IDENTITY),
+    ({"new_parent_guid": "itself"}, Cause.IDENTITY),
+    ({"new_parent_guid": ("member", "a")}, Cause.IDENTITY),
+    ({"new_parent_guid": bytes(16)}, Cause.IDENTITY),
+    ({"file_name": ".frs-preinstall"}, Cause.NAME),
+    ({"file_name": ".frs-preinstall.0123456789abcdef"}, Cause.NAME),
+    ({"file_name": "frs-swap-00000001-0002-0003-0405-060708090a0b"}, Cause.NAME),
+    ({"file_name": "../odd"}, Cause.NAME),
+]
+
+
+@pytest.mark.parametrize("is_dir", [False, True])
+@pytest.mark.parametrize(("said", "cause"), NOT_FOR_FILES)
+def test_what_is_not_a_partner_s_to_name_is_refused(
+    said: dict[str, object], cause: Cause, is_dir: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends there, is counted as an incident of the partner, and everything else goes on: what the change really is
+    comes by the other partner."""
+    world = started("abc", ringed=True)
+    a, b = world.members["a"], world.members["b"]
+    send = world.send
+
+    def value(wanted: object, co: ChangeOrder) -> object:
+        if wanted == "itself":
+            return co.file_guid
+        if isinstance(wanted, tuple):
+            return b.root if wanted[0] == "root" else world.guid_of(*wanted)
+        return wanted
+
+    def mad(source: Member, partner: bytes, packet: Packet) -> None:
+        mine = source is a and partner == b.guid and packet.command == CMD_REMOTE_CO
+        if mine and packet.remote_co is not None and packet.remote_co.file_name == "odd":
+            told = packet.remote_co
+            packet.remote_co = told.replace(**{k: value(v, told) for k, v in said.items()})
+        send(source, partner, packet)
+
+    monkeypatch.setattr(world, "send", mad)
+    make(a, "odd", None if is_dir else b"1")
+    make(a, "even", b"2")
+    world.run(120)
+    incidents = [r for r in b.reports if r.cause is not None]
+    assert {(r.cause, r.source) for r in incidents} == {(cause, "a")}
+    assert repr(said.get("file_name", "odd")) in incidents[0].text
+    make(b, "later", b"3")
+    world.run(120)
+    assert names(all_agree(world)) == ["even", "later", "odd"]
+    assert not world.pending()
+
+
+def test_what_was_taken_in_before_it_was_refused_ends_with_the_next_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An inbound log of an earlier version may hold it."""
+    world = started("ab")
+    a, b = world.members["a"], world.members["b"]
+    b.disk.full = True
+    make(a, "odd", b"1")
+    world.run(60)
+    (row,) = list(b.store.inlog_iter())
+    co = ChangeOrder.decode(row.co).replace(file_name=".frs-preinstall")
+    b.crash()
+    b.disk.full = False
+    with b.store.transaction():
+        b.store.inlog_put(replace(row, co=co.encode()))
+    b.start()
+    world.run(120)
+    assert ".frs-preinstall" not in names(b)
+    all_agree(world)
+    assert names(b) == ["odd"]
+
+
+@pytest.mark.parametrize("name", [".frs-preinstall", "frs-swap-1"])
+def test_names_of_the_agent_s_own_are_so_in_the_root_alone(name: str) -> None:
+    """A morphed name can stand there, for that is where what has lost its folder goes."""
+    world = started("ab")
+    a = world.members["a"]
+    make(a, "d", None)
+    world.run(60)
+    make(a, f"d/{name}", b"1")
+    world.run(60)
+    assert names(world.members["b"]) == ["d", f"d/{name}"]
+    assert morphed_name(name, bytes(16)) == f"_{name}_NTFRS_00000000"
+    all_agree(world)
 
 
 def test_a_version_vector_that_leaves_no_room_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ FORBIDDEN = {
     "pathlib", "random", "secrets", "select", "selectors", "shutil", "signal", "socket", "sqlite3", "ssl",
     "subprocess", "tempfile", "threading", "time", "uuid",
 }  # fmt: skip
-#: What may be imported of this project: codecs, and records without a database.
-ALLOWED = ("agent.causes", "agent.engine", "agent.wire", "idtable.records")
+#: What may be imported of this project: codecs, records without a database, names.
+ALLOWED = ("agent.causes", "agent.engine", "agent.wire", "idtable.records", "idtable.reserved")
 
 
 def imports_of(path: Path) -> set[str]:

@@ -69,15 +69,16 @@ class Table:
             assert not self.records[parent].deleted
             assert self.records[parent].kind == "folder"
         if change.kind is Kind.CREATE:
-            guid = change.file_guid or uuid.uuid4().bytes_le
+            assert change.file_guid is None, "an Object ID that the IDTable did not give"
+            guid = uuid.uuid4().bytes_le
             made[change.path] = guid
-            old = self.records.get(guid)
-            assert old is None or old.deleted, "a live Object ID is given again"
             record = IDRecord(guid, parent, change.name, change.file_kind == "folder", kind=change.file_kind)
         else:
             record = self.records[change.file_guid]
             assert not record.deleted
             assert record.kind == change.file_kind
+            if change.kind is Kind.RENAME:
+                assert (record.dev, record.ino, record.btime_ns) == change.fingerprint[:3], "another inode has moved"
             if change.kind is Kind.UPDATE:
                 assert (record.parent_guid, record.name) == (parent, change.name)
             self._unlink(record)
@@ -96,6 +97,13 @@ class Table:
         self.by_slot[slot] = record.file_guid
         self.kids.setdefault(parent, set()).add(record.file_guid)
         self.keys.setdefault(fp[:3], set()).add(record.file_guid)
+
+    def rename(self, guid, name):
+        """The record alone gets another name, in the same folder."""
+        record = self.records[guid]
+        del self.by_slot[record.parent_guid, record.name]
+        record.name = name
+        self.by_slot[record.parent_guid, name] = guid
 
     def _unlink(self, record):
         del self.by_slot[record.parent_guid, record.name]

@@ -9,8 +9,9 @@ import uuid
 
 import pytest
 
+from idtable.reserved import SWAP_PREFIX
 from journal import reasons as why
-from journal.changes import SWAP_PREFIX, Aged, Kind, RootEmptied, RootGone, sendable
+from journal.changes import Aged, Kind, RootEmptied, RootGone, sendable
 from journal.disk import Blind, Disk
 from journal.examine import Examiner
 from staging.fsops import object_id_get, object_id_set
@@ -331,39 +332,88 @@ def test_a_write_through_one_name_counts_for_the_other(bench):
 
 
 class TestObjectId:
-    GUID = uuid.UUID("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0").bytes_le
+    """What stands in the attribute is told, and believed of nobody: users write there what they like."""
 
-    def test_is_kept_when_nobody_has_it(self, bench):
-        bench.write("f")
-        assert object_id_set(bench.path("f"), self.GUID)
-        (change,) = bench.both("f")
-        assert (change.file_guid, change.object_id) == (self.GUID, self.GUID)
+    MEMBER = uuid.UUID("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0").bytes_le
 
-    def test_of_a_copy_is_not_kept(self, bench):
+    def copy_with_attributes(self, bench, old, new):
+        subprocess.run(["cp", "-a", bench.path(old), bench.path(new)], check=True)
+        assert object_id_get(bench.path(new)) == object_id_get(bench.path(old)) is not None
+
+    @pytest.mark.parametrize("kind", ["file", "folder"])
+    def test_of_nobody_here(self, bench, kind):
+        """A member's, the root's, one of an IDTable that is no more: all the same."""
+        os.mkdir(bench.path("n")) if kind == "folder" else bench.write("n")
+        assert object_id_set(bench.path("n"), self.MEMBER)
+        (change,) = bench.both("n")
+        assert (change.kind, change.file_guid, change.object_id) == (Kind.CREATE, None, self.MEMBER)
+
+    def test_of_the_root(self, tmp_path, table):
+        bench = Bench(tmp_path, table)
+        os.mkdir(bench.path("d"))
+        assert object_id_set(bench.path("d"), bytes(16))
+        bench.write("d/f")
+        folder, file = bench.both("d", "d/f")
+        assert (folder.file_guid, file.parent_guid) == (None, None)
+        assert table.paths() == {"d", "d/f"}
+
+    def test_of_another_file_on_a_folder(self, bench):
+        (guid,) = bench.known("theirs")
+        os.mkdir(bench.path("mine"))
+        object_id_set(bench.path("mine"), guid)
+        (change,) = bench.both("mine")
+        assert (change.kind, change.file_guid, change.object_id) == (Kind.CREATE, None, guid)
+        assert bench.guid("theirs") == guid
+
+    def test_of_another_folder_that_goes_at_that_moment(self, bench):
+        """Its content would land in a folder of somebody else."""
+        guid, file = bench.known("theirs/", "theirs/f")
+        os.mkdir(bench.path("mine"))
+        object_id_set(bench.path("mine"), guid)
+        os.unlink(bench.path("theirs/f"))
+        os.rmdir(bench.path("theirs"))
+        changes = bench.both("mine", "theirs", "theirs/f")
+        assert short(changes) == [
+            ("CREATE", "mine", "mine"),
+            ("DELETE", "theirs", "theirs"),
+            ("DELETE", "theirs/f", "f"),
+        ]
+        assert bench.guid("mine") not in (guid, file)
+
+    def test_of_a_copy(self, bench):
         (guid,) = bench.known("f")
         object_id_set(bench.path("f"), guid)
         bench.examine("f")
-        subprocess.run(["cp", "-a", bench.path("f"), bench.path("copy")], check=True)
-        assert object_id_get(bench.path("copy")) == guid
+        self.copy_with_attributes(bench, "f", "copy")
         (change,) = bench.both("copy")
         assert (change.kind, change.file_guid, change.object_id) == (Kind.CREATE, None, guid)
 
-    def test_of_two_copies_one_keeps_it(self, bench):
-        for name in "ab":
-            bench.write(name)
-            object_id_set(bench.path(name), self.GUID)
-        assert sorted(c.file_guid is None for c in bench.both("a", "b")) == [False, True]
-
-    def test_of_a_copy_whose_original_is_gone_is_that_file_moved(self, bench):
+    def test_of_a_copy_whose_original_is_gone(self, bench):
+        """What looks like this file moved to another file system and back may be anybody's."""
         (guid,) = bench.known("f")
         object_id_set(bench.path("f"), guid)
         bench.examine("f")
-        subprocess.run(["cp", "-a", bench.path("f"), bench.path("copy")], check=True)
+        self.copy_with_attributes(bench, "f", "copy")
         os.unlink(bench.path("f"))
-        (change,) = bench.both("copy", "f")
-        assert (change.kind, change.file_guid, change.content_changed) == (Kind.RENAME, guid, True)
+        assert short(bench.both("copy", "f")) == [("CREATE", "copy", "copy"), ("DELETE", "f", "f")]
+        assert bench.guid("copy") != guid
 
-    def test_of_the_root_or_of_no_length_is_none(self, bench):
+    def test_a_file_brought_back_to_its_name_is_that_file(self, bench):
+        """Out of a backup, with or without its attributes: the name says so, not the attribute."""
+        (guid,) = bench.known("f")
+        os.unlink(bench.path("f"))
+        bench.write("f", "from the backup")
+        object_id_set(bench.path("f"), self.MEMBER)
+        (change,) = bench.both("f")
+        assert (change.kind, change.file_guid) == (Kind.UPDATE, guid)
+
+    def test_written_over_that_of_a_known_file(self, bench):
+        guid, other = bench.known("f", "other")
+        object_id_set(bench.path("f"), other)
+        (change,) = bench.both("f")
+        assert (change.kind, change.file_guid, change.object_id) == (Kind.UPDATE, guid, other)
+
+    def test_of_no_length_is_none(self, bench):
         bench.write("f")
         os.setxattr(bench.path("f"), "user.frs.object_id", b"short")
         (change,) = bench.examine("f")
@@ -385,6 +435,85 @@ def test_what_is_not_replicated_is_counted(bench):
     assert list(bench.examiner.scan()) == []
     assert bench.examiner.skips.counts["special"] == 4
     assert set(bench.examiner.skips.paths["special"]) == {"fifo", "socket"}
+
+
+class TestReservedNames:
+    """Names of the agent's own in the root: what users put there is told about once, and not replicated."""
+
+    NAMES = (".frs-preinstall", ".frs-preinstall.0123456789abcdef", "frs-swap-1")
+
+    @pytest.fixture
+    def told(self, bench):
+        told = []
+        bench.examiner = Examiner(bench.root, bench.table, reserved_name=told.append)
+        return told
+
+    @pytest.mark.parametrize("name", NAMES)
+    @pytest.mark.parametrize("kind", ["file", "folder", "symlink", "fifo"])
+    def test_of_a_user(self, bench, told, name, kind):
+        if kind == "folder":
+            os.mkdir(bench.path(name))
+            bench.write(f"{name}/f")
+        elif kind == "file":
+            bench.write(name)
+        elif kind == "fifo":
+            os.mkfifo(bench.path(name))
+        else:
+            os.symlink(bench.root, bench.path(name))
+        bench.write("other")
+        assert short(bench.both(name, f"{name}/f", "other")) == [("CREATE", "other", "other")]
+        assert list(bench.examiner.scan()) == []
+        assert told == [name]
+        os.rename(bench.path(name), bench.path("aside"))
+        bench.write(name)
+        bench.examine(name)
+        assert told == [name, name], "it is another one"
+
+    def test_of_the_agent(self, bench, told):
+        os.mkdir(bench.path(".frs-preinstall"), 0o700)
+        assert bench.both(".frs-preinstall") == []
+        assert told == []
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_are_names_like_any_other_below(self, bench, told, name):
+        bench.known("d/")
+        bench.write(f"d/{name}")
+        assert short(bench.examine(f"d/{name}")) == [("CREATE", f"d/{name}", name)]
+        assert told == []
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_who_takes_one_is_gone(self, bench, told, name):
+        bench.known("f", "d/", "d/g")
+        os.rename(bench.path("f"), bench.path(name))
+        assert short(bench.both(moved("f", name), name)) == [("DELETE", "f", "f")]
+        os.unlink(bench.path(name))
+        os.rename(bench.path("d"), bench.path(name))
+        changes = bench.both(moved("d", name), Aged(name, why.RENAME_NEW_NAME, True, 1, 1, 0, deep=True))
+        assert short(changes) == [("DELETE", "d", "d"), ("DELETE", "d/g", "g")]
+        assert told == [name, name]
+
+    def test_a_passing_record_is_found_where_it_is_or_gone(self, bench, told):
+        """A crash between the renames of a circle."""
+        a, b = bench.known("a", "b")
+        for guid in (a, b):
+            bench.table.rename(guid, SWAP_PREFIX + str(uuid.UUID(bytes_le=guid)))
+        os.unlink(bench.path("b"))
+        names = [SWAP_PREFIX + str(uuid.UUID(bytes_le=guid)) for guid in (a, b)]
+        assert short(bench.both("a", "b", *names)) == [("DELETE", names[1], names[1]), ("RENAME", "a", "a")]
+        assert bench.guid("a") == a
+        assert told == []
+
+    def test_what_an_earlier_version_let_through_stays(self, bench, told):
+        """Else its next scan would delete it on all other members."""
+        bench.known("f", "d/", "d/g")
+        for name in ("f", "d"):
+            os.rename(bench.path(name), bench.path(f"frs-swap-{name}"))
+            bench.table.rename(bench.guid(name), f"frs-swap-{name}")
+        changes = bench.examine("frs-swap-f", "frs-swap-d", "frs-swap-d/g")  # their ctimes have moved
+        changes += [change for batch in bench.examiner.scan() for change in batch]
+        assert {c.kind for c in changes} == {Kind.UPDATE}
+        bench.write("frs-swap-f", "longer")
+        assert [c.kind for c in bench.examine("frs-swap-f")] == [Kind.UPDATE]
 
 
 def test_a_file_replaced_by_a_fifo_is_gone(bench):
@@ -416,14 +545,14 @@ def test_excluded_is_neither_new_nor_gone(tmp_path, table):
 
 def test_what_cannot_be_looked_at_is_not_gone(bench, monkeypatch):
     bench.known("d/", "d/f", "g")
-    look = Disk.look
+    look = Disk.look_in
 
-    def blind(self, path):
+    def blind(self, fd, path, name):
         if path == "g":
             raise Blind(path, "Input/output error")
-        return look(self, path)
+        return look(self, fd, path, name)
 
-    monkeypatch.setattr(Disk, "look", blind)
+    monkeypatch.setattr(Disk, "look_in", blind)
     os.chmod(bench.path("g"), 0o600)
     assert bench.examine("g", "d/f") == []
     assert bench.examiner.retry == ["g"]
@@ -433,16 +562,14 @@ def test_what_cannot_be_looked_at_is_not_gone(bench, monkeypatch):
 
 def test_unreadable_folder_keeps_its_records(bench, monkeypatch):
     bench.known("d/", "d/f", "g")
-    from journal import scan
+    folder = Disk.folder
 
-    read = scan.read_folder
-
-    def fail(root, path):
+    def fail(self, path):
         if path == "d":
             raise PermissionError(13, "Permission denied")
-        return read(root, path)
+        return folder(self, path)
 
-    monkeypatch.setattr(scan, "read_folder", fail)
+    monkeypatch.setattr(Disk, "folder", fail)
     assert list(bench.examiner.scan()) == []
     assert bench.examiner.retry == ["d"]
     assert bench.examiner.skips.counts["unreadable"] == 1

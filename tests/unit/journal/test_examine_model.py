@@ -14,12 +14,15 @@ from hypothesis import strategies as st
 from journal.changes import Kind
 from journal.examine import Examiner
 from journal.journal import Journal
+from staging.fsops import object_id_get, object_id_set
 
 NAMES = st.sampled_from(["a", "b", "c", "A"])
 PICK = st.integers(0, 1 << 16)
+GUIDS = [bytes(16), *(bytes([n]) * 16 for n in range(1, 4))]  # of the root, of members and of nobody
 KINDS = [
     "write", "write", "append", "mkdir", "mkdir", "move", "move", "move", "move_over", "swap", "swap", "delete",
     "chmod", "symlink", "hardlink", "replace_kind", "save", "move_out", "move_in", "cycle", "copy_over", "remake",
+    "copy_id", "copy_id", "forge_id",
 ]  # fmt: skip
 OPS = st.lists(st.tuples(st.sampled_from(KINDS), PICK, PICK, NAMES, PICK), min_size=1, max_size=12)
 HISTORY = st.lists(OPS, min_size=1, max_size=4)
@@ -171,6 +174,17 @@ class Mill:
             else:
                 self_write(path, size)
 
+    def _copy_id(self, p, q, name, size):
+        """As cp -a does, or somebody who wants to be taken for somebody else."""
+        path, other = self.any(p), self.any(q)
+        if path and other and not os.path.islink(path):
+            object_id_set(path, object_id_get(other) or GUIDS[size % len(GUIDS)])
+
+    def _forge_id(self, p, q, name, size):
+        path = self.any(p)
+        if path and not os.path.islink(path):
+            object_id_set(path, GUIDS[size % len(GUIDS)])
+
     def _move_out(self, p, q, name, size):
         path = self.any(p)
         if path:
@@ -194,6 +208,15 @@ def keys(table, root):
         if r.kind == "folder" or os.lstat(os.path.join(root, path)).st_nlink == 1:
             out[r.dev, r.ino, r.btime_ns, r.kind] = r.file_guid
     return out
+
+
+def mark(table, root):
+    """Give what has a record its Object ID, as the service does with what is new."""
+    for path, record in table.live().items():
+        full = os.path.join(root, path)
+        if record.kind == "folder" or (record.kind == "file" and os.lstat(full).st_nlink == 1):
+            object_id_set(full, record.file_guid)
+            record.ctime_ns = os.lstat(full).st_ctime_ns
 
 
 def to_be_checked(change):
@@ -235,6 +258,7 @@ def test_scans_alone_follow_the_tree(history, table_class, tmp_path_factory):
             assert_stable(before, table, root)
             assert not examiner.retry
             assert list(examiner.scan(allow_empty=True)) == []
+            mark(table, root)
 
 
 async def follow(history, table, top, root, outside):
