@@ -15,7 +15,7 @@ from agent.keeping import keep_displaced
 from agent.kept import KeptStore
 from staging import fsops, install, preinstall, restore
 from staging.area import StagingArea
-from staging.errors import AccessDenied, NoSpace, StagingError, Unsupported, Vanished
+from staging.errors import AccessDenied, NoSpace, StagingError, TooLarge, Unsupported, Vanished
 from staging.fsops import Fingerprint
 from staging.generate import generate
 from staging.rootdir import RootDir
@@ -72,6 +72,8 @@ class Installer:
         for number, step in enumerate(item.steps):
             try:
                 end = self._step(action, step, folders)
+            except (TooLarge, Unsupported) as error:
+                end = ev.Installed(action.co_guid, ev.Outcome.UNSUPPORTED, detail=str(error))
             except NoSpace as error:
                 end = ev.Installed(action.co_guid, ev.Outcome.NO_SPACE, detail=str(error))
             except Vanished as error:

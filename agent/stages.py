@@ -15,7 +15,7 @@ from agent.engine import events as ev
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder
 from staging.area import StageWriter, StagingArea
-from staging.errors import AccessDenied, NoSpace, StagingError, Torn, Unsupported, Vanished
+from staging.errors import AccessDenied, NoSpace, StagingError, TooLarge, Torn, Unsupported, Vanished
 from staging.header import HEADER_SIZE, StageHeader
 from staging.rootdir import RootDir
 
@@ -65,6 +65,9 @@ class Stages:
                     del self._writers[block.co_guid]
                     writer.finish()
                 done.append(ev.FetchStored(block.co_guid, block.last))
+            except TooLarge as error:
+                self._abandon(block.co_guid)
+                done.append(ev.FetchFailed(block.co_guid, ev.Outcome.UNSUPPORTED, str(error)))
             except NoSpace as error:
                 self._abandon(block.co_guid)
                 done.append(ev.FetchFailed(block.co_guid, ev.Outcome.NO_SPACE, str(error)))

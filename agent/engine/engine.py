@@ -108,7 +108,7 @@ class Engine:
             PartnerUnreachable: self._unreachable,
             LocalChange: self._local_change,
             FetchStored: self._fetch_stored,
-            FetchFailed: self.fetching.fetch_failed,
+            FetchFailed: self.installs.aftermath.fetch_failed,
             Installed: self._installed,
             ForceReplication: self._force,
             StageBlock: self.serving.stage_block,

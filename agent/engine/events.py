@@ -37,6 +37,7 @@ class Outcome(enum.Enum):
     NOT_EMPTY = "folder not empty"
     STAGE_MISSING = "staging file missing"
     STAGE_DAMAGED = "staging file damaged"
+    UNSUPPORTED = "cannot be held here"  # a kind of file, or a size, that this system does not have: waiting is no use
     FAILED = "failed"
 
 

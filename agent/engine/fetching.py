@@ -5,7 +5,7 @@ from __future__ import annotations
 from agent.engine import flags as fl
 from agent.engine.context import Context
 from agent.engine.entry import Entry, Stage
-from agent.engine.events import FetchFailed, FetchStored, Outcome, StoreBlock
+from agent.engine.events import FetchStored, Outcome, StoreBlock
 from agent.engine.inbound import Inbound
 from agent.engine.session import Session
 from agent.wire import constants as c
@@ -124,12 +124,6 @@ class Fetching:
         self.ctx.count("Staging Files Fetched")
         self.ctx.count("Bytes of Staging Fetched", entry.stage_size)
         return entry
-
-    def fetch_failed(self, event: FetchFailed) -> None:
-        """The staging file could not be stored, or was not what was announced: fetch it again later."""
-        entry = self.inbound.entry_of(event.co_guid)
-        if entry is not None and entry.stage is Stage.FETCHING:
-            self.inbound.retry(entry, event.outcome, event.error)
 
     def retry_fetch(self, packet: Packet) -> None:
         """CMD_RETRY_FETCH: ask again after five seconds (3.3.4.4.11); when it has been the answer often, later."""
