@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from agent.engine import events as ev
 from agent.installing import Installer, ResolvedInstall
@@ -33,8 +33,10 @@ class FileOps:
         *,
         durable: bool,
         compressions: Iterable[bytes],
+        dropped: Callable[[ev.FetchFailed], None] = lambda event: None,
     ) -> None:
-        """Raises StagingError when the root cannot be opened or no folder for installs can be made."""
+        """`dropped` is told, in any thread, of a staging file half received that had to make room for others. Raises
+        StagingError when the root cannot be opened or no folder for installs can be made."""
         self.root = RootDir(root)
         self.area = area
         try:
@@ -44,12 +46,12 @@ class FileOps:
         except BaseException:
             self.root.close()
             raise
-        self._stages = Stages(self.root, area, compressions)
+        self._stages = Stages(self.root, area, compressions, dropped)
         self._installer = Installer(self.root, area, kept, self.preinstall, durable=durable)
 
     def close(self) -> None:
         """Give up what is half done; remove our folder from the tree if it stands there and is empty."""
-        self._stages.close()
+        self._stages.give_up()
         if os.path.basename(self.preinstall) == preinstall.RESERVED_NAME:
             try:
                 os.rmdir(self.preinstall)
@@ -60,6 +62,10 @@ class FileOps:
     def store_blocks(self, blocks: deque[ev.StoreBlock | ev.DropStage]) -> list[Event]:
         """See Stages.store_blocks()."""
         return [*self._stages.store_blocks(blocks)]
+
+    def give_up(self) -> None:
+        """See Stages.give_up()."""
+        self._stages.give_up()
 
     def drop(self, co_guid: bytes) -> None:
         """See Stages.drop()."""

@@ -130,8 +130,12 @@ class Aftermath:
             return
         if event.outcome is Outcome.UNSUPPORTED:
             self.unsupported(entry, event.error)
-        else:
-            self.inbound.retry(entry, event.outcome, event.error)
+            return
+        if event.cause is not None:
+            partner = self.inbound.sessions[entry.cxtion].cxtion.partner.name
+            text = f"{self.ctx.path(entry.co)} from {partner} is fetched again later: {event.error}"
+            self.ctx.incident(event.cause, partner, text)
+        self.inbound.retry(entry, event.outcome, event.error)
 
     def look_again(self, entry: Entry, running: Running) -> None:
         """The tree is not as the IDTable says: have the places compared."""

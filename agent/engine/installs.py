@@ -246,7 +246,8 @@ class Installs:
         entry.stage = Stage.INSTALLING
         self._running[co.change_order_guid] = Running(identity(record), touched, verdict)
         steps = tuple(verdict.steps)
-        self.ctx.out.append(Install(co.change_order_guid, co.file_guid, entry.is_dir, steps, entry.checksum))
+        partner = self.inbound.sessions[entry.cxtion].cxtion.partner.guid
+        self.ctx.out.append(Install(co.change_order_guid, co.file_guid, entry.is_dir, steps, entry.checksum, partner))
 
     def _removal(self, entry: Entry, live: IDRecord, reason: KeepReason) -> Step:
         keep = self._keep(entry, live, reason)
