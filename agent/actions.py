@@ -26,7 +26,9 @@ INSTALLS_AT_ONCE: Final = 32
 
 class Actions:
     """The actions of one replica set. `send` is given a partner's member GUID, an encoded packet and the key of its
-    connection (`keys`: by GUID); `post` takes the events in which work ends. Only for the event loop's thread."""
+    connection (`keys`: by GUID); `has_room` says whether a partner has taken what was sent to it before, as far as
+    that it may be given more staging files; `post` takes the events in which work ends. Only for the event loop's
+    thread."""
 
     def __init__(
         self,
@@ -37,6 +39,7 @@ class Actions:
         *,
         keys: Mapping[bytes, str],
         send: Callable[[bytes, bytes, str], None],
+        has_room: Callable[[bytes], bool],
         post: Callable[[ev.Event], None],
         incidents: Incidents,
         log: LoggerAdapter[Logger],
@@ -47,26 +50,35 @@ class Actions:
         self._workers, self._threads = workers
         self._keys = keys
         self._send = send
+        self._has_room = has_room
         self._post = post
         self._incidents = incidents
         self._log = log
         self._generation = 0
         self._fetching: dict[bytes, deque[ev.StoreBlock | ev.DropStage]] = {}
-        self._installs: deque[ResolvedInstall] = deque()
+        self._installs: dict[bytes, deque[ResolvedInstall]] = {}  # by partner
+        self._held: dict[bytes, deque[ev.ReadStage]] = {}  # by partner: until it has taken what was read before
         self.places: set[tuple[bytes, str]] = set()  # of the installs under way
         self.renew()
 
     def renew(self) -> None:
         """For a new engine: what was begun for the one before comes to nothing."""
         self._generation += 1
+        self._files.give_up()
+        for blocks in self._fetching.values():
+            blocks.clear()
+        for installs in self._installs.values():
+            installs.clear()
+        self._fetching = {}
+        self._installs.clear()
+        self._held.clear()
         deliver = functools.partial(self._done, self._generation)
-        self._work = WorkQueue[FileEvent](self._workers, self._threads, deliver)
-        self._install_work = WorkQueue[FileEvent](self._workers, self._threads, deliver)
+        # One thread more than the work for one partner may take.
+        self._work = WorkQueue[FileEvent](self._workers, self._threads + 1, deliver, lane_workers=self._threads)
 
     async def idle(self) -> None:
         """Wait until no worker has anything to do."""
         await self._work.idle()
-        await self._install_work.idle()
 
     def act(self, action: ev.Action) -> None:
         """Carry out or begin an action; those of the replica set itself are left alone."""
@@ -102,34 +114,52 @@ class Actions:
             waiting.append(action)  # the worker that is at this file takes it, or the next one
             return
         self._fetching[action.co_guid] = deque([action])
-        self._fetch_some(action.co_guid)
+        self._fetch_some(action.co_guid, action.partner)
 
-    def _fetch_some(self, co_guid: bytes) -> None:
-        blocks = self._fetching[co_guid]
+    def _fetch_some(self, co_guid: bytes, partner: bytes) -> None:
+        fetching = self._fetching
+        blocks = fetching[co_guid]
 
         def then() -> None:
+            if fetching is not self._fetching:
+                return  # of an engine that is no more
             if blocks:
-                self._fetch_some(co_guid)
+                self._fetch_some(co_guid, partner)
             else:
-                del self._fetching[co_guid]
+                del fetching[co_guid]
 
         self._work.put(
             Job(
                 lambda: self._files.store_blocks(blocks),
                 lambda error: [ev.FetchFailed(co_guid, ev.Outcome.FAILED, repr(error))],
                 then,
+                partner,
             )
         )
 
     def _read_stage(self, action: ev.ReadStage) -> None:
+        if not self._has_room(action.partner):
+            self._held.setdefault(action.partner, deque()).append(action)
+            return
         with self._lock:
             path = self._store.path_of(action.file_guid) if action.regenerate else None
         self._work.put(
             Job(
                 lambda: [self._files.read_stage(action, path)],
                 lambda error: [ev.StageRefused(action, True, repr(error))],
+                lane=action.partner,
             )
         )
+
+    def go_on(self, partner: bytes) -> None:
+        """The partner has taken what was sent to it, or cannot be reached: read what was held back for it."""
+        held = self._held.pop(partner, None)
+        while held:
+            self._read_stage(held.popleft())
+            if partner in self._held:  # enough again
+                held.extendleft(reversed(self._held[partner]))
+                self._held[partner] = held
+                return
 
     # -- installs --
 
@@ -145,16 +175,19 @@ class Actions:
                 assert steps is not None
                 steps.append(ResolvedStep(step, place[0], place[1], old[0], old[1]))
                 self.places.add((step.parent_guid, step.name))
-        self._installs.append(ResolvedInstall(action, None if steps is None else tuple(steps)))
-        self._install_work.put(Job(self._install_some, lambda _: []))
+        self._installs.setdefault(action.partner, deque()).append(
+            ResolvedInstall(action, None if steps is None else tuple(steps))
+        )
+        run = functools.partial(self._install_some, self._installs[action.partner])
+        self._work.put(Job(run, lambda _: [], lane=action.partner))
 
-    def _install_some(self) -> list[FileEvent]:
+    def _install_some(self, installs: deque[ResolvedInstall]) -> list[FileEvent]:
         """In a worker: take a share of the installs that wait, so that their folders are made durable together."""
-        share = max(1, min(INSTALLS_AT_ONCE, len(self._installs) // self._threads))
+        share = max(1, min(INSTALLS_AT_ONCE, len(installs) // self._threads))
         batch: list[ResolvedInstall] = []
         while len(batch) < share:
             try:
-                batch.append(self._installs.popleft())
+                batch.append(installs.popleft())
             except IndexError:
                 break
         try:

@@ -5,7 +5,7 @@ staging files, installing. Nothing here touches the store or the engine; paths a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from agent.causes import Cause
 from agent.engine import events as ev
@@ -36,8 +36,10 @@ class FileOps:
         compressions: Iterable[bytes],
         set_id: SetIdPolicy = "same-owner",
         report: Report = lambda cause, source, text: None,
+        dropped: Callable[[ev.FetchFailed], None] = lambda event: None,
     ) -> None:
-        """`set_id` says which set-id bits of received files are taken over; `report` hears of incidents. Raises
+        """`set_id` says which set-id bits of received files are taken over; `report` hears of incidents; `dropped`, in
+        any thread, of a staging file half received that had to make room for others. Raises
         StagingError when the root cannot be opened or no folder for installs can be made."""
         self.root = RootDir(root)
         self.area = area
@@ -58,7 +60,7 @@ class FileOps:
             self._preinstall.close()
             self.root.close()
             raise
-        self._stages = Stages(self.root, area, compressions)
+        self._stages = Stages(self.root, area, compressions, dropped)
         self._installer = Installer(
             self.root, area, kept, self._preinstall, durable=durable, set_id=set_id, report=report
         )
@@ -66,7 +68,7 @@ class FileOps:
 
     def close(self) -> None:
         """Give up what is half done; remove our folder from the tree if it stands there and is empty."""
-        self._stages.close()
+        self._stages.give_up()
         self._preinstall.close()
         self.root.close()
 
@@ -77,6 +79,10 @@ class FileOps:
     def store_blocks(self, blocks: deque[ev.StoreBlock | ev.DropStage]) -> list[Event]:
         """See Stages.store_blocks()."""
         return [*self._stages.store_blocks(blocks)]
+
+    def give_up(self) -> None:
+        """See Stages.give_up()."""
+        self._stages.give_up()
 
     def drop(self, co_guid: bytes) -> None:
         """See Stages.drop()."""

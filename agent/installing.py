@@ -35,7 +35,7 @@ from staging.beneath import (
     same_entry,
     set_time,
 )
-from staging.errors import AccessDenied, NoSpace, StagingError, Swapped, Unsupported, Vanished, from_oserror
+from staging.errors import AccessDenied, NoSpace, StagingError, Swapped, TooLarge, Unsupported, Vanished, from_oserror
 from staging.fsops import Fingerprint
 from staging.generate import generate_open
 from staging.preinstall import ASIDE_SUFFIX, RESERVED_NAME, Preinstall
@@ -112,6 +112,8 @@ class Installer:
             try:
                 self.check()
                 end = self._step(action, step, folders)
+            except (TooLarge, Unsupported) as error:
+                end = ev.Installed(action.co_guid, ev.Outcome.UNSUPPORTED, detail=str(error))
             except NoSpace as error:
                 end = ev.Installed(action.co_guid, ev.Outcome.NO_SPACE, detail=str(error))
             except Vanished as error:

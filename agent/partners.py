@@ -19,13 +19,17 @@ log = logging.getLogger(__name__)
 CALL_TIMEOUT_S = 60.0
 CONNECT_TIMEOUT_S = 10.0
 IN_FLIGHT = 64
+#: Bytes not yet answered, from which on a partner is given no more of staging files, and it counts as unreachable.
+ROOM = 4 << 20
+MOST = 16 << 20
 
 
 class PartnerLink:
     """Sends encoded packets to one partner in the order of `send`.
 
     When one cannot be delivered the ones behind it are dropped, `on_unreachable` is told why, and the session that
-    they belonged to is over. It connects again when something is sent again.
+    they belonged to is over; likewise when the partner does not take what it asks for, and too much is queued. It
+    connects again when something is sent again. `on_room` is told when `has_room` may be true again.
     """
 
     def __init__(
@@ -40,6 +44,8 @@ class PartnerLink:
         on_bind: Callable[[bool], None],
         on_authentication: Callable[[bool], None],
         on_timeout: Callable[[], None],
+        on_room: Callable[[], None] = lambda: None,
+        on_flood: Callable[[str], None] = lambda why: None,
     ) -> None:
         self.name = name
         self._partner = FrsPartner(
@@ -54,6 +60,9 @@ class PartnerLink:
         self._on_unreachable = on_unreachable
         self._on_sent = on_sent
         self._on_timeout = on_timeout
+        self._on_room = on_room
+        self._on_flood = on_flood
+        self._bytes = 0  # queued, or not yet answered
         self._queue: deque[tuple[bytes, str]] = deque()
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
@@ -64,8 +73,19 @@ class PartnerLink:
 
     def send(self, packet: bytes, cxtion: str) -> None:
         """Queue the Pkt bytes of a packet of the connection `cxtion` ("a->b")."""
+        if self._bytes + len(packet) > MOST:
+            why = f"{self.name} does not take what it asks for: {self._bytes} bytes wait for it"
+            self._on_flood(why)
+            self._fail(why)
+            return
+        self._bytes += len(packet)
         self._queue.append((packet, cxtion))
         self._wake.set()
+
+    @property
+    def has_room(self) -> bool:
+        """The partner has taken so much of what was sent that it may be sent staging files."""
+        return self._bytes < ROOM
 
     @property
     def queued(self) -> int:
@@ -117,7 +137,19 @@ class PartnerLink:
         self._calls.discard(call)
         self._room.set()
 
+    def _taken(self, size: int) -> None:
+        full = not self.has_room
+        self._bytes -= size
+        if full and self.has_room:
+            self._on_room()
+
     async def _call(self, packet: bytes, cxtion: str) -> None:
+        try:
+            await self._send(packet, cxtion)
+        finally:
+            self._taken(len(packet))
+
+    async def _send(self, packet: bytes, cxtion: str) -> None:
         try:
             result = await self._partner.send_stub(encode_send_comm_pkt(packet), CALL_TIMEOUT_S)
         except TimeoutError as error:
@@ -135,6 +167,8 @@ class PartnerLink:
                 self._fail(f"{self.name} refused a packet with error {result:#x}")
 
     def _fail(self, why: str) -> None:
+        dropped = sum(len(packet) for packet, _ in self._queue)
         self._queue.clear()
         self._was_connected = self._partner.connected
         self._on_unreachable(why)
+        self._taken(dropped)

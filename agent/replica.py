@@ -51,7 +51,7 @@ REFUSED_MOST: Final = 1000
 
 class Replica(Telling):
     """One replica set. `send` delivers an encoded packet to the partner with that member GUID, on the connection
-    of that key."""
+    of that key; `has_room` says whether that partner takes what it is sent (see partners)."""
 
     def __init__(
         self,
@@ -62,6 +62,7 @@ class Replica(Telling):
         workers: Executor,
         incidents: Incidents,
         send: Callable[[bytes, bytes, str], None],
+        has_room: Callable[[bytes], bool],
     ) -> None:
         """Opens the store and the tree. Raises ReplicaError, StoreError, StagingError, OSError."""
         self.config = config
@@ -72,8 +73,10 @@ class Replica(Telling):
         self.workers = workers
         self.incidents = incidents
         self._send = send
+        self._has_room = has_room
         self.log = get_logger("frs", set_name=self.name)
         self.lock = threading.RLock()
+        self._loop = asyncio.get_running_loop()
         self.error: str | None = None
         self._closed = False
         self._started = False
@@ -96,7 +99,9 @@ class Replica(Telling):
         self._identity = identify(self.store, self.local, self.counters)
         self.root_guid = self._identity.root_guid
         self.member_guids = frozenset(member.guid for member in self.local.set.members.values())
-        self.area = StagingArea(str(self.local.state_dir / "staging"), self.local.staging_quota_bytes)
+        self._cxtions = connections_of(self.local)
+        partners = {cxtion.partner.guid for cxtion in self._cxtions}
+        self.area = StagingArea(str(self.local.state_dir / "staging"), self.local.staging_quota_bytes, partners)
         self.area.sweep()
         self.files = FileOps(
             str(self.local.root),
@@ -107,6 +112,7 @@ class Replica(Telling):
             compressions=stage_compressions(self.config.compression),
             set_id=self.config.set_id,
             report=self._report,
+            dropped=self._stage_dropped,
         )
         try:
             self._make_parts()
@@ -119,7 +125,6 @@ class Replica(Telling):
         self.incidents.report(cause, f"{self.name}/{source}", f"set {self.name}: {text}")
 
     def _make_parts(self) -> None:
-        self._cxtions = connections_of(self.local)
         self.counters.add_set(self.name)
         for cxtion in self._cxtions:
             self.counters.add_cxtion(self.name, cxtion.key)
@@ -141,6 +146,7 @@ class Replica(Telling):
             (self.workers, self.config.workers),
             keys={cxtion.guid: cxtion.key for cxtion in self._cxtions},
             send=self._send,
+            has_room=self._has_room,
             post=self.post,
             incidents=self.incidents,
             log=self.log,
@@ -256,6 +262,11 @@ class Replica(Telling):
         """Queue an event. Only in the event loop's thread."""
         self._batches.post(event)
 
+    def _stage_dropped(self, event: ev.FetchFailed) -> None:
+        """A staging file half received had to make room for others. Called from any thread."""
+        if not self._closed:
+            self._loop.call_soon_threadsafe(self.post, event)
+
     async def settled(self) -> None:
         """Wait until all events queued so far are handled and committed."""
         await self._batches.settled()
@@ -276,6 +287,11 @@ class Replica(Telling):
         if status == 0:
             self.post(ev.PacketReceived(packet, minor))
         return status
+
+    def partner_has_room(self, partner: bytes) -> None:
+        """The partner has taken what was sent to it: read more staging files for it."""
+        if not self._closed:
+            self._actions.go_on(partner)
 
     def _failed(self, error: Exception) -> None:
         """A transaction failed (the disk under the database is full, most likely): what the engine holds in

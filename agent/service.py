@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
+from agent.causes import Cause
 from agent.cli.exit_codes import ExitCode
 from agent.clock import filetime_now, iso_time
 from agent.control import ControlError, ControlServer, wait_until_done
@@ -80,7 +81,7 @@ class Service:
         self.kept: dict[bytes, KeptStore] = {}  # by our member GUID in the set
         self._links: dict[bytes, PartnerLink] = {}  # by the partner's member GUID
         self._reaching: list[tuple[str, Reaching]] = []  # with the set's name
-        self._workers = ThreadPoolExecutor(config.workers, "frs-worker")
+        self._workers = ThreadPoolExecutor(config.workers + 1, "frs-worker")  # see agent.actions
         self._closers: list[Callable[[], Awaitable[None]]] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._samples: SampleWriter | None = None
@@ -136,7 +137,16 @@ class Service:
         if guid not in self.kept:
             place = os.path.join(local.state_dir, KEPT_NAME)
             self.kept[guid] = KeptStore(place, config.kept_quota_bytes, durable=config.fsync)
-        replica = Replica(config, local, self.counters, self.kept[guid], self._workers, self.incidents, self._send)
+        replica = Replica(
+            config,
+            local,
+            self.counters,
+            self.kept[guid],
+            self._workers,
+            self.incidents,
+            self._send,
+            lambda partner: self._links[partner].has_room,
+        )
         self.replicas[guid] = replica
         self._closers.insert(0, replica.close)
         for connection in local.set.connections:
@@ -243,6 +253,8 @@ class Service:
             on_bind=reaching.bound,
             on_authentication=reaching.authenticated,
             on_timeout=timed_out,
+            on_room=lambda: replica.partner_has_room(guid),
+            on_flood=lambda why: self.incidents.report(Cause.FLOOD, name, f"set {set_name}: {why}; its sessions end"),
         )
 
     def _send(self, partner: bytes, packet: bytes, cxtion: str) -> None:

@@ -7,16 +7,18 @@ import hashlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
+from agent.causes import Cause
 from agent.engine import events as ev
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder
 from staging.area import StageWriter, StagingArea
-from staging.errors import AccessDenied, NoSpace, StagingError, Torn, Unsupported, Vanished
+from staging.errors import AccessDenied, NoSpace, StagingError, TooLarge, Torn, Unsupported, Vanished
 from staging.header import HEADER_SIZE, StageHeader
 from staging.rootdir import RootDir
+from staging.shares import ShareUsed
 
 _CHANGE_ORDER_AT: Final = 0x50
 _CHANGE_ORDER_END: Final = _CHANGE_ORDER_AT + 0x318
@@ -28,7 +30,15 @@ class Stages:
     """The staging files of one replica set. Methods may be called from several threads, one at a time per change
     order."""
 
-    def __init__(self, root: RootDir, area: StagingArea, compressions: Iterable[bytes]) -> None:
+    def __init__(
+        self,
+        root: RootDir,
+        area: StagingArea,
+        compressions: Iterable[bytes],
+        dropped: Callable[[ev.FetchFailed], None],
+    ) -> None:
+        """`dropped` is told, in any thread, of a staging file half received that had to make room for others."""
+        self._dropped = dropped
         self._root = root
         self.area = area
         self._compressions = tuple(compressions)  # those to choose from, best first
@@ -36,11 +46,10 @@ class Stages:
         self._making: dict[bytes, threading.Lock] = {}
         self._lock = threading.Lock()
 
-    def close(self) -> None:
+    def give_up(self) -> None:
         """Give up what is half received."""
-        for writer in self._writers.values():
-            writer.abort()
-        self._writers.clear()
+        while self._writers:
+            self._writers.popitem()[1].abort()
 
     # -- fetching --
 
@@ -55,7 +64,9 @@ class Stages:
             try:
                 if block.offset == 0:
                     self._abandon(block.co_guid)
-                    self._writers[block.co_guid] = self.area.open_writer(block.co_guid, block.file_size)
+                    self._writers[block.co_guid] = self.area.open_writer(
+                        block.co_guid, block.file_size, block.partner, on_dropped=self._make_room
+                    )
                 writer = self._writers.get(block.co_guid)
                 if writer is None:
                     continue  # an earlier block failed, and was answered
@@ -63,14 +74,21 @@ class Stages:
                 if block.last:
                     del self._writers[block.co_guid]
                     writer.finish()
-                done.append(ev.FetchStored(block.co_guid, block.last))
+                done.append(ev.FetchStored(block.co_guid, block.last, block.offset + len(block.data)))
+            except TooLarge as error:
+                self._abandon(block.co_guid)
+                done.append(ev.FetchFailed(block.co_guid, ev.Outcome.UNSUPPORTED, str(error)))
             except NoSpace as error:
                 self._abandon(block.co_guid)
-                done.append(ev.FetchFailed(block.co_guid, ev.Outcome.NO_SPACE, str(error)))
+                cause = Cause.STAGING_SHARE if isinstance(error, ShareUsed) else None
+                done.append(ev.FetchFailed(block.co_guid, ev.Outcome.NO_SPACE, str(error), cause))
             except StagingError as error:
                 self._abandon(block.co_guid)
                 done.append(ev.FetchFailed(block.co_guid, ev.Outcome.FAILED, str(error)))
         return done
+
+    def _make_room(self, co_guid: bytes, why: str) -> None:
+        self._dropped(ev.FetchFailed(co_guid, ev.Outcome.NO_SPACE, why, Cause.STAGING_SHARE))
 
     def drop(self, co_guid: bytes) -> None:
         """Remove the staging file, or what has been stored of it. Not while its blocks are being stored."""
@@ -112,6 +130,8 @@ class Stages:
                         block = self._read(guid, action)
             if block is None:
                 return ev.StageRefused(action, True, "the staging file was removed at once")
+            if not block:
+                return ev.StageRefused(action, True, "the staging file is not so long (any more)")
             return ev.StageBlock(action, block, self.area.size_of(guid) or 0, generated)
         except (Torn, Vanished, NoSpace) as error:
             return ev.StageRefused(action, True, str(error))
@@ -149,6 +169,7 @@ class Stages:
                 object_id=action.file_guid,
                 compression=self.choose(action.compressions),
                 dir_fd=at.fd,
+                owner=action.partner,
             )
             if not self._root.holds(at.fd, path.rpartition("/")[0]):
                 self.area.remove(guid)

@@ -1,7 +1,9 @@
 """The staging area of a replica set: staging files by change order GUID, within a quota.
 
 Files are 0600 in a folder of 0700. A file is written under a temporary name and published by a rename; what is
-left of an interrupted run is removed by `sweep`. Safe to use from several threads.
+left of an interrupted run is removed by `sweep`. Safe to use from several threads. Room is taken by what is there, not
+by what is announced: block by block as a file is received (see shares for who makes room for whom), and never all that
+a disk has.
 """
 
 from __future__ import annotations
@@ -10,31 +12,40 @@ import itertools
 import os
 import threading
 import time
-from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final
 
 from staging.compression import COMPRESSION_NONE
-from staging.errors import NoSpace, StagingError, Vanished, from_oserror
+from staging.errors import NoSpace, StagingError, from_oserror
 from staging.generate import Staged, generate_to
 from staging.header import CHANGE_ORDER_SIZE
+from staging.shares import LOCAL, Item, Receiving, Shares, ShareUsed
+from staging.space import room
 
 _SUFFIX: Final = ".stage"
 _TEMPORARY: Final = ".tmp"
+_MADE_ROOM: Final = "it had to make room for others in the staging area"
 
 
 class StagingArea:
-    """Staging files in `path`, together at most `quota_bytes`."""
+    """Staging files in `path`, together at most `quota_bytes`, of which each of `owners` (partners, by whatever names
+    them) is guaranteed a share."""
 
-    def __init__(self, path: str, quota_bytes: int) -> None:
+    def __init__(
+        self,
+        path: str,
+        quota_bytes: int,
+        owners: Collection[bytes] = (),
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Creates the folder if need be and takes stock of it. Raises StagingError."""
         self.path = path
         self.quota_bytes = quota_bytes
+        self._clock = clock
         self._lock = threading.RLock()
-        self._sizes: dict[bytes, int] = {}  # least recently used first
-        self._total = 0  # of all sizes
-        self._pins: Counter[bytes] = Counter()
-        self._reserved = 0
+        self._shares = Shares(quota_bytes, owners)
+        self._writers: dict[int, StageWriter] = {}  # by Receiving.begun
         self._serial = itertools.count()
         self._run = f"{os.getpid()}-{time.time_ns():x}"
         try:
@@ -49,16 +60,16 @@ class StagingArea:
                         found.append((st.st_mtime_ns, guid, st.st_size))
         except OSError as error:
             raise from_oserror(error, "opening the staging area") from error
-        self._sizes = {guid: size for _, guid, size in sorted(found)}
-        self._total = sum(self._sizes.values())
+        for _, guid, size in sorted(found):
+            self._shares.store(guid, LOCAL, size)
 
     # what is there
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of all staging files, those being received included."""
+        """Bytes of all staging files, of those being received as much as has come."""
         with self._lock:
-            return self._total + self._reserved
+            return self._shares.used
 
     @property
     def free_bytes(self) -> int:
@@ -76,12 +87,13 @@ class StagingArea:
     def size_of(self, co_guid: bytes) -> int | None:
         """Bytes of a staging file; None when there is none."""
         with self._lock:
-            return self._sizes.get(co_guid)
+            found = self._shares.stored.get(co_guid)
+            return None if found is None else found.size
 
     def guids(self) -> list[bytes]:
         """The change orders that have a staging file, least recently used first."""
         with self._lock:
-            return list(self._sizes)
+            return list(self._shares.stored)
 
     # putting in
 
@@ -94,14 +106,15 @@ class StagingArea:
         compression: bytes = COMPRESSION_NONE,
         change_order: bytes = bytes(CHANGE_ORDER_SIZE),
         dir_fd: int | None = None,
+        owner: bytes = LOCAL,
     ) -> Staged:
-        """Generates a file's staging file in the area; raises like `generate`. The least recently used
-        staging files that are not pinned make room for it. NoSpace when that is not enough."""
+        """Generates a file's staging file in the area, for `owner`; raises like `generate`. Others make room for it
+        once it is complete. NoSpace when that is not enough."""
         temp = self.temp_path(co_guid)
         with self._lock:
-            pinned = sum(self._sizes.get(guid, 0) for guid in self._pins if guid != co_guid)
-            room = self.quota_bytes - self._reserved - pinned
+            limit = self._shares.obtainable(owner, self._clock())
         try:
+            limit = min(limit, room(self.path))
             fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise from_oserror(error, "creating a staging file") from error
@@ -109,59 +122,64 @@ class StagingArea:
             try:
                 staged = generate_to(
                     path, fd, object_id=object_id, compression=compression, change_order=change_order,
-                    dir_fd=dir_fd, limit=max(room, 0),
+                    dir_fd=dir_fd, limit=limit,
                 )  # fmt: skip
             finally:
                 os.close(fd)
-            self.publish(co_guid, temp)
+            self.publish(co_guid, temp, owner)
         except BaseException:
             _unlink(temp)
             raise
         return staged
 
-    def publish(self, co_guid: bytes, temp_path: str) -> None:
+    def publish(self, co_guid: bytes, temp_path: str, owner: bytes = LOCAL) -> None:
         """Makes a complete file at a temporary name the staging file of a change order. Raises NoSpace when
-        the quota does not allow it, even without all that is not pinned; the temporary file then stays."""
+        the quota does not allow it, whoever makes room; the temporary file then stays."""
         try:
             size = os.stat(temp_path, follow_symlinks=False).st_size
             with self._lock:
-                self._make_room(size - self._sizes.get(co_guid, 0), co_guid)
+                self._make_room(owner, size - (self.size_of(co_guid) or 0), co_guid)
                 os.rename(temp_path, self.path_of(co_guid))
-                self._total += size - self._sizes.pop(co_guid, 0)
-                self._sizes[co_guid] = size
+                self._shares.store(co_guid, owner, size)
         except OSError as error:
             raise from_oserror(error, "publishing a staging file") from error
 
-    def open_writer(self, co_guid: bytes, size: int = 0) -> StageWriter:
-        """A writer for a staging file that is being received; `size` is what it will have, as far as known:
-        the room is reserved at once. Raises NoSpace."""
+    def open_writer(
+        self,
+        co_guid: bytes,
+        size: int = 0,
+        owner: bytes = LOCAL,
+        *,
+        on_dropped: Callable[[bytes, str], None] = lambda co_guid, why: None,
+    ) -> StageWriter:
+        """A writer for a staging file that is being received for `owner`. `size` is what it is to have: no room is
+        taken for that, but NoSpace raised when it could never fit. `on_dropped` is told the change order and why when
+        it has to make room for others (in any thread, under the lock of the area)."""
+        if size > self.quota_bytes:
+            raise NoSpace(
+                f"a staging file of {size} bytes is larger than the whole staging area of {self.quota_bytes} bytes"
+            )
         with self._lock:
-            self._make_room(size, None)
-            self._reserved += size
-        try:
-            return StageWriter(self, co_guid, size)
-        except BaseException:
-            self._release(size)
-            raise
+            receiving = self._shares.begin(owner, self._clock())
+            self._writers[receiving.begun] = writer = StageWriter(self, co_guid, receiving, on_dropped)
+        return writer
 
-    def _reserve(self, size: int) -> None:
-        with self._lock:
-            self._make_room(size, None)
-            self._reserved += size
-
-    def _release(self, size: int) -> None:
-        with self._lock:
-            self._reserved -= size
+    def _make_room(self, owner: bytes, size: int, but: Item | None) -> None:
+        for item in self._shares.make_room(owner, size, self._clock(), but=but):
+            if isinstance(item, bytes):
+                self.remove(item)
+            else:
+                self._writers[item.begun]._drop()
 
     # using
 
     def read_block(self, co_guid: bytes, offset: int, size: int) -> bytes:
-        """Up to `size` bytes at `offset`; b"" at the end. Raises Vanished when there is no such file."""
+        """Up to `size` bytes at `offset`; b"" at the end and beyond. Raises Vanished when there is no such file."""
         try:
             fd = os.open(self.path_of(co_guid), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
-                data = os.pread(fd, size, offset)
-                while len(data) < size:
+                data, end = b"", os.fstat(fd).st_size
+                while len(data) < size and offset + len(data) < end:
                     more = os.pread(fd, size - len(data), offset + len(data))
                     if not more:
                         break
@@ -170,34 +188,16 @@ class StagingArea:
                 os.close(fd)
         except OSError as error:
             raise from_oserror(error, "reading a staging file") from error
-        self.touch(co_guid)
+        with self._lock:
+            self._shares.touch(co_guid)
         return data
-
-    def touch(self, co_guid: bytes) -> None:
-        """Makes a staging file the most recently used one."""
-        with self._lock:
-            size = self._sizes.pop(co_guid, None)
-            if size is not None:
-                self._sizes[co_guid] = size
-
-    def pin(self, co_guid: bytes) -> None:
-        """Keeps a staging file from being evicted, until as many calls of `unpin`."""
-        with self._lock:
-            self._pins[co_guid] += 1
-
-    def unpin(self, co_guid: bytes) -> None:
-        """Undoes one `pin`."""
-        with self._lock:
-            self._pins[co_guid] -= 1
-            if self._pins[co_guid] <= 0:
-                del self._pins[co_guid]
 
     # taking out
 
     def remove(self, co_guid: bytes) -> bool:
         """Removes a staging file; False when there was none. Raises StagingError."""
         with self._lock:
-            self._total -= self._sizes.pop(co_guid, 0)
+            self._shares.drop(co_guid)
             try:
                 os.unlink(self.path_of(co_guid))
             except FileNotFoundError:
@@ -205,32 +205,6 @@ class StagingArea:
             except OSError as error:
                 raise from_oserror(error, "removing a staging file") from error
             return True
-
-    def evict(self, size: int) -> list[bytes]:
-        """Removes the least recently used staging files that are not pinned until `size` bytes of the quota
-        are free, or none is left. Returns the change orders whose files went."""
-        with self._lock:
-            gone = []
-            for guid in list(self._sizes):
-                if self.free_bytes >= size:
-                    break
-                if guid not in self._pins:
-                    self.remove(guid)
-                    gone.append(guid)
-            return gone
-
-    def _make_room(self, size: int, replaced: bytes | None) -> None:
-        if size <= 0 or self.free_bytes >= size:
-            return
-        if replaced is not None:
-            self.pin(replaced)
-        try:
-            self.evict(size)
-        finally:
-            if replaced is not None:
-                self.unpin(replaced)
-        if self.free_bytes < size:
-            raise NoSpace(f"{size} bytes do not fit into the quota of {self.quota_bytes} bytes of the staging area")
 
     def sweep(self, keep: Collection[bytes] | None = None) -> int:
         """To be called at start: removes temporary files of earlier runs and, if `keep` is given, the staging
@@ -256,70 +230,98 @@ class StagingArea:
 
 
 class StageWriter:
-    """Writes a staging file block by block, in order. `position` is the offset of the next block."""
+    """Writes a staging file block by block, in order. `position` is the offset of the next block. It holds no
+    descriptor between two blocks: however many files are half received."""
 
-    def __init__(self, area: StagingArea, co_guid: bytes, reserved: int) -> None:
+    def __init__(
+        self, area: StagingArea, co_guid: bytes, receiving: Receiving, on_dropped: Callable[[bytes, str], None]
+    ) -> None:
         self.co_guid = co_guid
         self.position = 0
         self._area = area
-        self._reserved = reserved
+        self._receiving = receiving
+        self._on_dropped = on_dropped
         self._temp = area.temp_path(co_guid)
-        try:
-            self._fd = os.open(self._temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise from_oserror(error, "creating a staging file") from error
+        self._over = False
 
     def write(self, offset: int, data: bytes | memoryview) -> None:
         """Appends the block at `offset`. Raises StagingError for a block out of order (it is not written), and
         NoSpace, after which the partial file is gone."""
         if offset != self.position:
             raise StagingError(f"a block at {offset} where {self.position} is expected")
-        more = offset + len(data) - self._reserved
         try:
-            if more > 0:
-                self._area._reserve(more)
-                self._reserved += more
-            view = memoryview(data)
-            while view:
-                n = os.write(self._fd, view)
-                self.position += n
-                view = view[n:]
+            self._take(len(data))
+            flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | (0 if offset else os.O_CREAT | os.O_EXCL)
+            fd = os.open(self._temp, flags, 0o600)
+            try:
+                view = memoryview(data)
+                while view:
+                    n = os.pwrite(fd, view, self.position)
+                    self.position += n
+                    view = view[n:]
+            finally:
+                os.close(fd)
+            self._check()
         except OSError as error:
+            dropped = self._over
             self.abort()
-            raise from_oserror(error, "writing a staging file") from error
+            raise ShareUsed(_MADE_ROOM) if dropped else from_oserror(error, "writing a staging file") from error
         except BaseException:
             self.abort()
             raise
 
+    def _check(self) -> None:
+        if self._over:
+            raise ShareUsed(_MADE_ROOM)
+
+    def _take(self, size: int) -> None:
+        area = self._area
+        free = room(area.path)
+        if size > free:
+            raise NoSpace(f"{size} bytes more, and {free} bytes of the disk may be used")
+        with area._lock:
+            self._check()
+            area._make_room(self._receiving.owner, size, self._receiving)
+            area._shares.grow(self._receiving, size, area._clock())
+
     def finish(self, *, durable: bool = False) -> str:
         """Publishes the file and returns its path. Raises StagingError; the partial file is then gone."""
+        area = self._area
         try:
-            if self._fd < 0:
-                raise Vanished("this staging file was given up")
             if durable:
-                os.fsync(self._fd)
-            with self._area._lock:
-                self._close()
-                self._area.publish(self.co_guid, self._temp)
+                fd = os.open(self._temp, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                try:
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+            with area._lock:
+                self._check()
+                self._end()
+                area.publish(self.co_guid, self._temp, self._receiving.owner)
         except OSError as error:
             self.abort()
             raise from_oserror(error, "finishing a staging file") from error
         except BaseException:
             self.abort()
             raise
-        return self._area.path_of(self.co_guid)
+        return area.path_of(self.co_guid)
 
     def abort(self) -> None:
         """Gives up: nothing stays. Does nothing after finish() or abort()."""
-        self._close()
+        self._end()
         _unlink(self._temp)
 
-    def _close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-            self._area._release(self._reserved)
-            self._reserved = 0
+    def _drop(self) -> None:
+        """Others need the room. Whoever is writing at this moment writes to a file without a name."""
+        self.abort()
+        self._on_dropped(self.co_guid, _MADE_ROOM)
+
+    def _end(self) -> None:
+        with self._area._lock:
+            if not self._over:
+                self._over = True
+                self._area._shares.end(self._receiving)
+                del self._area._writers[self._receiving.begun]
 
 
 def _guid_of(name: str) -> bytes | None:

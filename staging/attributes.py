@@ -52,6 +52,7 @@ _NOT_IN_STREAM_NAME: Final = frozenset(":/\\" + "".join(map(chr, range(32))))
 _STREAM_NAME_MAX: Final = 255
 XATTR_NAME_MAX: Final = 255
 XATTR_VALUE_MAX: Final = 0x10000
+_WIDE_MAX: Final = 2 * (len(_GENERIC) + XATTR_NAME_MAX + 7)  # bytes of the name of a stream that an attribute can hold
 
 
 @dataclass(slots=True)
@@ -144,6 +145,8 @@ def _dos_stream_name(attribute: bytes, value: bytes) -> bytes | None:
 
 def attribute_of_stream(name: bytes, data: bytes) -> tuple[bytes, bytes] | None:
     """The attribute that holds an alternate stream; None when none can."""
+    if len(name) > _WIDE_MAX:
+        return None
     try:
         text = name.decode("utf-16-le", "surrogatepass")
     except UnicodeDecodeError:

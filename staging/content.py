@@ -1,4 +1,8 @@
-"""Reading the streams of a staging file into what this system can hold ([MS-BKUP] 2.1, [MS-FRS1] 2.2.3.10)."""
+"""Reading the streams of a staging file into what this system can hold ([MS-BKUP] 2.1, [MS-FRS1] 2.2.3.10).
+
+The work is linear in the size of the staging file and of the data that it declares, whoever made it: streams are
+counted, and what is not data may be at most so much larger than the staging file as LZNT1 can make it.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from staging import attributes, sparse
-from staging.errors import StagingError
+from staging.errors import NoSpace, StagingError, TooLarge
 from staging.generate import Kind
-from staging.header import FILE_ATTRIBUTE_SPARSE_FILE, StageHeader
 from staging.source import StageReader
+from staging.space import room
 from staging.streams import (
     BACKUP_ALTERNATE_DATA,
     BACKUP_DATA,
@@ -31,7 +35,18 @@ from staging.streams import (
 
 _SECURITY_MAX: Final = 0x20000
 _ALTERNATES_MAX: Final = 0x100000  # bytes of alternate streams kept in memory until they are set
+#: Bytes of the names of attributes that are set: listxattr(2) tells of 64 KiB at most, and fails beyond.
+_NAMES_MAX: Final = 0xF000
 _LAST_STREAM_ID: Final = 10  # BACKUP_TXFS_DATA
+#: Streams in a staging file, and blocks of a sparse file: those beyond carry 4 KiB each on average.
+STREAMS_MAX: Final = 10_000
+_SPARSE_MEAN: Final = 0x1000
+#: Bytes of streams that are not the file's data. LZNT1 makes at most 4,096 bytes of 6.
+_OTHERS_MAX: Final = 64 << 20
+_RATIO_MAX: Final = 1024
+_ONCE: Final = frozenset((BACKUP_DATA, BACKUP_EA_DATA, BACKUP_SECURITY_DATA, BACKUP_OBJECT_ID, BACKUP_REPARSE_DATA))
+#: So many bytes are written before the room on the disk is looked at again.
+_LOOK_AGAIN: Final = 16 << 20
 
 
 @dataclass(slots=True)
@@ -43,6 +58,7 @@ class Content:
     user: dict[bytes, bytes] = field(default_factory=dict)
     rest: bytearray = field(default_factory=bytearray)  # the streams of attributes as they came
     alternates: int = 0
+    names: int = 0  # bytes of the names in `user`, as listxattr(2) gives them
     exact: bool = True
     unstored: list[str] = field(default_factory=list)
     order: list[int] = field(default_factory=list)
@@ -50,34 +66,29 @@ class Content:
 
 
 class DataWriter:
-    """Writes the data of a file, leaving holes where the file is to have them."""
+    """Writes the data of a file. A block of 64 KiB that holds only zeros is left a hole, whatever the file was where
+    it comes from: else a staging file of a few bytes could take all the room there is."""
 
-    def __init__(self, fd: int, header: StageHeader) -> None:
+    def __init__(self, fd: int) -> None:
         self.fd = fd
-        self.holes = bool(header.info.file_attributes & FILE_ATTRIBUTE_SPARSE_FILE)
-        self.size = 0
+        self._room = 0  # bytes that may be written before the disk is looked at again
 
     def begin(self, size: int) -> None:
-        """Raises NoSpace when a data stream of `size` bytes cannot fit."""
-        if size >= sparse.WINDOW and not self.holes:
-            vfs = os.fstatvfs(self.fd)
-            if size > vfs.f_bavail * vfs.f_frsize:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        """Gives the file its size: nothing but a hole as yet. Raises TooLarge, OSError."""
+        try:
+            os.ftruncate(self.fd, size)
+        except OSError as error:
+            if error.errno != errno.EFBIG:
+                raise
+            raise TooLarge(f"a file of {size} bytes, more than this file system can hold in one") from error
+
+    def expect(self, size: int) -> None:
+        """Raises NoSpace when `size` bytes of data cannot fit."""
+        if size >= sparse.WINDOW and size > (free := room(self.fd)):
+            raise NoSpace(f"{size} bytes of data, and {free} bytes of the disk may be used")
 
     def write(self, data: memoryview, offset: int) -> None:
-        if self.holes:
-            self._write_with_holes(data, offset)
-        else:
-            self._write(data, offset)
-        self.size = max(self.size, offset + len(data))
-
-    def _write(self, data: memoryview, offset: int) -> None:
-        while data:
-            n = os.pwrite(self.fd, data, offset)
-            data = data[n:]
-            offset += n
-
-    def _write_with_holes(self, data: memoryview, offset: int) -> None:
+        """Raises NoSpace, OSError."""
         at = start = 0
         while at < len(data):
             end = min(at + sparse.BLOCK - (offset + at) % sparse.BLOCK, len(data))
@@ -87,26 +98,53 @@ class DataWriter:
             at = end
         self._write(data[start:], offset + start)
 
-    def end(self, size: int, allocate: bool) -> None:
-        """Gives the file its size; `allocate` when parts were left out although it is to have no holes."""
-        if allocate and not self.holes and size:
-            os.posix_fallocate(self.fd, 0, size)
-        elif self.holes:
-            os.ftruncate(self.fd, size)
+    def _write(self, data: memoryview, offset: int) -> None:
+        if len(data) > self._room:
+            free = room(self.fd)
+            if len(data) > free:
+                raise NoSpace(f"{len(data)} bytes of data more, and {free} bytes of the disk may be used")
+            self._room = min(free, _LOOK_AGAIN)
+        self._room -= len(data)
+        while data:
+            n = os.pwrite(self.fd, data, offset)
+            data = data[n:]
+            offset += n
+
+
+class _Streams:
+    """Counts streams, and the bytes of those that are not the file's data."""
+
+    def __init__(self, reader: StageReader) -> None:
+        self.count = 0
+        self.others = 0
+        self._most = _OTHERS_MAX + _RATIO_MAX * reader.size
+
+    def other(self, size: int) -> None:
+        """Raises StagingError when that is too many, or too much."""
+        self.count += 1
+        self.others += size
+        if self.count > STREAMS_MAX:
+            raise StagingError(f"more than {STREAMS_MAX} streams")
+        if self.others > self._most:
+            raise StagingError(f"streams of more than {self._most} bytes besides the data")
 
 
 def read_streams(reader: StageReader, kind: Kind, out: DataWriter | None) -> Content:
     """Reads all streams; the data goes to `out`, nowhere if that is None. Raises StagingError, OSError."""
     content = Content()
-    limit = reader.header.info.end_of_file
+    streams = _Streams(reader)
     while (found := reader.next_stream()) is not None:
         stream_id, flags, size, name = found
+        is_data = stream_id == BACKUP_DATA and kind == "file"
+        streams.other(0 if is_data else size)
+        if stream_id in _ONCE and stream_id in content.order:
+            raise StagingError(f"a second stream of type {stream_id}")
         content.order.append(stream_id)
-        if stream_id == BACKUP_DATA and kind == "file":
-            _read_data(reader, content, out, (size, flags), limit)
+        if is_data:
+            _read_data(reader, content, out, (size, flags))
         elif stream_id == BACKUP_SECURITY_DATA:
-            if size > _SECURITY_MAX or content.descriptor is not None:
-                raise StagingError(f"a security stream of {size} bytes, or a second one")
+            if size > _SECURITY_MAX:
+                raise StagingError(f"a security stream of {size} bytes")
             content.descriptor = reader.read(size)
             content.exact &= flags == STREAM_CONTAINS_SECURITY and not name
         elif stream_id == BACKUP_EA_DATA:
@@ -114,7 +152,7 @@ def read_streams(reader: StageReader, kind: Kind, out: DataWriter | None) -> Con
                 raise StagingError(f"extended attributes of {size} bytes")
             _read_eas(content, reader.read(size), flags, name)
         elif stream_id == BACKUP_ALTERNATE_DATA:
-            _read_alternate(reader, content, (size, flags), name)
+            _read_alternate(reader, content, streams, (size, flags), name)
         elif stream_id == BACKUP_OBJECT_ID:
             if size != OBJECT_ID_SIZE:
                 raise StagingError(f"an object ID stream of {size} bytes")
@@ -153,36 +191,30 @@ def _check_form(content: Content, kind: Kind) -> None:
     content.exact &= content.order == want and b"".join(attributes.encode(content.user)) == content.rest
 
 
-def _read_data(
-    reader: StageReader, content: Content, out: DataWriter | None, stream_of: tuple[int, int], limit: int
-) -> None:
+def _read_data(reader: StageReader, content: Content, out: DataWriter | None, stream_of: tuple[int, int]) -> None:
     size, flags = stream_of
-    if BACKUP_DATA in content.order[:-1]:
-        raise StagingError("a second data stream")
+    limit = reader.header.info.end_of_file
     if size > limit:
         raise StagingError(f"a data stream of {size} bytes in a file of {limit}")
     if out is not None:
-        out.begin(size)
+        out.begin(limit)
+        out.expect(size)
     at = 0
     for piece in reader.pieces(size):
         if out is not None:
             out.write(piece, at)
         at += len(piece)
-    if not flags & STREAM_SPARSE_ATTRIBUTE:
-        if size != limit:
-            raise StagingError(f"a data stream of {size} bytes in a file of {limit}")
-        if out is not None:
-            out.end(size, allocate=False)
-        return
-    content.exact &= size == 0
-    _read_sparse(reader, content, out, at, limit)
+    if flags & STREAM_SPARSE_ATTRIBUTE:
+        content.exact &= size == 0
+        _read_sparse(reader, content, out, at, limit)
+    elif size != limit:
+        raise StagingError(f"a data stream of {size} bytes in a file of {limit}")
 
 
 def _read_sparse(reader: StageReader, content: Content, out: DataWriter | None, at: int, limit: int) -> None:
     """The sparse blocks that follow a data stream, in ascending order; an empty one ends the file."""
     closed = False
-    if out is not None:
-        out.begin(limit)
+    count = data = 0
     while (header := reader.next_if(BACKUP_SPARSE_BLOCK)) is not None:
         _, flags, size, name = header
         if size < 8 or name or closed:
@@ -191,6 +223,11 @@ def _read_sparse(reader: StageReader, content: Content, out: DataWriter | None, 
         length = size - 8
         if offset < at or offset + length > limit:
             raise StagingError(f"a sparse block of {length} bytes at {offset} in a file of {limit}")
+        count, data = count + 1, data + length
+        if count > STREAMS_MAX + data // _SPARSE_MEAN:
+            raise StagingError(f"{count} sparse blocks for {data} bytes of data")
+        if out is not None:
+            out.expect(length)
         content.exact &= flags == STREAM_SPARSE_ATTRIBUTE
         closed = length == 0
         at = offset
@@ -199,8 +236,6 @@ def _read_sparse(reader: StageReader, content: Content, out: DataWriter | None, 
                 out.write(piece, at)
             at += len(piece)
     content.exact &= closed and at == limit
-    if out is not None:
-        out.end(limit, allocate=True)
 
 
 def _read_eas(content: Content, data: bytes, flags: int, name: bytes) -> None:
@@ -211,30 +246,41 @@ def _read_eas(content: Content, data: bytes, flags: int, name: bytes) -> None:
     content.rest += stream(BACKUP_EA_DATA, data, flags, name)
     for ea in eas:
         held = attributes.attribute_of_ea(ea)
-        if held is None or ea.flags:
+        stored = held is not None and _hold(content, *held)
+        if not stored or ea.flags:
             note_unstored(content, f"extended attribute {ea.name!r}")
-        if held is not None:
-            content.user[held[0]] = held[1]
 
 
-def _read_alternate(reader: StageReader, content: Content, stream_of: tuple[int, int], name: bytes) -> None:
+def _hold(content: Content, attribute: bytes, value: bytes) -> bool:
+    """Have an attribute set; False when there is no room for its name."""
+    if attribute not in content.user:
+        if content.names + len(attribute) + 1 > _NAMES_MAX:
+            return False
+        content.names += len(attribute) + 1
+    content.user[attribute] = value
+    return True
+
+
+def _read_alternate(
+    reader: StageReader, content: Content, streams: _Streams, stream_of: tuple[int, int], name: bytes
+) -> None:
     size, flags = stream_of
     shown = name.decode("utf-16-le", "replace")
     if flags & STREAM_SPARSE_ATTRIBUTE:
         reader.skip(size)
         while (header := reader.next_if(BACKUP_SPARSE_BLOCK)) is not None:
+            streams.other(header[2])
             reader.skip(header[2])
         note_unstored(content, f"sparse alternate stream {shown}")
         return
-    if size > attributes.XATTR_VALUE_MAX or content.alternates + size > _ALTERNATES_MAX:
+    if size > attributes.XATTR_VALUE_MAX or content.alternates + size + len(name) > _ALTERNATES_MAX:
         reader.skip(size)
         note_unstored(content, f"alternate stream {shown} of {size} bytes")
         return
     data = reader.read(size)
     content.alternates += size + len(name)
     held = attributes.attribute_of_stream(name, data)
-    if held is None:
+    if held is None or not _hold(content, *held):
         note_unstored(content, f"alternate stream {shown}")
         return
     content.rest += stream(BACKUP_ALTERNATE_DATA, data, flags, name)
-    content.user[held[0]] = held[1]

@@ -29,13 +29,17 @@ class NoSpace(StagingError):
     """The disk is full, a disk quota is reached, or the quota of the staging area is."""
 
 
+class TooLarge(NoSpace):
+    """The file system cannot hold a file of that size, whatever is free."""
+
+
 class AccessDenied(StagingError):
     """The file system refuses: permissions, a read-only mount, an immutable file."""
 
 
 _VANISHED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
 _DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def from_oserror(error: OSError, what: str) -> StagingError:
@@ -48,6 +52,8 @@ def from_oserror(error: OSError, what: str) -> StagingError:
         return AccessDenied(text)
     if number in _SPACE:
         return NoSpace(text)
+    if number == errno.EFBIG:
+        return TooLarge(text)
     if number in (errno.ELOOP, errno.EAGAIN):
         return Torn(text)  # a symbolic link took the place of what was seen; a lease of somebody's is being broken
     return StagingError(text)

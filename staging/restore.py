@@ -138,7 +138,7 @@ def _restore_file(reader: StageReader, temp: str, dir_fd: int | None, durable: b
     fd = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=dir_fd)
     try:
         try:
-            out = DataWriter(fd, reader.header)
+            out = DataWriter(fd)
             content = read_streams(reader, "file", out)
             if BACKUP_DATA not in content.order and reader.header.info.end_of_file:
                 raise StagingError("a file without its data stream")

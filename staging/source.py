@@ -19,12 +19,14 @@ NAME_MAX: Final = 0x1000  # bytes of a stream name
 
 
 class StageReader:
-    """A staging file open for reading: `header`, `reparse` (the reparse buffer or None), then the streams."""
+    """A staging file open for reading: `size` in bytes, `header`, `reparse` (the reparse buffer or None), then the
+    streams."""
 
     def __init__(self, path: str, *, dir_fd: int | None = None) -> None:
         """Raises StagingError when the header or the reparse data is damaged, OSError as open(2) does."""
         self._fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=dir_fd)
         try:
+            self.size = os.fstat(self._fd).st_size
             self._ahead = os.read(self._fd, _FIRST_READ)
             self.header = StageHeader.decode(self._ahead)
             self.reparse = self._reparse()
@@ -32,9 +34,8 @@ class StageReader:
             if offset <= len(self._ahead):
                 self._ahead = self._ahead[offset:]
             else:
-                size = os.fstat(self._fd).st_size
-                if offset > size:
-                    raise StagingError(f"file data at {offset:#x} of a staging file of {size:#x} bytes")
+                if offset > self.size:
+                    raise StagingError(f"file data at {offset:#x} of a staging file of {self.size:#x} bytes")
                 self._ahead = b""
                 os.lseek(self._fd, offset, os.SEEK_SET)
             self._source = decompressor(self.header.compression, self._more)

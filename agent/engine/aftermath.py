@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from agent.causes import Cause
 from agent.engine.context import SECOND, Context
-from agent.engine.entry import Entry
-from agent.engine.events import Examine, Installed, InstallStep, Outcome
+from agent.engine.entry import Entry, Stage
+from agent.engine.events import Examine, FetchFailed, Installed, InstallStep, Outcome
 from agent.engine.inbound import Inbound
 from agent.engine.local import LocalChanges
 from agent.engine.names import Verdict
@@ -103,6 +104,38 @@ class Aftermath:
         record.event_time = max(record.event_time, entry.co.event_time)
         above = max(entry.co.file_version_number, entry.outdid)
         self.retire.finish(entry, None, lost=True, then=lambda: self.local.reannounce(record, above=above))
+
+    def give_up(self, entry: Entry, why: str) -> None:
+        """The change order is not tried again: this member may differ in its file until that is changed."""
+        self.ctx.report("error", f"{self.ctx.path(entry.co)}: {why}")
+        record = self.ctx.store.get(entry.co.file_guid)
+        if entry.is_delete and record is not None and not record.deleted:
+            self.stays(entry, record)
+        else:
+            self.retire.finish(entry, None, lost=True, aborted=True)
+
+    def unsupported(self, entry: Entry, why: str) -> None:
+        """Trying again is of no use (see Outcome.UNSUPPORTED)."""
+        self.give_up(entry, f"{Outcome.UNSUPPORTED.value}, and is given up until it is changed again: {why}")
+
+    def damaged(self, entry: Entry, why: str) -> None:
+        """The staging file is not what it should be."""
+        partner = self.inbound.sessions[entry.cxtion].cxtion.partner.name
+        self.ctx.incident(Cause.STAGING_FILE, partner, f"{self.ctx.path(entry.co)} from {partner}: {why}")
+
+    def fetch_failed(self, event: FetchFailed) -> None:
+        """A staging file could not be stored: it is fetched again later."""
+        entry = self.inbound.entry_of(event.co_guid)
+        if entry is None or entry.stage is not Stage.FETCHING:
+            return
+        if event.outcome is Outcome.UNSUPPORTED:
+            self.unsupported(entry, event.error)
+            return
+        if event.cause is not None:
+            partner = self.inbound.sessions[entry.cxtion].cxtion.partner.name
+            text = f"{self.ctx.path(entry.co)} from {partner} is fetched again later: {event.error}"
+            self.ctx.incident(event.cause, partner, text)
+        self.inbound.retry(entry, event.outcome, event.error)
 
     def look_again(self, entry: Entry, running: Running) -> None:
         """The tree is not as the IDTable says: have the places compared."""

@@ -112,6 +112,9 @@ class Limits:
     orphan_patience: int = DAY  # so long something waits for its folder while all partners are joined
     window: int = 256  # change orders in flight on one outbound connection
     fetch_window: int = 4  # blocks of one staging file asked for ahead, between agents of this kind
+    fetches: int = 128  # staging files fetched at a time from one partner
+    reads: int = 16  # blocks of staging files read at a time for one partner
+    requests: int = 4096  # and so many more may wait for that
 
 
 @dataclass(frozen=True)

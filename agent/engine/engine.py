@@ -92,6 +92,7 @@ class Engine:
         self.restored = Restored(ctx, self.in_sessions, self.local)
         self.out_sessions = OutboundSessions(ctx, self.outbound.joined, self.outbound.unjoined, self.restored.behind)
         self.outbound.on_quiet = self.out_sessions.close
+        self.serving.end = self.out_sessions.end
         for session in self.out_sessions.sessions.values():
             self.outbound.add(session)
         self.fetching = Fetching(ctx, self.inbound)
@@ -108,7 +109,7 @@ class Engine:
             PartnerUnreachable: self._unreachable,
             LocalChange: self._local_change,
             FetchStored: self._fetch_stored,
-            FetchFailed: self.fetching.fetch_failed,
+            FetchFailed: self.installs.aftermath.fetch_failed,
             Installed: self._installed,
             ForceReplication: self._force,
             StageBlock: self.serving.stage_block,
@@ -139,11 +140,17 @@ class Engine:
         out: list[Action] = []
         self.ctx.out = out
         self._handlers[type(event)](event)
-        while self.inbound.unblocked:
-            self.installs.advance(self.inbound.unblocked.pop(0))
+        self._go_on()
+        while (entry := self.fetching.next_turn()) is not None:
+            self.installs.advance(entry)
+            self._go_on()
         if not isinstance(event, FetchStored | StageBlock):
             self.outbound.pump_all()
         return out
+
+    def _go_on(self) -> None:
+        while self.inbound.unblocked:
+            self.installs.advance(self.inbound.unblocked.pop(0))
 
     def check(self, packet: Packet) -> int:
         """The result of FrsRpcSendCommPkt for a packet that parsed (3.3.4.4.1): 0, or an error code when

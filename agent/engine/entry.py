@@ -42,8 +42,9 @@ class Entry:
     compressed_after_all: bool = False  # the header of the staging file says so (vectors: ruling 15)
     stage_size: int = 0
     received: int = 0  # bytes of the staging file received in order
+    stored: int = 0  # and of these, on disk
     requested: int = 0  # bytes of the staging file asked for
-    early: dict[int, tuple[bytes | memoryview, int]] = field(default_factory=dict)  # blocks before their turn
+    early: dict[int, bytes | memoryview] = field(default_factory=dict)  # blocks that came before their turn
     retry_at: int = 0
     attempts: int = 0
     waits_for: Outcome | None = None

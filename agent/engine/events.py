@@ -37,6 +37,7 @@ class Outcome(enum.Enum):
     NOT_EMPTY = "folder not empty"
     STAGE_MISSING = "staging file missing"
     STAGE_DAMAGED = "staging file damaged"
+    UNSUPPORTED = "cannot be held here"  # a kind of file, or a size, that this system does not have: waiting is no use
     FAILED = "failed"
 
 
@@ -106,19 +107,21 @@ class LocalChange:
 
 @dataclass(frozen=True, slots=True)
 class FetchStored:
-    """A block of a staging file is on disk; `complete` after the last, once its checksum was verified."""
+    """A block of a staging file is on disk, and so are the first `upto` bytes; `complete` after the last."""
 
     co_guid: bytes
     complete: bool
+    upto: int
 
 
 @dataclass(frozen=True, slots=True)
 class FetchFailed:
-    """A fetched block could not be stored, or the complete staging file is not what was announced."""
+    """A fetched block could not be stored. `cause`: the partner is at a bound."""
 
     co_guid: bytes
     outcome: Outcome
     error: str
+    cause: Cause | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +215,7 @@ class StoreBlock:
     file_size: int
     checksum: bytes  # expected md5, zero when unknown
     is_dir: bool
+    partner: bytes  # member GUID of whom it comes from
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,9 +223,11 @@ class ReadStage:
     """Read one block of a staging file, generating the file if need be; answer StageBlock or StageRefused.
 
     `change_order` goes into the stage header. With `regenerate` the file may be made anew from the tree, where
-    the IDTable still holds the content `md5` that the change order announced.
+    the IDTable still holds the content `md5` that the change order announced. `partner` is the member GUID of whom
+    it is for.
     """
 
+    partner: bytes
     cxtion: bytes
     packet: Packet
     change_order: ChangeOrder
@@ -300,13 +306,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Install:
-    """Carry out the steps in order; answer with Installed. Doing it again after a crash must be harmless."""
+    """Carry out the steps in order; answer with Installed. Doing it again after a crash must be harmless. `partner` is
+    the member GUID of whom the change order came from."""
 
     co_guid: bytes
     file_guid: bytes
     is_dir: bool
     steps: tuple[Step, ...]
     md5: bytes
+    partner: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,26 @@
-"""Fetching staging files, block by block ([MS-FRS1] 3.3.4.4.6.1, 3.3.4.4.8, 3.3.4.4.11)."""
+"""Fetching staging files, block by block ([MS-FRS1] 3.3.4.4.6.1, 3.3.4.4.8, 3.3.4.4.11).
+
+What has been asked for and is not on disk yet is bounded: so many staging files of one connection are fetched at a
+time, and so many blocks ahead of what is stored. The others wait for their turn. A block that was not asked for is
+refused.
+"""
 
 from __future__ import annotations
 
+from agent.causes import Cause
 from agent.engine import flags as fl
 from agent.engine.context import Context
 from agent.engine.entry import Entry, Stage
-from agent.engine.events import FetchFailed, FetchStored, Outcome, StoreBlock
+from agent.engine.events import FetchStored, Outcome, StoreBlock
 from agent.engine.inbound import Inbound
+from agent.engine.order import Key
 from agent.engine.session import Session
 from agent.wire import constants as c
 from agent.wire.change_order import CoExtension2
 from agent.wire.packet import Packet
 
 MAX_STAGE_SIZE = 1 << 46
+MIN_STAGE_SIZE = 0x400
 _HEADER_FLAGS = 0x54  # Flags of the change order in a STAGE_HEADER (2.2.3.10)
 
 
@@ -22,9 +30,13 @@ class Fetching:
     def __init__(self, ctx: Context, inbound: Inbound) -> None:
         self.ctx = ctx
         self.inbound = inbound
+        self._active: dict[bytes, dict[Key, Entry]] = {}  # by connection; some may have ended since
+        self._turn: dict[bytes, dict[Key, Entry]] = {}  # by connection: what waits until another is fetched
+
+    # -- whose turn it is --
 
     def fetch(self, entry: Entry) -> None:
-        """Ask for the staging file from its beginning (3.3.4.4.6.1); without a session, later."""
+        """Ask for the staging file from its beginning (3.3.4.4.6.1) in its turn; without a session, later."""
         session = self.inbound.sessions[entry.cxtion]
         if not session.joined:
             self.inbound.switch(entry)
@@ -32,11 +44,51 @@ class Fetching:
             if not session.joined:
                 self.inbound.retry(entry, Outcome.STAGE_MISSING, f"{session.cxtion.partner.name} is not joined")
                 return
+        if self._full(entry.cxtion):
+            self._turn.setdefault(entry.cxtion, {})[entry.key] = entry
+            return
         entry.stage = Stage.FETCHING
         entry.begun = True
-        entry.received = entry.requested = entry.stage_size = 0
+        entry.received = entry.stored = entry.requested = entry.stage_size = 0
         entry.early.clear()
+        self._active[entry.cxtion][entry.key] = entry
         self._request(session, entry)
+
+    def _full(self, cxtion: bytes) -> bool:
+        active = self._active.setdefault(cxtion, {})
+        if len(active) >= self.ctx.limits.fetches:
+            active = self._active[cxtion] = {k: e for k, e in active.items() if self._fetches(cxtion, e)}
+        return len(active) >= self.ctx.limits.fetches
+
+    def _fetches(self, cxtion: bytes, entry: Entry) -> bool:
+        mine = entry.stage is Stage.FETCHING and entry.cxtion == cxtion
+        return mine and self.inbound.entries.get(entry.key) is entry
+
+    def next_turn(self) -> Entry | None:
+        """An entry that waited until another was fetched, and may go on now."""
+        for cxtion, turn in list(self._turn.items()):
+            if not self.inbound.sessions[cxtion].joined:
+                turn.clear()  # the next Join begins with all of them
+            while turn and not self._full(cxtion):
+                entry = turn.pop(next(iter(turn)))
+                if entry.cxtion == cxtion and entry.stage is Stage.QUEUED:
+                    return entry
+            if not turn:
+                del self._turn[cxtion]
+        return None
+
+    # -- asking --
+
+    def _ask_ahead(self, session: Session, entry: Entry) -> None:
+        """Ask for the blocks after those that are stored: one, or several between agents of this kind, fewer when many
+        staging files are fetched."""
+        limits = self.ctx.limits
+        ahead = 1
+        if session.cxtion.partner.guid in self.ctx.ours:
+            busy = len(self._active.get(entry.cxtion, ()))
+            ahead = max(1, min(limits.fetch_window, limits.fetches // max(busy, 1)))
+        while entry.requested < entry.stage_size and entry.requested - entry.stored < ahead * c.MAX_BLOCK:
+            self._request(session, entry)
 
     def _request(self, session: Session, entry: Entry) -> None:
         ctx = self.ctx
@@ -71,8 +123,10 @@ class Fetching:
         ctx.send(session.cxtion, packet)
         entry.requested += c.MAX_BLOCK
 
+    # -- what comes --
+
     def receiving_stage(self, session: Session, packet: Packet) -> None:
-        """CMD_RECEIVING_STAGE: take the block in its order and ask for the next (3.3.4.4.8)."""
+        """CMD_RECEIVING_STAGE: take a block that was asked for, in its order (3.3.4.4.8)."""
         ctx = self.ctx
         entry = self.inbound.entry_of(packet.co_guid)
         if entry is None or entry.stage is not Stage.FETCHING or entry.cxtion != session.cxtion.guid:
@@ -81,55 +135,65 @@ class Fetching:
         size, offset = packet.file_size or 0, packet.file_offset or 0
         ctx.count_both(session.cxtion, "Fetch Blocks Received")
         ctx.count_both(session.cxtion, "Fetch Blocks Received in Bytes", len(data))
-        if entry.received < offset < entry.requested and len(data) <= c.MAX_BLOCK:
-            entry.early[offset] = (data, size)  # the partner reads blocks asked for together in any order
+        if offset < entry.received or offset in entry.early:
+            return  # it came twice
+        if offset >= entry.requested or offset % c.MAX_BLOCK:
+            if not entry.attempts and not entry.put_off:  # else it may be late, and was asked for before
+                self._refuse(session, entry, Cause.FLOOD, f"a block at {offset} that was not asked for")
             return
-        while offset == entry.received:
-            if not self._take_block(session, entry, offset, data, size):
-                return
-            offset = entry.received
-            data, size = entry.early.pop(offset, (b"", size))
-            if not data:
-                return
+        wrong = f"a block of {len(data)} bytes at {offset} of {size}"
+        if not MIN_STAGE_SIZE <= size <= MAX_STAGE_SIZE or len(data) != min(c.MAX_BLOCK, max(size - offset, 0)):
+            self._refuse(session, entry, Cause.STAGING_FILE, wrong)
+            self.inbound.retry(entry, Outcome.STAGE_DAMAGED, wrong)
+            return
+        if entry.stage_size not in (0, size):
+            self.inbound.retry(entry, Outcome.STAGE_DAMAGED, f"{wrong}, and it had {entry.stage_size} before")
+            return
+        entry.early[offset] = data  # the partner reads blocks asked for together in any order
+        entry.stage_size = size
+        while (block := entry.early.pop(entry.received, None)) is not None:
+            self._store(session, entry, block)
 
-    def _take_block(self, session: Session, entry: Entry, offset: int, data: bytes | memoryview, size: int) -> bool:
-        """The next block in order; False when it is not what it should be, or was the last."""
-        ctx = self.ctx
-        wanted = min(c.MAX_BLOCK, size - offset)
-        changed = entry.stage_size not in (0, size)
-        if len(data) != wanted or changed or size > MAX_STAGE_SIZE or size < 0x400:
-            self.inbound.retry(entry, Outcome.STAGE_DAMAGED, f"a block of {len(data)} bytes at {offset} of {size}")
-            return False
+    def _refuse(self, session: Session, entry: Entry, cause: Cause, what: str) -> None:
+        partner = session.cxtion.partner.name
+        self.ctx.incident(cause, partner, f"{self.ctx.path(entry.co)} from {partner}: {what}; it is refused")
+
+    def _store(self, session: Session, entry: Entry, data: bytes | memoryview) -> None:
+        """The next block in its order."""
+        offset, size = entry.received, entry.stage_size
         if not offset:
             flags = int.from_bytes(data[_HEADER_FLAGS : _HEADER_FLAGS + 4], "little")
             entry.compressed_after_all = bool(flags & c.CO_FLAG_COMPRESSED_STAGE)
-        entry.stage_size = size
         entry.received += len(data)
-        last = entry.received >= size
-        ctx.out.append(StoreBlock(entry.co.change_order_guid, offset, data, last, size, entry.checksum, entry.is_dir))
-        if last:
-            return False
-        ahead = ctx.limits.fetch_window if session.cxtion.partner.guid in ctx.ours else 1
-        while entry.requested < size and entry.requested - entry.received < ahead * c.MAX_BLOCK:
-            self._request(session, entry)
-        return True
+        self.ctx.out.append(
+            StoreBlock(
+                entry.co.change_order_guid,
+                offset,
+                data,
+                entry.received >= size,
+                size,
+                entry.checksum,
+                entry.is_dir,
+                session.cxtion.partner.guid,
+            )
+        )
 
     def stored(self, event: FetchStored) -> Entry | None:
-        """A block is on disk. Returns the entry when its staging file is complete and verified."""
+        """A block is on disk: ask for more. Returns the entry when its staging file is complete and verified."""
         entry = self.inbound.entry_of(event.co_guid)
-        if entry is None or not event.complete or entry.stage is not Stage.FETCHING:
+        if entry is None or entry.stage is not Stage.FETCHING:
+            return None
+        if not event.complete or entry.received < max(entry.stage_size, 1):  # or of a fetch given up since
+            entry.stored = max(entry.stored, min(event.upto, entry.received))
+            session = self.inbound.sessions[entry.cxtion]
+            if session.joined:
+                self._ask_ahead(session, entry)
             return None
         entry.stage = Stage.FETCHED
         entry.staged = True
         self.ctx.count("Staging Files Fetched")
         self.ctx.count("Bytes of Staging Fetched", entry.stage_size)
         return entry
-
-    def fetch_failed(self, event: FetchFailed) -> None:
-        """The staging file could not be stored, or was not what was announced: fetch it again later."""
-        entry = self.inbound.entry_of(event.co_guid)
-        if entry is not None and entry.stage is Stage.FETCHING:
-            self.inbound.retry(entry, event.outcome, event.error)
 
     def retry_fetch(self, packet: Packet) -> None:
         """CMD_RETRY_FETCH: ask again after five seconds (3.3.4.4.11); when it has been the answer often, later."""
@@ -140,6 +204,7 @@ class Fetching:
         if any(self.inbound.sessions[guid].joined for guid, _ in entry.alternates):
             entry.alternates.append((entry.cxtion, entry.co))  # somebody else may have it at hand
             self.inbound.switch(entry)
+        self.inbound.discard(entry)
         entry.stage = Stage.QUEUED
         limits = self.ctx.limits
         delay = limits.retry_fetch_delay << max(0, min(entry.put_off, 20) - 10)

@@ -156,6 +156,7 @@ class Inbound:
                 self.ctx.store.inlog_delete(entry.co.change_order_guid)
                 if entry.begun:
                     self.ctx.out.append(DropStage(entry.co.change_order_guid))
+                entry.early.clear()
                 if self.order.waits(entry.key):
                     co.flags &= ~c.CO_FLAG_SKIP_VV_UPDATE  # it came in its order, too
                 entry.cxtion, entry.co, entry.gone = guid, co, b""
@@ -164,6 +165,13 @@ class Inbound:
                 self.by_co[co.change_order_guid] = entry.key
                 self.save(entry)
                 return
+
+    def discard(self, entry: Entry) -> None:
+        """The fetch of the entry's staging file is over: what came of it gives its room back."""
+        entry.early.clear()
+        if entry.begun and not entry.staged:
+            entry.begun = False
+            self.ctx.out.append(DropStage(entry.co.change_order_guid))
 
     def _take_in(self, entry: Entry, ordered: bool, place: bytes) -> None:
         ctx = self.ctx
@@ -333,6 +341,8 @@ class Inbound:
         entry.retry_at = ctx.now + delay
         if entry.stage in (Stage.INSTALLING, Stage.FETCHING):
             fetching = entry.stage is Stage.FETCHING
+            if fetching:
+                self.discard(entry)
             entry.stage = Stage.FETCHED if entry.staged and not fetching else Stage.QUEUED
             ctx.count_co("Retried at Fetch" if fetching else "Retried at Install", False)
         ctx.count_co("Retried", False)
@@ -447,6 +457,7 @@ class Inbound:
             entry.alternates = [a for a in entry.alternates if a[0] != session.cxtion.guid]
             if entry.cxtion == session.cxtion.guid and entry.stage in (Stage.FETCHING, Stage.QUEUED):
                 entry.stage = Stage.QUEUED
+                self.discard(entry)
                 if entry.alternates:
                     self.switch(entry)
                     moved.append(entry)

@@ -61,12 +61,7 @@ class Installs:
             inbound.waiting.add(entry.key)
             return
         if inbound.exhausted(entry):
-            ctx.report("error", f"{ctx.path(entry.co)}: given up after {entry.attempts} attempts")
-            record = ctx.store.get(entry.co.file_guid)
-            if entry.is_delete and record is not None and not record.deleted:
-                self.aftermath.stays(entry, record)
-            else:
-                self.retire.finish(entry, None, lost=True, aborted=True)
+            self.aftermath.give_up(entry, f"given up after {entry.attempts} attempts")
             return
         if not inbound.claims.granted_on(entry.key, ("g", entry.co.file_guid)):
             self._overtake(entry)
@@ -251,7 +246,8 @@ class Installs:
         entry.stage = Stage.INSTALLING
         self._running[co.change_order_guid] = Running(identity(record), touched, verdict)
         steps = tuple(verdict.steps)
-        self.ctx.out.append(Install(co.change_order_guid, co.file_guid, entry.is_dir, steps, entry.checksum))
+        partner = self.inbound.sessions[entry.cxtion].cxtion.partner.guid
+        self.ctx.out.append(Install(co.change_order_guid, co.file_guid, entry.is_dir, steps, entry.checksum, partner))
 
     def _removal(self, entry: Entry, live: IDRecord, reason: KeepReason) -> Step:
         keep = self._keep(entry, live, reason)
@@ -400,6 +396,12 @@ class Installs:
 
     def _failed(self, entry: Entry, event: Installed, running: Running) -> None:
         self.aftermath.so_far(entry, event, running)
+        if event.outcome is Outcome.UNSUPPORTED:
+            self.ctx.count("Files Installed with Error")
+            self.aftermath.unsupported(entry, event.detail)
+            return
+        if event.outcome is Outcome.STAGE_DAMAGED:
+            self.aftermath.damaged(entry, event.detail)
         if event.outcome is Outcome.FAILED:
             self.ctx.count("Files Installed with Error")
         if event.outcome in (Outcome.STAGE_MISSING, Outcome.STAGE_DAMAGED):

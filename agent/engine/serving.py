@@ -1,9 +1,18 @@
-"""Serving staging files to downstream partners: CMD_SEND_STAGE and its answers ([MS-FRS1] 3.3.4.4.7-3.3.4.4.10)."""
+"""Serving staging files to downstream partners: CMD_SEND_STAGE and its answers ([MS-FRS1] 3.3.4.4.7-3.3.4.4.10).
+
+A few blocks are read at a time for a partner (and given to it before more are read, see agent.actions); the other
+requests wait as they came. Who asks for more than anybody can use loses the session, and may come again.
+"""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
+
+from agent.causes import Cause
 from agent.engine.context import Context
 from agent.engine.events import Examine, ReadStage, StageBlock, StageRefused
+from agent.engine.fetching import MAX_STAGE_SIZE
 from agent.engine.outbound import Outbound
 from agent.engine.reconcile import change_order_wins
 from agent.engine.records import forgotten, offered, version_of
@@ -20,14 +29,47 @@ class Serving:
     def __init__(self, ctx: Context, outbound: Outbound) -> None:
         self.ctx = ctx
         self.outbound = outbound
+        self.end: Callable[[Session, str], None] = lambda session, why: None  # end a session, and tell the partner
+        self._reading: dict[bytes, int] = {}  # by connection: blocks being read
+        self._waiting: dict[bytes, deque[Packet]] = {}  # by connection: requests that wait for that
 
     def send_stage(self, session: Session, packet: Packet) -> None:
-        """CMD_SEND_STAGE: read the block that is asked for (3.3.4.4.7)."""
+        """CMD_SEND_STAGE: read the block that is asked for (3.3.4.4.7), when its turn comes."""
+        ctx, cxtion = self.ctx, session.cxtion
+        if packet.remote_co is None:
+            return
+        ctx.count_both(cxtion, "Fetch Requests Received")
+        if (packet.file_offset or 0) > MAX_STAGE_SIZE:
+            what = f"it asked for a block at {packet.file_offset}, where no staging file has one"
+            ctx.incident(Cause.IMPLAUSIBLE, cxtion.partner.name, f"{cxtion.key}: {what}; it gets no answer")
+        elif self._reading.get(cxtion.guid, 0) < ctx.limits.reads:
+            self._read(session, packet)
+        else:
+            waiting = self._waiting.setdefault(cxtion.guid, deque())
+            if waiting and waiting[0].join_guid != session.join_guid:
+                waiting.clear()  # of a session that is over
+            waiting.append(packet)
+            if len(waiting) > ctx.limits.requests:
+                waiting.clear()
+                why = f"it asked for more than {ctx.limits.requests} blocks at a time"
+                ctx.incident(Cause.FLOOD, cxtion.partner.name, f"{cxtion.key}: {why}; the session ends")
+                self.end(session, why)
+
+    def _answered(self, cxtion: bytes) -> None:
+        """A block was read, or could not be: read the next one that is still wanted."""
+        self._reading[cxtion] = self._reading.get(cxtion, 1) - 1
+        session = self.outbound.flows[cxtion].session
+        waiting = self._waiting.get(cxtion)
+        while waiting and self._reading[cxtion] < self.ctx.limits.reads:
+            packet = waiting.popleft()
+            if session.joined and packet.join_guid == session.join_guid:
+                self._read(session, packet)
+
+    def _read(self, session: Session, packet: Packet) -> None:
         ctx = self.ctx
         co_in = packet.remote_co
-        if co_in is None:
-            return
-        ctx.count_both(session.cxtion, "Fetch Requests Received")
+        assert co_in is not None
+        self._reading[session.cxtion.guid] = self._reading.get(session.cxtion.guid, 0) + 1
         row = ctx.store.outlog_by_co(co_in.change_order_guid)
         record = ctx.store.get(co_in.file_guid)
         current = record is not None and not record.deleted
@@ -57,6 +99,7 @@ class Serving:
         )
         ctx.out.append(
             ReadStage(
+                partner=session.cxtion.partner.guid,
                 cxtion=session.cxtion.guid,
                 packet=packet,
                 change_order=header_co,
@@ -73,6 +116,7 @@ class Serving:
         """Answer with CMD_RECEIVING_STAGE."""
         ctx = self.ctx
         request = event.request
+        self._answered(request.cxtion)
         session = self.outbound.flows[request.cxtion].session
         if event.generated:
             what = "Generated" if request.initial else "Regenerated"
@@ -96,6 +140,7 @@ class Serving:
         since the downstream partner discards it (3.3.4.4.10)."""
         ctx = self.ctx
         request = event.request
+        self._answered(request.cxtion)
         flow = self.outbound.flows[request.cxtion]
         session = flow.session
         if not session.joined or session.join_guid != request.packet.join_guid:

@@ -309,7 +309,7 @@ class Member:
             return
         data += bytes(action.data)
         self.disk.stages[action.co_guid if action.last else part] = data
-        self.post(ev.FetchStored(action.co_guid, action.last))
+        self.post(ev.FetchStored(action.co_guid, action.last, len(data)))
 
     def read_stage(self, action: ev.ReadStage, path: str | None) -> None:
         guid = action.change_order.change_order_guid

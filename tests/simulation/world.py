@@ -145,7 +145,7 @@ class Member:
                     self.disk.stages[action.co_guid] = data
                 else:
                     self.disk.stages[b"part" + action.co_guid] = data
-                self.later(ev.FetchStored(action.co_guid, action.last))
+                self.later(ev.FetchStored(action.co_guid, action.last, len(data)))
             case ev.ReadStage():
                 self.read_stage(action)
             case ev.Install():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from agent.installing import ResolvedInstall, ResolvedStep
 from agent.kept import KeptStore
 from staging import fsops
 from staging.area import StagingArea
+from staging.header import HEADER_SIZE, StageHeader
+from staging.streams import encode_symlink, stream
 
 GUID, CO = b"g" * 16, b"c" * 16
 
@@ -87,3 +90,46 @@ def test_what_is_in_the_way_of_a_renaming_in_initial_sync_is_kept(root: Path) ->
     kept = [path for path in (root.parent / "kept").rglob("*") if path.is_file()]
     assert b"was here before" in [path.read_bytes() for path in kept]
     files.close()
+
+
+def install_of(root: Path, streams: bytes, size: int, reparse: bytes = b"") -> ev.Installed:
+    """What becomes of a staging file with these streams, which is to make the new file `f`."""
+    area = StagingArea(str(root.parent / "staging"), 1 << 30)
+    header = StageHeader(object_id=GUID)
+    header.info.end_of_file = size
+    if reparse:
+        header.reparse_present, header.data_offset = True, HEADER_SIZE + 0x18 + len(reparse)
+    stage = (header.encode() + reparse).ljust(header.data_offset, b"\0") + streams
+    writer = area.open_writer(CO, len(stage))
+    writer.write(0, stage)
+    writer.finish()
+    kept = KeptStore(str(root.parent / "kept"), 1 << 20)
+    files = FileOps(str(root), str(root.parent), area, kept, durable=False, compressions=())
+    step = ev.Step(ev.InstallStep.CONTENT, bytes(16), "f", None, file_guid=GUID)
+    end = only(
+        files, ResolvedInstall(ev.Install(CO, GUID, False, (step,), bytes(16)), (ResolvedStep(step, "f", None),))
+    )
+    assert not os.listdir(root)
+    return end
+
+
+def test_a_file_too_large_for_the_file_system_is_never_tried_again(root: Path) -> None:
+    """A full disk is waited for; this is not (RLIMIT_FSIZE gives the same error as the limit of a file system)."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, before[1]))
+    try:
+        size = (1 << 30) + 1
+        blocks = stream(1, b"", 8) + stream(9, size.to_bytes(8, "little"), 8)
+        end = install_of(root, blocks, size)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert end.outcome is ev.Outcome.UNSUPPORTED
+    assert str(size) in end.detail
+
+
+def test_what_is_no_file_here_is_never_tried_again(root: Path) -> None:
+    """A reparse point of a kind that is not replicated."""
+    reparse = (0xA0000003).to_bytes(4, "little") + encode_symlink(b"x")[4:]
+    end = install_of(root, stream(1, b""), 0, reparse)
+    assert end.outcome is ev.Outcome.UNSUPPORTED
+    assert "0xa0000003" in end.detail

@@ -79,3 +79,29 @@ async def test_then_runs_in_the_loop_and_may_put_more(pool: ThreadPoolExecutor) 
         await asyncio.sleep(0)
     assert threads == [loop_thread] * 5
     assert len(got) == 5
+
+
+async def test_one_lane_never_has_all_threads(pool: ThreadPoolExecutor) -> None:
+    """However much work there is for one partner, and however long it takes, that for another is begun."""
+    gate, done = threading.Event(), asyncio.Event()
+    queue = WorkQueue[str](pool, 3, lambda results: done.set() if "other" in results else None, lane_workers=2)
+    for _ in range(100):
+        queue.put(Job(lambda: [str(gate.wait(60))], lambda error: [], lane=b"greedy"))
+    await asyncio.sleep(0)
+    queue.put(Job(lambda: ["other"], lambda error: [], lane=b"other"))
+    await asyncio.wait_for(done.wait(), 30)
+    gate.set()
+    await queue.idle()
+
+
+async def test_lanes_take_turns(pool: ThreadPoolExecutor) -> None:
+    """With one thread: what comes later for another partner waits for one trip, not for all that came before it."""
+    order: list[str] = []
+    queue = WorkQueue[None](pool, 1, lambda results: None)
+    for lane in ("greedy", "one", "two"):
+        for _ in range(200 if lane == "greedy" else 1):
+            queue.put(Job(lambda lane=lane: order.append(lane) or [], lambda error: [], lane=lane.encode()))  # type: ignore[func-returns-value, misc]
+    await queue.idle()
+    assert len(order) == 202
+    assert order.index("one") <= 32
+    assert order.index("two") <= 33

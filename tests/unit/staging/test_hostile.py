@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import stat
+import sys
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from staging import sd
+from staging import sd, space
 from staging.compression import COMPRESSION_LZNT1, COMPRESSION_ZSTD, SUPPORTED, compressor
-from staging.errors import NoSpace, StagingError, Unsupported
+from staging.content import STREAMS_MAX
+from staging.errors import NoSpace, StagingError, TooLarge, Unsupported
 from staging.generate import generate
 from staging.header import FILE_ATTRIBUTE_DIRECTORY, FILE_ATTRIBUTE_SPARSE_FILE, HEADER_SIZE, StageHeader
 from staging.restore import apply_folder, restore, verify
@@ -120,6 +123,164 @@ def test_declared_sizes_no_disk_has(tmp_path):
     refused(tmp_path, stage, NoSpace)
     stage = write(tmp_path / "s", SECURITY + blocks, size=1 << 60, attributes=0x20 | FILE_ATTRIBUTE_SPARSE_FILE)
     refused(tmp_path, stage, NoSpace)  # EFBIG on ext4
+
+
+@pytest.fixture
+def small_files():
+    """No file may be larger than 1 GiB, as on a file system that cannot hold more."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, before[1]))
+    yield 1 << 30
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+ONE_BLOCK = stream(1, b"", 8) + stream(9, bytes(8) + b"x", 8)
+
+
+@pytest.mark.parametrize("attributes", [0x20, 0x20 | FILE_ATTRIBUTE_SPARSE_FILE])
+def test_larger_than_any_file_here_can_be(tmp_path, small_files, attributes):
+    """That is another thing than a full disk: waiting for room is of no use."""
+    size = small_files + 1
+    streams = SECURITY + ONE_BLOCK + stream(9, size.to_bytes(8, "little"), 8) + IDENTITY
+    caught = refused(tmp_path, write(tmp_path / "s", streams, size=size, attributes=attributes), TooLarge)
+    assert str(size) in str(caught.value)
+
+
+@pytest.mark.parametrize("attributes", [0x20, 0x20 | FILE_ATTRIBUTE_SPARSE_FILE])
+@pytest.mark.parametrize("compression", SUPPORTED)
+def test_a_hole_takes_no_room(tmp_path, attributes, compression):
+    """1.3 KiB that claim 512 MiB: as a sparse file, and as zeros that are all there."""
+    size = 512 << 20
+    sparse_form = SECURITY + ONE_BLOCK + stream(9, size.to_bytes(8, "little"), 8) + IDENTITY
+    stages = [write(tmp_path / "s", sparse_form, size=size, attributes=attributes, compression=compression)]
+    if compression != bytes(16):
+        dense = SECURITY + stream_header(1, 32 << 20) + bytes(32 << 20) + IDENTITY
+        path = tmp_path / "s2"
+        stages.append(write(path, dense, size=32 << 20, attributes=attributes, compression=compression))
+    for stage in stages:
+        restore(stage, str(tmp_path / "t"), durable=False)
+        found = os.stat(tmp_path / "t")
+        assert found.st_blocks * 512 <= 1 << 20
+        assert found.st_size in (size, 32 << 20)
+        os.unlink(tmp_path / "t")
+
+
+def test_the_disk_is_never_filled(tmp_path, monkeypatch):
+    """What data may take is checked before it is written, and again while it is."""
+    monkeypatch.setattr("staging.space.reserve", lambda size: size)
+    stage = write(tmp_path / "s", SECURITY + stream(1, b"x" * (2 << 20)) + IDENTITY, size=2 << 20)
+    written = []
+    monkeypatch.setattr("os.pwrite", lambda *args: written.append(args))
+    refused(tmp_path, stage, NoSpace)
+    blocks = b"".join(stream(9, (i << 16).to_bytes(8, "little") + b"x" * 65536, 8) for i in range(4))
+    refused(tmp_path, write(tmp_path / "s", SECURITY + stream(1, b"", 8) + blocks, size=1 << 20), NoSpace)
+    assert not written
+
+
+def test_what_is_left_to_others_of_a_disk():
+    assert space.reserve(1 << 40) == (1 << 40) // 100
+    assert space.reserve(1 << 30) == 64 << 20
+    assert space.reserve(100 << 20) == 10 << 20
+    found = os.statvfs("/")
+    assert space.room("/") <= found.f_bavail * found.f_frsize
+
+
+class Count:
+    """Calls, of Python and C functions."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, frame, event, argument):
+        self.calls += event in ("call", "c_call")
+
+
+WIDE = ":x:$DATA".encode("utf-16-le")
+LONG = (":\uf000user." + "\uf061" * 2000 + ":$DATA").encode("utf-16-le")
+MANY_EAS = stream(2, encode_eas([Ea(b"a", b"v")] * 5000))
+FLOODS = {
+    "links": stream(5, b""),
+    "empty alternate streams": stream(4, b"", 0, WIDE),
+    "alternate streams with long names": stream(4, b"", 0, LONG),
+    "sparse alternate streams": stream(4, b"", 8, WIDE) + stream(9, bytes(8), 8) * 20,
+    "extended attributes": MANY_EAS,
+    "object IDs": IDENTITY,
+    "descriptors": SECURITY,
+}
+
+
+def counted(tmp_path, streams, **options):
+    stage = write(tmp_path / "s", streams, compression=COMPRESSION_ZSTD, **options)
+    count = Count()
+    sys.setprofile(count)
+    try:
+        restore(stage, str(tmp_path / "t"), durable=False)
+    except StagingError:
+        pass
+    finally:
+        sys.setprofile(None)
+    if os.path.lexists(tmp_path / "t"):
+        os.unlink(tmp_path / "t")
+    return count.calls
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_a_flood_of_streams_costs_little(tmp_path, name):
+    """A few KiB, compressed, that hold millions of bytes of streams."""
+    flood = FLOODS[name] * (8_000_000 // len(FLOODS[name]))
+    assert counted(tmp_path, SECURITY + stream(1, b"") + flood) < 400_000
+
+
+def test_a_flood_of_sparse_blocks_costs_little(tmp_path):
+    blocks = b"".join(stream(9, i.to_bytes(8, "little") + b"x", 8) for i in range(100_000))
+    assert counted(tmp_path, SECURITY + stream(1, b"", 8) + blocks, size=100_001) < 400_000
+
+
+def test_streams_that_are_skipped_are_bounded(tmp_path):
+    """A gigabyte of zeros in an alternate stream, which nobody keeps: not even decompressed to its end."""
+    packer = compressor(COMPRESSION_ZSTD)
+    header = StageHeader(object_id=OBJECT_ID, compression=COMPRESSION_ZSTD)
+    with open(tmp_path / "s", "wb") as f:
+        f.write(header.encode() + bytes(packer.block(SECURITY + stream(1, b"") + stream_header(4, 1 << 30, 0, WIDE))))
+        for _ in range(1024):
+            f.write(packer.block(bytes(1 << 20)))
+        f.write(packer.finish())
+    assert "besides the data" in str(refused(tmp_path, str(tmp_path / "s")).value)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([1, 2, 3, 4, 5, 6, 7, 9, 10]),
+            st.sampled_from([0, 8]),
+            st.sampled_from([0, 1, 8, 9, 64, 5000]),
+            st.integers(1, 40_000),
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    st.sampled_from([0, 1 << 20, 1 << 40]),
+)
+def test_work_is_linear(tmp_path, recipe, size):
+    """Whatever streams there are: a few calls for each that is allowed, and for each 4 KiB of data."""
+    streams = SECURITY
+    for kind, flags, length, times in recipe:
+        streams += stream(kind, bytes(length), flags, WIDE if kind == 4 else b"") * min(
+            times, 8_000_000 // (length + 20)
+        )
+    assert counted(tmp_path, streams, size=size) < 50 * (STREAMS_MAX + len(streams) // 4096)
+
+
+def test_names_that_could_not_be_listed(place):
+    """listxattr(2) fails where the names have more than 64 KiB together: the file could never be staged again."""
+    names = [f"{i:04}" + "n" * 200 for i in range(400)]
+    streams = b"".join(stream(4, b"v", 0, f":\uf000user.{name}:$DATA".encode("utf-16-le")) for name in names)
+    restored = restore(write(place / "s", SECURITY + stream(1, b"") + streams + IDENTITY), str(place / "t"))
+    assert not restored.exact
+    assert restored.unstored
+    os.listxattr(place / "t")
+    assert generate(str(place / "t"), None, object_id=OBJECT_ID).kind == "file"
 
 
 @pytest.mark.parametrize("offset", [0x3FF, 0x401, 0x10_0000, 1 << 62])

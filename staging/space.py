@@ -1,0 +1,21 @@
+"""What of a disk may be used: never all of it."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+_LEAST: Final = 64 << 20
+
+
+def reserve(size: int) -> int:
+    """The bytes that are left to others of a file system of `size` bytes: a hundredth, at least 64 MiB, but no more
+    than a tenth."""
+    return min(max(size // 100, _LEAST), size // 10)
+
+
+def room(place: int | str) -> int:
+    """The bytes that may be written to the file system of a path or descriptor; 0 when the reserve is all that is
+    left. Raises OSError."""
+    found = os.statvfs(place)
+    return max(found.f_bavail * found.f_frsize - reserve(found.f_blocks * found.f_frsize), 0)

@@ -1,0 +1,174 @@
+"""Carrying out the engine's actions: what is read for a partner, and received from it, is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import threading
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from agent.actions import Actions
+from agent.causes import Cause
+from agent.engine import events as ev
+from agent.fileops import FileOps
+from agent.incidents import Incidents
+from agent.kept import KeptStore
+from agent.log import get_logger
+from agent.wire import constants as c
+from agent.wire.change_order import ChangeOrder
+from agent.wire.packet import NamedGuid, Packet
+from idtable.records import IDRecord
+from idtable.store import Store
+from staging.area import StagingArea
+
+PARTNER, OTHER, CO, GUID = b"p" * 16, b"q" * 16, b"c" * 16, b"g" * 16
+
+
+class Bench:
+    """The actions of a member with one file, `f`, in its tree."""
+
+    def __init__(self, base: Path, quota: int = 1 << 20) -> None:
+        for folder in ("root", "staging"):
+            (base / folder).mkdir()
+        (base / "root" / "f").write_bytes(b"content")
+        self.events: list[ev.Event] = []
+        self.came = asyncio.Event()
+        self.room = True
+        self.loop = asyncio.get_running_loop()
+        self.store = Store(":memory:")
+        with self.store.transaction():
+            self.store.put(IDRecord(b"r" * 16, bytes(16), "", True, kind="folder"))
+            self.store.put(IDRecord(GUID, b"r" * 16, "f", False, kind="file"))
+        self.area = StagingArea(str(base / "staging"), quota, (PARTNER, OTHER))
+        self.executor = ThreadPoolExecutor(3)
+        self.files = FileOps(
+            str(base / "root"),
+            str(base),
+            self.area,
+            KeptStore(str(base / "kept"), 1 << 20),
+            durable=False,
+            compressions=(),
+            dropped=lambda event: self.loop.call_soon_threadsafe(self.post, event),
+        )
+        log = get_logger("frs", set_name="docs")
+        self.actions = Actions(
+            self.store,
+            threading.RLock(),
+            self.files,
+            (self.executor, 2),
+            keys={},
+            send=lambda partner, packet, cxtion: None,
+            has_room=lambda partner: self.room,
+            post=self.post,
+            incidents=Incidents(log),
+            log=log,
+        )
+
+    def post(self, event: ev.Event) -> None:
+        self.events.append(event)
+        self.came.set()
+
+    async def until(self, count: int) -> None:
+        while len(self.events) < count:
+            self.came.clear()
+            await asyncio.wait_for(self.came.wait(), 30)
+
+    def read(self, offset: int = 0) -> ev.ReadStage:
+        name = NamedGuid(PARTNER, "b")
+        packet = Packet(command=c.CMD_SEND_STAGE, to=name, from_=name, replica=name, cxtion=name)
+        co = ChangeOrder(change_order_guid=CO, file_guid=GUID, file_name="f")
+        none = frozenset((c.COMPRESSION_NONE,))
+        return ev.ReadStage(PARTNER, b"x" * 16, packet, co, GUID, bytes(16), offset, none, False, True)
+
+
+def block(co_guid: bytes, number: int, size: int, claimed: int, partner: bytes = PARTNER) -> ev.StoreBlock:
+    last = (number + 1) * size >= claimed
+    return ev.StoreBlock(co_guid, number * size, bytes(size), last, claimed, bytes(16), False, partner)
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    await made.actions.idle()
+    made.executor.shutdown()
+    made.files.close()
+    made.store.close()
+
+
+async def test_nothing_is_read_for_a_partner_that_takes_nothing(bench: Bench) -> None:
+    bench.room = False
+    for _ in range(10):
+        bench.actions.act(bench.read())
+    await bench.actions.idle()
+    assert not bench.events
+    assert bench.area.guids() == []
+    bench.actions.go_on(PARTNER)
+    assert not bench.events
+    bench.room = True
+    bench.actions.go_on(PARTNER)
+    await bench.until(10)
+    assert all(isinstance(event, ev.StageBlock) for event in bench.events)
+
+
+@pytest.mark.parametrize("offset", [1 << 20, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
+async def test_a_block_beyond_the_end_is_refused(bench: Bench, offset: int) -> None:
+    bench.actions.act(bench.read())
+    bench.actions.act(bench.read(offset))
+    await bench.until(2)
+    (refused,) = (event for event in bench.events if isinstance(event, ev.StageRefused))
+    assert refused.retry
+    assert "not so long" in refused.error
+
+
+async def test_a_claim_of_the_whole_area_is_in_nobodys_way(bench: Bench) -> None:
+    """One block of a staging file as large as the quota, and then silence: the others are received all the same, and
+    the tree is staged."""
+    size = 4 << 10
+    bench.actions.act(block(CO, 0, size, 1 << 20))
+    for number in range(20):
+        for part in range(12):
+            bench.actions.act(block(bytes([number]) * 16, part, size, 12 * size, OTHER))
+    bench.actions.act(bench.read())
+    await bench.until(1 + 20 * 12 + 1)
+    assert not [event for event in bench.events if isinstance(event, ev.FetchFailed | ev.StageRefused)]
+
+
+async def test_what_makes_room_for_others_is_told_of(bench: Bench) -> None:
+    """Whoever uses more than its share gives way, and is fetched again later."""
+    size = 64 << 10
+    for part in range(14):
+        bench.actions.act(block(CO, part, size, 1 << 20))
+    await bench.until(14)
+    for part in range(7):
+        bench.actions.act(block(b"o" * 16, part, size, 7 * size, OTHER))
+    await bench.until(14 + 7 + 1)
+    await bench.actions.idle()
+    (failed,) = (event for event in bench.events if isinstance(event, ev.FetchFailed))
+    assert (failed.co_guid, failed.outcome, failed.cause) == (CO, ev.Outcome.NO_SPACE, Cause.STAGING_SHARE)
+    assert bench.area.guids() == [b"o" * 16]
+    assert bench.area.used_bytes == 7 * size
+
+
+async def test_a_claim_that_could_never_fit_is_refused_at_once(bench: Bench) -> None:
+    bench.actions.act(block(CO, 0, 4096, (1 << 20) + 1))
+    await bench.until(1)
+    (failed,) = bench.events
+    assert isinstance(failed, ev.FetchFailed)
+    assert (failed.outcome, failed.cause) == (ev.Outcome.NO_SPACE, None)
+    assert bench.area.used_bytes == 0
+
+
+async def test_a_new_engine_gives_back_what_the_old_one_began(bench: Bench) -> None:
+    bench.actions.act(block(CO, 0, 4096, 1 << 20))
+    await bench.until(1)
+    assert bench.area.used_bytes == 4096
+    bench.actions.renew()
+    assert bench.area.used_bytes == 0
+    bench.actions.act(dataclasses.replace(block(CO, 0, 4096, 4096)))
+    await bench.until(2)
+    assert bench.area.guids() == [CO]

@@ -1,0 +1,104 @@
+"""The link with one partner: what it does not take is bounded, and ends its session."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+
+import pytest
+
+from agent import partners
+from agent.partners import MOST, ROOM, PartnerLink
+from agent.rpc.frsrpc import frsrpc_interface
+from agent.rpc.interface import CallContext
+from agent.rpc.security import Credential, CredentialStore
+from agent.rpc.server import RpcServer
+from agent.wire.comm_packet import CommPacket
+
+ALICE = Credential("FRS", "alice", "a secret")
+BLOCK = bytes(64 << 10)
+
+
+class Partner:
+    """A member that answers a call when it is told to, or at once."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self.silent = True
+        self.asked: list[asyncio.Future[int]] = []
+        self.unreachable: list[str] = []
+        self.floods: list[str] = []
+        self.room = asyncio.Event()
+
+    def on_packet(self, context: CallContext, packet: CommPacket) -> int | Awaitable[int]:
+        self.taken += len(packet.pkt)
+        if not self.silent:
+            return 0
+        self.asked.append(asyncio.get_running_loop().create_future())
+        return self.asked[-1]
+
+    async def link(self) -> PartnerLink:
+        self.server = RpcServer([frsrpc_interface(self.on_packet)], CredentialStore([ALICE]))
+        port = await self.server.start("127.0.0.1", 0)
+        return PartnerLink(
+            "b",
+            "127.0.0.1",
+            port,
+            ALICE,
+            on_unreachable=self.unreachable.append,
+            on_sent=lambda cxtion, size, ok: None,
+            on_bind=lambda ok: None,
+            on_authentication=lambda ok: None,
+            on_timeout=lambda: None,
+            on_room=self.room.set,
+            on_flood=self.floods.append,
+        )
+
+    def answer(self) -> None:
+        self.silent = False
+        for call in self.asked:
+            call.set_result(0)
+
+
+@pytest.fixture
+async def linked() -> AsyncIterator[tuple[Partner, PartnerLink]]:
+    partner = Partner()
+    link = await partner.link()
+    yield partner, link
+    await link.close()
+    await partner.server.close()
+
+
+async def test_there_is_room_when_enough_was_taken(linked: tuple[Partner, PartnerLink]) -> None:
+    partner, link = linked
+    for _ in range(ROOM // len(BLOCK)):
+        assert link.has_room
+        link.send(BLOCK, "a->b")
+    assert not link.has_room
+    while not partner.asked:
+        await asyncio.sleep(0)
+    assert not partner.room.is_set()
+    partner.answer()
+    await asyncio.wait_for(partner.room.wait(), 30)
+    assert link.has_room
+    while link.queued:
+        await asyncio.sleep(0)
+    assert partner.taken == ROOM
+    assert not partner.unreachable
+
+
+async def test_who_does_not_take_what_it_asks_for_is_given_up(linked: tuple[Partner, PartnerLink]) -> None:
+    partner, link = linked
+    for _ in range(MOST // len(BLOCK)):
+        link.send(BLOCK, "a->b")
+    assert not partner.unreachable
+    link.send(BLOCK, "a->b")
+    assert len(partner.unreachable) == len(partner.floods) == 1
+    assert "does not take what it asks for" in partner.unreachable[0]
+    assert link.queued <= partners.IN_FLIGHT
+    assert link.has_room
+    partner.answer()
+    link.send(b"after", "a->b")
+    while link.queued:
+        await asyncio.sleep(0)
+    assert len(partner.unreachable) == 1
