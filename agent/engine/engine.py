@@ -139,8 +139,8 @@ class Engine:
         out: list[Action] = []
         self.ctx.out = out
         self._handlers[type(event)](event)
-        while self.inbound.unblocked:
-            self.installs.advance(self.inbound.unblocked.pop(0))
+        while (entry := self.inbound.next_unblocked()) is not None:
+            self.installs.advance(entry)
         if not isinstance(event, FetchStored | StageBlock):
             self.outbound.pump_all()
         return out
