@@ -1,6 +1,9 @@
 """The events of one replica set: all that wait are handled in one store transaction; after its commit, and only then,
 their actions are carried out. So one fsync covers many change orders (group commit), and nothing is acknowledged
 before it is durable.
+
+An event that the engine fails on is told from the others: it alone is dropped, and the others are handled again. An
+action that fails does not keep the others from being carried out.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from agent.engine import events as ev
 from agent.engine.context import SECOND
 from agent.engine.cutoff import Cutoff
 from agent.engine.engine import Engine
+from idtable.errors import StoreError
 from idtable.store import Store
 
 BATCH: Final = 1024
@@ -23,8 +27,13 @@ MAX_QUEUED: Final = 100_000
 
 
 class Batches:
-    """Feeds an engine (`engine` gives the present one) and hands its actions to `act`. `failed` is told what went wrong
-    with a transaction. While `runs` says no, events are dropped. Only for the event loop's thread."""
+    """Feeds an engine (`engine` gives the present one) and hands its actions to `act`. While `runs` says no, events are
+    dropped. Only for the event loop's thread.
+
+    `failed` is told what went wrong with the store, and what is queued is dropped then. `broken` is told of an event
+    that the engine failed on: nothing is handled any more then until go_on(). `unacted` is told of an action that
+    raised an error; it raises none itself.
+    """
 
     def __init__(
         self,
@@ -33,18 +42,23 @@ class Batches:
         engine: Callable[[], Engine],
         *,
         act: Callable[[ev.Action], None],
+        unacted: Callable[[ev.Action, Exception], None],
         failed: Callable[[Exception], None],
+        broken: Callable[[ev.Event, Exception], None],
         runs: Callable[[], bool],
     ) -> None:
         self._store = store
         self._lock = lock
         self._engine = engine
         self._act = act
+        self._unacted = unacted
         self._failed = failed
+        self._broken = broken
         self._runs = runs
         self._events: deque[ev.Event] = deque()
         self._cutoff = Cutoff()
         self._scheduled = False
+        self._held = False
         self._closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._settled: list[asyncio.Future[None]] = []
@@ -61,6 +75,15 @@ class Batches:
         self._events.clear()
         self._cutoff = Cutoff()
         self._tell_settled()
+
+    def go_on(self, first: ev.Event, keep: Callable[[ev.Event], bool]) -> None:
+        """With a new engine, whose first event is given; of what is queued only what `keep` says yes to is handled."""
+        kept = [event for event in self._events if keep(event)]
+        self._cutoff = Cutoff()
+        self._events.clear()
+        self._held = False
+        for event in (first, *kept):
+            self.post(event)
 
     def _tell_settled(self) -> None:
         settled, self._settled = self._settled, []
@@ -92,7 +115,7 @@ class Batches:
             future.cancel()
 
     def _schedule(self) -> None:
-        if not self._scheduled and not self._closed:
+        if not self._scheduled and not self._held and not self._closed:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._run)
 
@@ -101,28 +124,57 @@ class Batches:
         if self._closed or not self._runs():
             self.drop()
             return
-        actions: list[ev.Action] = []
-        engine, now = self._engine(), filetime_now()
-        try:
-            with self._lock:
-                self._store.begin()
-                for _ in range(min(BATCH, len(self._events))):
-                    event = self._events.popleft()
-                    self._cutoff.handled(event, actions)
-                    actions += engine.handle(event, now)
-                self._store.commit()
-        except Exception as error:
-            self._failed(error)
-            self.drop()
+        engine = self._engine()
+        actions = self._handle(engine)
+        if actions is None:
             return
         for action in actions:
             if not (isinstance(action, ev.Send) and self._cutoff.stops(action.partner)):
-                self._act(action)
+                try:
+                    self._act(action)
+                except Exception as error:
+                    self._unacted(action, error)
+        try:
+            self._set_timer(engine)
+        except Exception as error:
+            self._hold(ev.Tick(), error)
+            return
         if self._events:
             self._schedule()
         else:
             self._tell_settled()
-        self._set_timer(engine)
+
+    def _handle(self, engine: Engine) -> list[ev.Action] | None:
+        """One transaction; its actions, or None when it failed, and somebody has been told."""
+        actions: list[ev.Action] = []
+        taken: list[ev.Event] = []
+        now = filetime_now()
+        in_engine = False
+        try:
+            with self._lock:
+                self._store.begin()
+                for _ in range(min(BATCH, len(self._events))):
+                    taken.append(event := self._events.popleft())
+                    self._cutoff.handled(event, actions)
+                    in_engine = True
+                    actions += engine.handle(event, now)
+                    in_engine = False
+                self._store.commit()
+        except Exception as error:
+            if in_engine and not isinstance(error, StoreError | OSError | MemoryError):
+                self._events.extendleft(reversed(taken[:-1]))
+                self._hold(taken[-1], error)
+            else:
+                self._failed(error)
+                self.drop()
+            return None
+        return actions
+
+    def _hold(self, event: ev.Event, error: Exception) -> None:
+        self._held = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._broken(event, error)
 
     def _set_timer(self, engine: Engine) -> None:
         if self._timer is not None:

@@ -21,6 +21,7 @@ from agent.engine.engine import Engine
 from agent.engine.entry import Stage
 from agent.enginesetup import connections_of, engine_config, stage_compressions
 from agent.excluded import Excluded
+from agent.faults import Faults, answer_to, survives, told
 from agent.fileops import FileOps
 from agent.identity import ReplicaError, identify, root_key
 from agent.incidents import Incidents
@@ -81,6 +82,7 @@ class Replica(Telling):
         self._closed = False
         self._started = False
         self._refused: dict[bytes, None] = {}  # sessions of which a packet was refused, the latest last
+        self._faults = Faults()
         self._lost = False
         self._restarting = False
         self._watch = None
@@ -136,7 +138,9 @@ class Replica(Telling):
             self.lock,
             lambda: self.engine,
             act=self._act,
+            unacted=self._unacted,
             failed=self._failed,
+            broken=self._broken,
             runs=lambda: self.error is None,
         )
         self._actions = Actions(
@@ -275,7 +279,8 @@ class Replica(Telling):
         """A packet from a partner; returns what FrsRpcSendCommPkt is to return."""
         if self._closed or not self._started or self.error is not None:
             return 0x426  # ERROR_SERVICE_NOT_ACTIVE
-        if self._batches.full or packet.join_guid in self._refused:
+        barred = self._faults.barred(packet.from_.guid)
+        if barred or self._batches.full or packet.join_guid in self._refused:
             # ERROR_IO_DEVICE: tells the partner to come again later, with a new session. This one is over: a later
             # change taken for the next one would have the version vector pass over the refused one.
             if packet.join_guid != ZERO_GUID:
@@ -296,16 +301,55 @@ class Replica(Telling):
     def _failed(self, error: Exception) -> None:
         """A transaction failed (the disk under the database is full, most likely): what the engine holds in
         memory is no longer what the store holds, so start again from the store, soon."""
-        unexpected = not isinstance(error, StoreError | OSError)
-        if unexpected:
-            self.log.error("a transaction failed", exc_info=error)
+        self._roll_back()
+        self._halt("the database cannot be written", error)
+
+    def _roll_back(self) -> None:
         try:
             with self.lock:
                 if self.store.in_transaction:
                     self.store.rollback()
-        except StoreError as second:
-            self.log.error("rolling back: %s", second)
-        self._halt("the database cannot be written", error)
+        except StoreError as error:
+            self.log.error("rolling back: %s", error)
+
+    def _broken(self, event: ev.Event, error: Exception) -> None:
+        """The engine failed on an event. The event is dropped, a partner that sent it is kept away for a while, and an
+        engine made anew from the store goes on with the others."""
+        self._roll_back()
+        what = f"{self.name}: the engine failed on {told(event)}: {type(error).__name__}: {error}"
+        if isinstance(event, ev.PacketReceived):
+            partner = event.packet.from_
+            seconds = self._faults.bar(partner.guid)
+            text = f"{what}; it is dropped, and nothing is taken from {partner.name} for {seconds:.0f} s"
+            self.incidents.report(Cause.FAULT, partner.name, text, level="error")
+        elif isinstance(event, ev.Started) or self._faults.too_many():
+            self.log.error("%s", what, exc_info=error)
+            self.stop_for(f"{what}. This is a fault of frs: report it with the log; a restart of the agent tries again")
+            return
+        else:
+            self.incidents.report(Cause.FAULT, self.name, f"{what}; it is dropped", level="error")
+            self.engine.ctx.last_error = (filetime_now(), what)
+        self.log.error("%s", "where it failed:", exc_info=error)
+        self._background(self._renew_engine())
+
+    async def _renew_engine(self) -> None:
+        """Begin anew from the store at once, when what the former engine began is over."""
+        last_error = self.engine.ctx.last_error
+        await self._actions.idle()
+        if self._closed or self._lost or self.error is not None:
+            return
+        try:
+            self._make_engine()
+        except (StoreError, OSError, MemoryError) as error:
+            self._halt("the database cannot be read", error)
+            return
+        self.engine.ctx.last_error = last_error
+        self._actions.renew()
+        first = ev.Started(frozenset(self.area.guids()))
+        self._batches.go_on(first, lambda event: survives(event) and not self._is_barred(event))
+
+    def _is_barred(self, event: ev.Event) -> bool:
+        return isinstance(event, ev.PacketReceived) and self._faults.barred(event.packet.from_.guid)
 
     def _halt(self, what: str, error: Exception) -> None:
         """Nothing goes on until a new start from the store, soon."""
@@ -325,8 +369,12 @@ class Replica(Telling):
             return
         try:
             self._make_engine()
-        except Exception as error:
+        except (StoreError, OSError, MemoryError) as error:
             self._halt("the database cannot be read", error)
+            return
+        except Exception as error:
+            self.log.error("the engine cannot be made from the database", exc_info=error)
+            self.stop_for(f"the engine cannot be made from the database: {type(error).__name__}: {error}")
             return
         self._actions.renew()
         self.error = None
@@ -336,7 +384,7 @@ class Replica(Telling):
         if not self._started:
             self._background(self._start())
             return
-        self.post(ev.Started(frozenset(self.area.guids())))
+        self._batches.go_on(ev.Started(frozenset(self.area.guids())), lambda _: False)
         if self._watch is None and self.engine.ctx.online:
             self._background(self._start_watch(first=False))
 
@@ -369,6 +417,14 @@ class Replica(Telling):
                 self._background(self._start_watch(first=False))
         else:
             self._actions.act(action)
+
+    def _unacted(self, action: ev.Action, error: Exception) -> None:
+        """An action could not be begun: whoever waits for it is told, and the others are carried out."""
+        text = f"{self.name}: {type(action).__name__} cannot be carried out: {type(error).__name__}: {error}"
+        self.incidents.report(Cause.FAULT, self.name, text, level="error")
+        answer = answer_to(action, error)
+        if answer is not None:
+            self.post(answer)
 
     def _background(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

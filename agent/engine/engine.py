@@ -149,8 +149,8 @@ class Engine:
         return out
 
     def _go_on(self) -> None:
-        while self.inbound.unblocked:
-            self.installs.advance(self.inbound.unblocked.pop(0))
+        while (entry := self.inbound.next_unblocked()) is not None:
+            self.installs.advance(entry)
 
     def check(self, packet: Packet) -> int:
         """The result of FrsRpcSendCommPkt for a packet that parsed (3.3.4.4.1): 0, or an error code when

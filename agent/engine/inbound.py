@@ -7,6 +7,7 @@ then, once nothing that arrived earlier stands in its way (see claims), installe
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 
 from agent.engine.answers import Answers
@@ -26,6 +27,7 @@ from agent.wire.packet import Packet
 from idtable.records import IDRecord, InlogRow
 
 _RESTORED = b""  # instead of a connection, in RetireOrder
+_WAITS_FOR_CLAIMS = (Outcome.PARENT_MISSING, Outcome.NAME_TAKEN, Outcome.NOT_EMPTY)
 
 
 class Inbound:
@@ -44,7 +46,9 @@ class Inbound:
         self.waiting: set[Key] = set()
         self._line: dict[bytes, tuple[int, set[int]]] = {}  # file GUID -> mark of its version here, see descends()
         self.on_finished: Callable[[Entry], None] = lambda entry: None  # one that is finished has come in its order
-        self.unblocked: list[Entry] = []  # entries that may go on now
+        #: The worklist: what may go on now, in order. The engine works it off after every event, so that no end of a
+        #: change order calls the next one's.
+        self.unblocked: OrderedDict[Key, None] = OrderedDict()
         #: What the inbound log held of connections that are no more, and whether it was finished.
         self.abandoned: list[tuple[Key, bool]] = []
         self._orphans: dict[bytes, dict[Key, None]] = {}  # folder that is missing -> what waits for it
@@ -381,10 +385,25 @@ class Inbound:
                 self._unblock([key, *self.claims.drop(key, ("g", folder))])
 
     def _unblock(self, keys: Iterable[Key]) -> None:
-        for key in keys:
+        self.unblocked.update(dict.fromkeys(key for key in keys if key in self.entries))
+
+    def next_unblocked(self) -> Entry | None:
+        """Take the first entry off the worklist; None when nothing may go on."""
+        while self.unblocked:
+            key, _ = self.unblocked.popitem(last=False)
+            if key in self.entries:
+                return self.entries[key]
+        return None
+
+    def release(self, entry: Entry) -> None:
+        """The entry is at its end: what waited for its claims or its folder may go on."""
+        freed = self.claims.release(entry.key) if entry.key in self.claims else []
+        for key in freed:
             other = self.entries.get(key)
-            if other is not None and other not in self.unblocked:
-                self.unblocked.append(other)
+            if other is not None and other.waits_for in _WAITS_FOR_CLAIMS:
+                other.retry_at = 0
+        self._unblock(freed)
+        self._unblock(other.key for other in self.wake_orphans(entry.co.file_guid))
 
     def wake_orphans(self, parent: bytes) -> list[Entry]:
         """What waited for that folder, in order of arrival."""
@@ -425,6 +444,10 @@ class Inbound:
                 self.waiting.discard(key)
                 woken.append(entry)
         return woken
+
+    def free_name(self, parent: bytes, name: str) -> None:
+        """A file has left that name: what waited for it may go on."""
+        self._unblock(other.key for other in self.wake_for_name(parent, name))
 
     def due(self) -> list[Entry]:
         """The waiting entries whose time has come, oldest first."""

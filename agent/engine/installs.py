@@ -48,7 +48,6 @@ class Installs:
         self.aftermath = Aftermath(ctx, inbound, local, retire)
         self._running: dict[bytes, Running] = {}
         self._touched: dict[bytes, list[Entry]] = {}  # file of an install under way -> what waits for its end
-        retire.advance = self.advance
 
     # -- moving on --
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from agent.engine.context import Context
 from agent.engine.entry import Entry, Stage
-from agent.engine.events import DropStage, Outcome
+from agent.engine.events import DropStage
 from agent.engine.inbound import Inbound
 from agent.engine.local import LocalChanges
 from agent.engine.order import Key
@@ -36,14 +36,13 @@ def onward(co: ChangeOrder, extra: int = 0) -> ChangeOrder:
 
 
 class Retire:
-    """Ends entries of the inbound log; `advance` is told which others may go on because of it."""
+    """Ends entries of the inbound log; what may go on because of it goes to the worklist (Inbound.unblocked)."""
 
     def __init__(self, ctx: Context, inbound: Inbound, outbound: Outbound, local: LocalChanges) -> None:
         self.ctx = ctx
         self.inbound = inbound
         self.outbound = outbound
         self.local = local
-        self.advance: Callable[[Entry], None] = lambda entry: None
         inbound.on_finished = self.retire
 
     def finish(
@@ -84,7 +83,9 @@ class Retire:
         if then is not None:
             then()
         self.announce_aside(entry.key)
-        self._release(entry, old if record is not None else None)
+        inbound.release(entry)
+        if record is not None and old is not None and not old.deleted:
+            inbound.free_name(old.parent_guid, old.name)
 
     def announce_aside(self, ended: Key) -> None:
         """A file that stepped aside for another, because its own change order was on its way, and whose change
@@ -172,21 +173,3 @@ class Retire:
         self.inbound.entries.pop(entry.key, None)
         self.inbound.by_co.pop(entry.co.change_order_guid, None)
         self.ctx.store.inlog_delete(entry.co.change_order_guid)
-
-    def _release(self, entry: Entry, old: IDRecord | None) -> None:
-        """Go on with what waited for the entry, or for the name that its file had in `old`."""
-        inbound = self.inbound
-        woken: list[Entry] = []
-        if entry.key in inbound.claims:
-            for key in inbound.claims.release(entry.key):
-                other = inbound.entries.get(key)
-                if other is None:
-                    continue
-                if other.waits_for in (Outcome.PARENT_MISSING, Outcome.NAME_TAKEN, Outcome.NOT_EMPTY):
-                    other.retry_at = 0
-                woken.append(other)
-        woken += inbound.wake_orphans(entry.co.file_guid)
-        if old is not None and not old.deleted:
-            woken += inbound.wake_for_name(old.parent_guid, old.name)
-        for other in woken:
-            self.advance(other)

@@ -1,4 +1,4 @@
-"""What the engine wants to send, while a partner cannot be reached and the engine does not know it yet."""
+"""Events in transactions, their actions, and what fails of both."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import agent.batches
 from agent.batches import Batches
 from agent.engine import events as ev
 from agent.wire.packet import NamedGuid, Packet
+from idtable.errors import StoreFull
 from idtable.store import Store
 
 ONE, OTHER = b"1" * 16, b"2" * 16
@@ -53,7 +54,9 @@ def run(*events: ev.Event) -> tuple[list[ev.Send], list[Any]]:
             threading.RLock(),
             lambda: engine,  # type: ignore[arg-type, return-value]
             act=done.append,
+            unacted=lambda action, error: done.append(error),
             failed=lambda error: done.append(error),
+            broken=lambda event, error: done.append(error),
             runs=lambda: True,
         )
         for event in events:
@@ -81,3 +84,144 @@ def test_without_a_loss_all_is_sent() -> None:
 def test_a_second_loss_is_waited_for() -> None:
     wanted, sent = run(ev.PartnerUnreachable(ONE, "gone"), ev.Tick(), ev.PartnerUnreachable(ONE, "gone"))
     assert sent == [wanted[1], wanted[3], *wanted[4:]]
+
+
+class Fails:
+    """Stands for the engine: writes down in the store what it handles, and fails on some of it."""
+
+    def __init__(self, store: Store, fails_on: ev.Event | None = None, error: Exception | None = None) -> None:
+        self.store = store
+        self.fails_on = fails_on
+        self.error = error or ValueError("a fault")
+        self.handled: list[ev.Event] = []
+
+    def handle(self, event: ev.Event, now: int) -> list[ev.Action]:
+        self.store.meta_set(str(event), b"1")
+        if event is self.fails_on:
+            raise self.error
+        self.handled.append(event)
+        return [ev.Report("info", str(event))]
+
+    def next_deadline(self) -> int | None:
+        return None
+
+
+EVENTS = [ev.Tick(), ev.ForceReplication(ONE), ev.ForceReplication(OTHER), ev.Tick(), ev.Started()]
+
+
+@pytest.mark.parametrize("number", range(len(EVENTS)))
+def test_an_event_that_the_engine_fails_on_is_dropped_alone(number: int) -> None:
+    """What was handled with it in one transaction is handled again, by the next engine, and committed."""
+    told: list[object] = []
+
+    async def all_of_it() -> None:
+        store, lock = Store(":memory:"), threading.RLock()
+        engines = [Fails(store, EVENTS[number])]
+        first = ev.Started()
+
+        def broken(event: ev.Event, error: Exception) -> None:
+            told.append((event, str(error)))
+            with lock:
+                store.rollback()
+            asyncio.get_running_loop().call_soon(go_on)
+
+        def go_on() -> None:
+            engines.append(Fails(store))
+            batches.go_on(first, lambda _: True)
+
+        acted: list[ev.Action] = []
+        batches = Batches(
+            store,
+            lock,
+            lambda: engines[-1],  # type: ignore[arg-type, return-value]
+            act=acted.append,
+            unacted=lambda action, error: told.append(error),
+            failed=told.append,
+            broken=broken,
+            runs=lambda: True,
+        )
+        for event in EVENTS:
+            batches.post(event)
+        await batches.settled()
+        assert told == [(EVENTS[number], "a fault")]
+        left = EVENTS[:number] + EVENTS[number + 1 :]
+        again = left[number:] if agent.batches.BATCH == 1 else left  # what was committed before is not
+        assert [id(event) for event in engines[1].handled] == [id(event) for event in (first, *again)]
+        assert all(store.meta_get(str(event)) == b"1" for event in left)
+        done = [event for engine in engines for event in engine.handled]
+        assert [a.text for a in acted if isinstance(a, ev.Report)][-len(again) :] == [
+            str(e) for e in done[-len(again) :]
+        ]
+        batches.close()
+        store.close()
+
+    asyncio.run(all_of_it())
+
+
+@pytest.mark.parametrize("error", [StoreFull("no space left"), OSError("no"), MemoryError()])
+def test_a_store_that_fails_is_no_fault_of_the_event(error: Exception) -> None:
+    done: list[object] = []
+
+    async def all_of_it() -> None:
+        store = Store(":memory:")
+        engine = Fails(store, EVENTS[1], error)
+        batches = Batches(
+            store,
+            threading.RLock(),
+            lambda: engine,  # type: ignore[arg-type, return-value]
+            act=done.append,
+            unacted=lambda action, error: done.append(error),
+            failed=done.append,
+            broken=lambda event, error: done.append(event),
+            runs=lambda: True,
+        )
+        for event in EVENTS[1:]:
+            batches.post(event)
+        await batches.settled()
+        batches.close()
+        store.close()
+
+    asyncio.run(all_of_it())
+    assert done == [error]
+
+
+def test_an_action_that_fails_does_not_keep_the_others_from_being_carried_out() -> None:
+    """And after a packet that cannot be sent nothing follows in its session."""
+    carried_out: list[ev.Send] = []
+    failed: list[tuple[object, str]] = []
+
+    async def all_of_it() -> None:
+        store, engine = Store(":memory:"), Talker()
+
+        def act(action: ev.Action) -> None:
+            assert isinstance(action, ev.Send)
+            if action is engine.sent[0]:
+                raise ValueError("too long")
+            carried_out.append(action)
+
+        def unacted(action: ev.Action, error: Exception) -> None:
+            failed.append((action, str(error)))
+            batches.post(ev.PartnerUnreachable(ONE, "too long"))
+
+        batches = Batches(
+            store,
+            threading.RLock(),
+            lambda: engine,  # type: ignore[arg-type, return-value]
+            act=act,
+            unacted=unacted,
+            failed=lambda error: failed.append((None, str(error))),
+            broken=lambda event, error: failed.append((event, str(error))),
+            runs=lambda: True,
+        )
+        for _ in range(3):
+            batches.post(ev.Tick())
+        await batches.settled()
+        batches.close()
+        store.close()
+        assert failed == [(engine.sent[0], "too long")]
+        others = [a for a in engine.sent if a.partner == OTHER]
+        assert [a for a in carried_out if a.partner == OTHER] == others
+        unreachable = engine.sent[-2]  # wanted once the engine knew
+        assert [a for a in carried_out if a.partner == ONE] == [unreachable]
+
+    asyncio.run(all_of_it())
