@@ -26,11 +26,13 @@ class Plan:
 
 
 class Attack:
-    """One attack. `told`: whoever is attacked is to report an incident."""
+    """One attack. `told`: whoever is attacked is to report an incident. `fills`: it would fill a disk, and is carried
+    out only where those of the members are limited."""
 
     name: ClassVar[str]
     text: ClassVar[str]
     told: ClassVar[bool] = True
+    fills: ClassVar[bool] = False
 
     def __init__(self, partner: Partner, plan: Plan) -> None:
         self.partner = partner

@@ -39,7 +39,7 @@ LARGE = 24 * MIB
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the members are given: disk and staging quota in bytes, times in seconds."""
+    """What the members are given: disk (0: no disk of their own) and staging quota in bytes, times in seconds."""
 
     disk: int = 2048 * MIB
     quota: int = 256 * MIB
@@ -104,6 +104,8 @@ class Fleet:
         self._stack.close()
 
     def _mount(self, stack: contextlib.ExitStack, folder: Path) -> bool:
+        if not self.sizes.disk:
+            return False
         try:
             stack.enter_context(limited_disk(folder, self.sizes.disk))
         except CannotMount:

@@ -18,8 +18,8 @@ from tests.hostile.fleet import HONEST, MIB, Fleet, Place
 LOOK_S = 0.25
 #: A member that passes one of these is ended, before it takes the machine along.
 MOST_MEMORY, MOST_LOG = 4096 * MIB, 512 * MIB
-#: Where the disks of the members are not limited, so much of the real one stays free.
-MOST_FREE = 8192 * MIB
+#: So much of the real disk may be used where the members have no disks of their own.
+MOST_DISK = 4096 * MIB
 #: Folders of a state directory that are counted apart: each has a bound of its own.
 _APART = ("staging", "kept", "preinstall")
 
@@ -117,6 +117,7 @@ class Watch:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._costs = Costs()
+        self._free = shutil.disk_usage(fleet.work).free
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.ended: str | None = None
@@ -156,8 +157,8 @@ class Watch:
             return f"{cost.memory // MIB} MiB of memory"
         if cost.log > MOST_LOG:
             return f"{cost.log // MIB} MiB of log"
-        if not self._fleet.limited and shutil.disk_usage(self._fleet.work).free < MOST_FREE:
-            return "the disk of this host is nearly full"
+        if not self._fleet.limited and shutil.disk_usage(self._fleet.work).free < self._free - MOST_DISK:
+            return f"{MOST_DISK // MIB} MiB of the disk of this host"
         return None
 
 

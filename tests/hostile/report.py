@@ -32,6 +32,8 @@ def line(row: dict[str, Any]) -> str:
         f"{100 * row['binds_share']:>6.0f}%{_seconds(row['recovered_s']):>7}  {'FAULT' if faults else 'ok'}"
     )
     text += "".join(f"\n{'':<17}- {fault}" for fault in faults)
+    if faults:
+        text += "".join(f"\n{'':<17}  log of {said}" for said in row["log"])
     told = ", ".join(f"{cause} {count}" for cause, count in sorted(row["incidents"].items()))
     return text + (f"\n{'':<17}  told: {told}" if told else "")
 

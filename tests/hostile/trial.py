@@ -118,6 +118,8 @@ def trial(attack: type[Attack], work: Path, settings: Settings) -> dict[str, Any
     fleet = Fleet(work, settings.sizes)
     course = Course()
     with fleet, contextlib.ExitStack() as stack:
+        if attack.fills and not fleet.limited:
+            raise NotCarriedOut("it would fill the disk of this host: only as root, who may mount smaller ones")
         fleet.fill()
         for name in HONEST:
             fleet.start(name)
@@ -137,7 +139,6 @@ def trial(attack: type[Attack], work: Path, settings: Settings) -> dict[str, Any
             _afterwards(fleet, course, settings)
         except Failed as error:
             course.faults.append(str(error))
-            course.faults += _log_tails(fleet)
         if watch.ended is not None:
             course.faults.insert(0, watch.ended)
         return _row(attack, fleet, hostile, course, settings)
@@ -150,7 +151,7 @@ def _ready(fleet: Fleet, hostile: Hostile) -> None:
         if hostile.process.poll() is not None or hostile.state == "not joined":
             raise NotCarriedOut(f"the hostile partner has no place: {' '.join(tail(hostile.log, 8))}")
         if fleet.ended() is not None:
-            raise NotCarriedOut(f"{fleet.ended()} before the attack: {' '.join(_log_tails(fleet))}")
+            raise NotCarriedOut(f"{fleet.ended()} before the attack: {' '.join(complaints(fleet))}")
         if hostile.state == "joined" and unfinished(fleet) is None and not different(fleet, *HONEST):
             return
         if time.monotonic() > until:
@@ -327,8 +328,14 @@ def _walk(root: Path) -> Iterator[tuple[str, os.stat_result]]:
                 yield path, os.lstat(path)
 
 
-def _log_tails(fleet: Fleet) -> list[str]:
-    return [f"log of {name}: {line[:300]}" for name in HONEST for line in tail(fleet.places[name].log, 3)]
+def complaints(fleet: Fleet) -> list[str]:
+    """The last warnings and errors in the logs of the honest members, each but once."""
+    found = []
+    for name in HONEST:
+        lines = [line for line in tail(fleet.places[name].log, 200) if " WARNING " in line or " ERROR " in line]
+        said = {line.split(None, 1)[-1]: None for line in lines}  # without the time
+        found += [f"{name}: {line[:240]}" for line in list(said)[-3:]]
+    return found
 
 
 # -- the row --
@@ -356,6 +363,7 @@ def _row(attack: type[Attack], fleet: Fleet, hostile: Hostile, course: Course, s
     if not row["sent"]:
         raise NotCarriedOut("the attack sent nothing")
     row["faults"] = verdict
+    row["log"] = complaints(fleet)
     return row
 
 

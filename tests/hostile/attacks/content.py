@@ -104,6 +104,7 @@ class Bombs(FileAttack):
 
     name = "bombs"
     text = "staging files of 1.3 KiB (some of 2 MiB) for files of TiB: holes, sparse blocks, zeros in LZNT1 and zstd"
+    fills = True
     window = 16
     files = 20
 
