@@ -6,7 +6,7 @@ import heapq
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from .changes import PREINSTALL, Aged, join, split
@@ -47,8 +47,8 @@ class Entry:
 class AgingCache:
     """The records that age, those handed out but not retired, and which of them are on disk.
 
-    A path ages `aging_s` seconds after its last event, but at most ten times that after its first.
-    All methods belong to one thread, but `pending` may be looked at by others.
+    A path ages `aging_s` seconds after its last event, but at most ten times that after its first; with the folders
+    above it, if those are aging. All methods belong to one thread, but `pending` may be looked at by others.
     """
 
     def __init__(self, log: JournalLog, aging_s: float, excluded: Callable[[str], bool]) -> None:
@@ -84,7 +84,7 @@ class AgingCache:
                 return False
             entry = Entry(node, name, self._log.take_usn(), now)
             self.pending[key] = entry
-            self._push(entry)
+            self._push(entry, self._due_at(entry))
         else:
             entry.usn = self._log.take_usn()
             entry.last = now
@@ -104,22 +104,53 @@ class AgingCache:
             if target is not None and entry.deep and target.is_dir:
                 target.deep = True
 
-    def _push(self, entry: Entry) -> None:
+    def _due_at(self, entry: Entry) -> float:
+        return min(entry.last + self._aging, entry.first + _CAP * self._aging)
+
+    def _push(self, entry: Entry, due: float) -> None:
         self._order += 1
-        due = min(entry.last + self._aging, entry.first + _CAP * self._aging)
         heapq.heappush(self._due, (due, self._order, entry))
 
-    def age(self, everything: bool = False) -> list[Aged]:
-        """What has aged by now (or everything), one record a path."""
-        now = time.monotonic()
-        ripe: list[Entry] = []
+    def _ripe(self, now: float, everything: bool) -> list[Entry]:
+        """The entries whose time has come. What happened in a folder waits for what happened to the folder: only then
+        is it known which one it is."""
+        due: dict[tuple[Node, str], Entry] = {}
         while self._due and (everything or self._due[0][0] <= now):
             _, _, entry = heapq.heappop(self._due)
-            due = min(entry.last + self._aging, entry.first + _CAP * self._aging)
-            if due > now and not everything:
-                self._push(entry)
+            if self._due_at(entry) > now and not everything:
+                self._push(entry, self._due_at(entry))
+            else:
+                due[entry.node, entry.name] = entry
+        ripe = []
+        for entry in due.values():
+            waits_for = [above for above in self._above(entry) if (above.node, above.name) not in due]
+            if waits_for:
+                self._push(entry, max(self._due_at(above) for above in waits_for))
             else:
                 ripe.append(entry)
+        return ripe
+
+    def _above(self, entry: Entry) -> Iterator[Entry]:
+        """The entries of the folders above."""
+        node = entry.node
+        while node.parent is not None:
+            above = self.pending.get((node.parent, node.name))
+            if above is not None:
+                yield above
+            node = node.parent
+
+    def put_back(self, batch: Iterable[Aged]) -> None:
+        """What was handed out is to be looked at again, wherever it is now; it ages anew."""
+        for aged in batch:
+            for entry in aged.handle if isinstance(aged.handle, list) else ():
+                if self.record(entry.node, entry.name, entry.reason, entry.is_dir, deep=entry.deep):
+                    again = self.pending[entry.node, entry.name]
+                    again.moved_to = again.moved_to or entry.moved_to
+        self.retire(aged.usn for aged in batch)
+
+    def age(self, everything: bool = False, moves: int = 0) -> list[Aged]:
+        """What has aged by now (or everything), one record a path. `moves`: see Aged."""
+        ripe = self._ripe(time.monotonic(), everything)
         batch: dict[str, Aged] = {}
         for entry in ripe:
             moved_to = self._destination(entry)
@@ -132,10 +163,12 @@ class AgingCache:
             if aged is None:
                 batch[path] = Aged(
                     path, entry.reason, entry.is_dir, entry.usn, entry.first_usn, entry.event_time, moved_to,
-                    entry.deep,
+                    entry.deep, moves, [entry],
                 )  # fmt: skip
                 self._delivered[entry.usn] = [entry.first_usn]
                 continue
+            if isinstance(aged.handle, list):
+                aged.handle.append(entry)
             firsts = self._delivered.pop(aged.usn)
             firsts.append(entry.first_usn)
             if entry.usn > aged.usn:
@@ -174,7 +207,7 @@ class AgingCache:
             if entry is None:
                 entry = Entry(node, name, row.first_usn, time.monotonic())
                 self.pending[node, name] = entry
-                self._push(entry)
+                self._push(entry, self._due_at(entry))
             else:
                 self._forget.append(row.first_usn)
             entry.usn = max(entry.usn, row.usn)
