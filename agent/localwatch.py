@@ -33,6 +33,7 @@ from staging.errors import AccessDenied, StagingError, Torn, Unsupported, Vanish
 log = logging.getLogger(__name__)
 
 BATCH: Final = 512
+MOST_TOGETHER: Final = 50_000
 RETRY_S: Final = 1.0
 
 
@@ -206,7 +207,9 @@ class LocalWatch:
             finally:
                 self._busy -= 1
             return
-        batch = [self._aged.popleft() for _ in range(min(BATCH, len(self._aged)))]
+        batch = [self._aged.popleft()]
+        while self._aged and (len(batch) < BATCH or _belongs(self._aged[0], batch)):
+            batch.append(self._aged.popleft())
         for aged in batch:
             if aged.is_dir and aged.event_time < self._started:
                 # Told to a former run, which may have ended between an install and giving the folder its time back.
@@ -408,6 +411,11 @@ class LocalWatch:
             self._host.local_error(f"{path!r} cannot be staged: {error}")
         if not isinstance(error, AccessDenied):
             self._put_off(work.change)
+
+
+def _belongs(aged: Aged, batch: list[Aged]) -> bool:
+    """Whether the path cannot be understood without those of the batch (that has not become far too large)."""
+    return aged.group != 0 and aged.group == batch[-1].group and len(batch) < MOST_TOGETHER
 
 
 def _is_stale(aged: Aged, moved: set[str]) -> bool:

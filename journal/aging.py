@@ -19,11 +19,16 @@ _FILETIME_EPOCH: Final = 116444736000000000
 _CAP: Final = 10
 
 
+_Key = tuple[Node, str]
+"""A folder and a name in it."""
+
+
 class Entry:
     """A record in the aging cache. Keyed by its folder and name, so a renamed folder takes it along."""
 
     __slots__ = (
-        "deep", "event_time", "first", "first_usn", "is_dir", "last", "moved_to", "name", "node", "reason", "usn",
+        "deep", "event_time", "first", "first_usn", "is_dir", "last", "linked", "moved_to", "name", "node", "reason",
+        "usn",
     )  # fmt: skip
 
     def __init__(self, node: Node, name: str, first_usn: int, now: float) -> None:
@@ -38,6 +43,7 @@ class Entry:
         self.deep = False
         self.event_time = 0
         self.moved_to: tuple[Node, str] | None = None
+        self.linked: set[tuple[Node, str]] = set()  # where what was here went, and where what is here came from
 
     @property
     def path(self) -> str:
@@ -59,6 +65,7 @@ class AgingCache:
         self.accepted = 0
         self._due: list[tuple[float, int, Entry]] = []
         self._order = 0
+        self._groups = 0
         self._dirty: dict[int, Entry] = {}
         self._stored: set[int] = set()
         self._forget: list[int] = []
@@ -101,6 +108,9 @@ class AgingCache:
         entry, target = self.pending.get(old), self.pending.get(new)
         if entry is not None and old != new:
             entry.moved_to = new
+            if target is not None:
+                entry.linked.add(new)
+                target.linked.add(old)
             if target is not None and entry.deep and target.is_dir:
                 target.deep = True
 
@@ -112,23 +122,50 @@ class AgingCache:
         heapq.heappush(self._due, (due, self._order, entry))
 
     def _ripe(self, now: float, everything: bool) -> list[Entry]:
-        """The entries whose time has come. What happened in a folder waits for what happened to the folder: only then
-        is it known which one it is."""
-        due: dict[tuple[Node, str], Entry] = {}
+        """The entries whose time has come. What happened in a folder waits for what happened to the folder, and the
+        two names of a rename for each other: only together do they say what is what."""
+        due: dict[_Key, Entry] = {}
         while self._due and (everything or self._due[0][0] <= now):
             _, _, entry = heapq.heappop(self._due)
             if self._due_at(entry) > now and not everything:
                 self._push(entry, self._due_at(entry))
             else:
                 due[entry.node, entry.name] = entry
+        until = self._waits(due)
         ripe = []
-        for entry in due.values():
-            waits_for = [above for above in self._above(entry) if (above.node, above.name) not in due]
-            if waits_for:
-                self._push(entry, max(self._due_at(above) for above in waits_for))
+        for key, entry in due.items():
+            if key in until and entry.first + 2 * _CAP * self._aging > now:
+                self._push(entry, until[key])
             else:
                 ripe.append(entry)
         return ripe
+
+    def _waits(self, due: dict[_Key, Entry]) -> dict[_Key, float]:
+        """Until when those of `due` wait that have to wait for others, each for all that the others wait for, too."""
+        waiting_for: dict[_Key, list[_Key]] = {}
+        todo = list(due)
+        seen = set(due)
+        while todo:
+            key = todo.pop()
+            for other in self._related(self.pending[key]):
+                waiting_for.setdefault(other, []).append(key)
+                if other not in seen:
+                    seen.add(other)
+                    todo.append(other)
+        until: dict[_Key, float] = {}
+        for when, key in sorted(((self._due_at(self.pending[k]), k) for k in seen - due.keys()), key=_latest_first):
+            todo = [key]
+            while todo:
+                waiting = todo.pop()
+                if waiting not in until:
+                    until[waiting] = when
+                    todo.extend(waiting_for.get(waiting, ()))
+        return until
+
+    def _related(self, entry: Entry) -> Iterator[_Key]:
+        """What an entry waits for: the other names of renames, and the folders above."""
+        yield from (key for key in entry.linked if key in self.pending)
+        yield from ((above.node, above.name) for above in self._above(entry))
 
     def _above(self, entry: Entry) -> Iterator[Entry]:
         """The entries of the folders above."""
@@ -152,6 +189,8 @@ class AgingCache:
         """What has aged by now (or everything), one record a path. `moves`: see Aged."""
         ripe = self._ripe(time.monotonic(), everything)
         batch: dict[str, Aged] = {}
+        linked = any(entry.linked for entry in ripe)
+        self._groups += linked
         for entry in ripe:
             moved_to = self._destination(entry)
             path = entry.path
@@ -163,7 +202,7 @@ class AgingCache:
             if aged is None:
                 batch[path] = Aged(
                     path, entry.reason, entry.is_dir, entry.usn, entry.first_usn, entry.event_time, moved_to,
-                    entry.deep, moves, [entry],
+                    entry.deep, moves, self._groups if linked else 0, [entry],
                 )  # fmt: skip
                 self._delivered[entry.usn] = [entry.first_usn]
                 continue
@@ -180,7 +219,7 @@ class AgingCache:
             self._delivered[aged.usn] = firsts
         for entry in ripe:
             del self.pending[entry.node, entry.name]
-        return list(batch.values())
+        return sorted(batch.values(), key=lambda aged: aged.path.count("/"))  # folders before what is in them
 
     def _destination(self, entry: Entry) -> str | None:
         """Where the object went that left `entry`, along all renames still in the cache."""
@@ -246,3 +285,7 @@ class AgingCache:
         self._dirty.clear()
         self._forget.clear()
         return True
+
+
+def _latest_first(waiting: tuple[float, _Key]) -> float:
+    return -waiting[0]

@@ -73,11 +73,11 @@ class Member:
                     path = store.path_of(record.file_guid)
                     assert path is not None, f"{record.name!r} is in a folder that is not there"
                     records[path] = record
-        guids = {}
+        names: dict[Key, list[bytes]] = {}
         for record in records.values():
             if record.dev is not None and record.ino is not None and record.btime_ns is not None:
-                guids[record.dev, record.ino, record.btime_ns] = record.file_guid
-        return Known(records, guids)
+                names.setdefault((record.dev, record.ino, record.btime_ns), []).append(record.file_guid)
+        return Known(records, {key: guids[0] for key, guids in names.items() if len(guids) == 1})
 
     def assert_tree_is_known(self) -> Known:
         """The invariant: once a member is quiet, its tree and its IDTable say the same."""

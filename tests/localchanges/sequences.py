@@ -6,12 +6,12 @@ import asyncio
 import os
 import random
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from staging.fsops import RENAME_EXCHANGE, renameat2
-from tests.localchanges.member import Known, Member, entries, pair, together
+from staging.fsops import RENAME_EXCHANGE, fingerprint, renameat2
+from tests.localchanges.member import Key, Known, Member, entries, pair, together
 
 AGING_S = 0.06
 NAMES = ("a", "b", "c", "d")
@@ -57,6 +57,7 @@ class Hand:
     def __init__(self, root: str, outside: str) -> None:
         self.root, self.outside = root, outside
         self._number = 0
+        self.was_away: set[Key] = set()  # local keys of what was outside the tree for a while
 
     def do(self, step: Step) -> None:
         """Carry out one operation."""
@@ -242,7 +243,11 @@ class Hand:
         away = sorted(os.listdir(self.outside))
         target = self._place(q, r)
         if not os.path.lexists(target):
-            os.rename(os.path.join(self.outside, away[p % len(away)]), target)
+            source = os.path.join(self.outside, away[p % len(away)])
+            self.was_away.add(fingerprint(source)[:3])
+            if os.path.isdir(source) and not os.path.islink(source):
+                self.was_away.update(found[:3] for found in entries(source).values())
+            os.rename(source, target)
 
 
 async def carry_out(one: Member, other: Member, hand: Hand, steps: Sequence[Step]) -> None:
@@ -259,7 +264,7 @@ async def carry_out(one: Member, other: Member, hand: Hand, steps: Sequence[Step
             hand.do(step)
     await together(one, other)
     now = one.assert_tree_is_known()
-    assert_identities(before, now, one.root)
+    assert_identities(before, now, one.root, hand.was_away)
     one.assert_scan_finds_nothing()
     assert_same(one, other)
 
@@ -278,12 +283,13 @@ def assert_same(one: Member, other: Member) -> None:
     assert not other.kept.list(), f"kept on the other: {[item.path for item in other.kept.list()]}"
 
 
-def assert_identities(before: Known, now: Known, root: str) -> None:
-    """What was known, and still is in the tree, is the same file or folder to everybody."""
+def assert_identities(before: Known, now: Known, root: str, but: Collection[Key] = ()) -> None:
+    """What was known, and still is in the tree, is the same file or folder to everybody; those that were outside the
+    tree meanwhile (`but`) may be new."""
     seen = entries(root)
     for path, record in now.records.items():
         found = seen[path]
-        was = before.guids.get(found[:3])
+        was = before.guids.get(found[:3]) if found[:3] not in but else None
         if was is not None and (found.nlink == 1 or record.kind == "folder"):
             assert was == record.file_guid, f"{path} was called deleted and made anew"
 
