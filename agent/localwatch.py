@@ -34,6 +34,7 @@ from staging.errors import AccessDenied, StagingError, Torn, Unsupported, Vanish
 log = logging.getLogger(__name__)
 
 BATCH: Final = 512
+MOST_TOGETHER: Final = 50_000
 RETRY_S: Final = 1.0
 
 
@@ -128,6 +129,8 @@ class LocalWatch:
         self._first = False
         self._started = 0
         self._too_deep = False  # and the log says so
+        self._moves = 0  # of folders, up to when the tree was looked at last
+        self._put_offs: list[tuple[str, int]] = []  # paths that are aging again, and the moves before they were put off
         self._stager = LocalStage(host.files, lambda: self._first, host.local_error)
 
     async def start(self, *, first: bool) -> None:
@@ -154,15 +157,8 @@ class LocalWatch:
         """Look at this path again, once it has aged."""
         if after <= 0:
             self.journal.touch(path, reason)
-            return
-        loop = asyncio.get_running_loop()
-
-        def fire() -> None:
-            self._later.discard(handle)
-            self.journal.touch(path, reason)
-
-        handle = loop.call_later(after, fire)
-        self._later.add(handle)
+        else:
+            self._after(after, lambda: self.journal.touch(path, reason))
 
     def rescan(self, reason: str) -> None:
         """Compare the whole tree with the IDTable again."""
@@ -170,7 +166,8 @@ class LocalWatch:
 
     def pending(self) -> int:
         """Paths that age or are being dealt with."""
-        return self.journal.pending() + len(self._aged) + self._busy + len(self._later) + len(self._rescans)
+        waiting = len(self._aged) + len(self._later) + len(self._rescans) + len(self._put_offs)
+        return self.journal.pending() + self._busy + waiting
 
     # -- the loop --
 
@@ -195,12 +192,21 @@ class LocalWatch:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                while self._aged or self._rescans:
+                while self._aged or self._rescans or self._put_offs:
                     await self._one_round()
         except RootGone as error:
             self._host.stop_for(str(error))
+        except Exception as error:
+            log.exception("looking for local changes has failed")
+            self._host.stop_for(f"looking for local changes has failed: {type(error).__name__}: {error}")
 
     async def _one_round(self) -> None:
+        if self._put_offs:
+            put_offs, self._put_offs = self._put_offs, []
+            moved = set(await self.journal.moved_since(min(moves for _, moves in put_offs)))
+            if any(_is_below(path, moved) for path, _ in put_offs):
+                self._on_rescan("a folder was renamed before what happened in it could be dealt with", "")
+            return
         if self._rescans:
             path, reason = next(iter(self._rescans.items()))
             del self._rescans[path]
@@ -211,24 +217,43 @@ class LocalWatch:
             finally:
                 self._busy -= 1
             return
-        batch = [self._aged.popleft() for _ in range(min(BATCH, len(self._aged)))]
+        batch = [self._aged.popleft()]
+        while self._aged and (len(batch) < BATCH or _belongs(self._aged[0], batch)):
+            batch.append(self._aged.popleft())
         for aged in batch:
             if aged.is_dir and aged.event_time < self._started:
                 # Told to a former run, which may have ended between an install and giving the folder its time back.
                 aged.reason &= ~METADATA
         self._busy += len(batch)
+        busy = len(batch)
         try:
-            loop = asyncio.get_running_loop()
-            changes, moved_away = await loop.run_in_executor(self._thread, self._examine, batch)
-            if moved_away:
-                self._rescan_later("a folder was renamed before what happened in it was looked at")
+            changes, batch = await self._examined(batch)
             self._again_later()
             told = {a.path: a for a in batch}
             await self._deal_with(changes, told)
             await self._host.settled()
             self.journal.retire(a.usn for a in batch)
         finally:
-            self._busy -= len(batch)
+            self._busy -= busy
+
+    async def _examined(self, batch: list[Aged]) -> tuple[list[Change], list[Aged]]:
+        """What the aged paths mean, and those that this holds for. Where a folder moved after a path was told, what is
+        found there may be something else: such paths are put back, and the rest looked at once more."""
+        loop = asyncio.get_running_loop()
+        moves = min((aged.moves for aged in batch), default=0)
+        while batch:
+            changes, moved_away = await loop.run_in_executor(self._thread, self._examine, batch)
+            moved = set(await self.journal.moved_since(moves))
+            moves = self._moves = self.journal.moves
+            stale = [aged for aged in batch if _is_stale(aged, moved)]
+            if not stale:
+                if moved_away:
+                    self._rescan_later("a folder was renamed before what happened in it was looked at")
+                return changes, batch
+            self.journal.put_back(stale)
+            left = {aged.usn for aged in stale}
+            batch = [aged for aged in batch if aged.usn not in left]
+        return [], []
 
     def _examine(self, batch: list[Aged]) -> tuple[list[Change], bool]:
         """In the examiner's thread: the changes, and whether a path is gone that nobody was seen to remove: a folder
@@ -248,17 +273,36 @@ class LocalWatch:
                 log.warning("not replicated, like all whose path is longer than %d bytes: %r", PATH_MAX - 1, path)
 
     def _rescan_later(self, reason: str) -> None:
-        loop = asyncio.get_running_loop()
+        self._after(RETRY_S, lambda: self._on_rescan(reason, ""))
 
+    def _put_off(self, change: Change) -> None:
+        """Look at what the change is of again, a little later: where it is then. Of a folder that moves meanwhile only
+        its own name is told, so all that is in it has to be looked at."""
+        moves = self._moves
+
+        def again() -> None:
+            if change.file_guid is not None:
+                with self._host.lock:
+                    known = self._host.store.path_of(change.file_guid)
+                if known is not None:
+                    self.journal.touch(known, c.REASON_DATA_OVERWRITE)
+            self.journal.touch(change.path, c.REASON_DATA_OVERWRITE)
+            self._put_offs.append((change.path, moves))
+            self._wake.set()
+
+        self._after(RETRY_S, again)
+
+    def _after(self, seconds: float, what: Callable[[], None]) -> None:
         def fire() -> None:
             self._later.discard(handle)
-            self._on_rescan(reason, "")
+            what()
 
-        handle = loop.call_later(RETRY_S, fire)
+        handle = asyncio.get_running_loop().call_later(seconds, fire)
         self._later.add(handle)
 
     async def _scan(self, subtree: str) -> None:
         loop = asyncio.get_running_loop()
+        self._moves = self.journal.moves
         batches: Iterator[list[Change]] = self._examiner.scan(subtree)
         while (batch := await loop.run_in_executor(self._thread, next, batches, None)) is not None:
             for start in range(0, len(batch), BATCH):
@@ -294,22 +338,25 @@ class LocalWatch:
         made: dict[str, bytes] = {}
         came_from = {aged.moved_to: aged for aged in told.values()}  # whatever their folders were called
         works: list[Work] = []
+        left: set[bytes] = set()  # records that changes before leave their names to others
         now = filetime(time.time_ns())
         for change in changes:
             aged = told.get(change.path)
             with host.lock:
                 parent = change.parent_guid if change.parent_guid is not None else made.get(change.parent_path)
                 if parent is None:
-                    self.touch(change.path, after=RETRY_S)
+                    self._put_off(change)
                     continue
                 ours = (
                     change.file_guid in guids
                     or (parent, change.name) in places
                     or (change.fingerprint is not None and change.fingerprint[:3] in made_by_us)
                 )
-                if ours or (change.kind is Kind.CREATE and self._is_known(change, parent)):
-                    self.touch(change.path, after=RETRY_S)
+                if ours or (change.kind is Kind.CREATE and self._is_known(change, parent, left)):
+                    self._put_off(change)
                     continue
+                if change.file_guid is not None and change.kind in (Kind.RENAME, Kind.DELETE):
+                    left.add(change.file_guid)
                 known, verify = self._known(change, told, came_from)
                 self._check_object_id(change)
             guid = change.file_guid or host.new_guid()
@@ -335,10 +382,12 @@ class LocalWatch:
         sure = after is not None and not (after.reason | (before.reason if before is not None else 0)) & CONTENT
         return known, change.file_kind == "folder" or not sure
 
-    def _is_known(self, change: Change, parent: bytes) -> bool:
-        """The store has moved on since the examiner looked."""
+    def _is_known(self, change: Change, parent: bytes, left: set[bytes]) -> bool:
+        """The store has moved on since the examiner looked: the name is taken, and not by one of the records that
+        leave theirs."""
         store = self._host.store
-        if store.by_name(parent, change.name) is not None:
+        there = store.by_name(parent, change.name)
+        if there is not None and there.file_guid not in left:
             return True
         if change.fingerprint is None or change.fingerprint.nlink > 1:
             return False  # the names of a hard link share an object ID, and each is a file of its own here
@@ -373,7 +422,7 @@ class LocalWatch:
             self.touch(path, after=RETRY_S, reason=c.REASON_BASIC_INFO_CHANGE)
             return
         if isinstance(error, Vanished):
-            self.touch(path)
+            self._put_off(work.change)
             return
         if isinstance(error, Unsupported):
             return
@@ -384,7 +433,28 @@ class LocalWatch:
             self._host.count("Staging Files Generated with Error")
             self._host.local_error(f"{path!r} cannot be staged: {error}")
         if not isinstance(error, AccessDenied):
-            self.touch(path, after=RETRY_S)
+            self._put_off(work.change)
+
+
+def _belongs(aged: Aged, batch: list[Aged]) -> bool:
+    """Whether the path cannot be understood without those of the batch (that has not become far too large)."""
+    return aged.group != 0 and aged.group == batch[-1].group and len(batch) < MOST_TOGETHER
+
+
+def _is_stale(aged: Aged, moved: set[str]) -> bool:
+    """Whether what was found at the path may be something else than what was told of."""
+    paths = [aged.path] if aged.moved_to is None else [aged.path, aged.moved_to]
+    if any(path in moved or _is_below(path, moved) for path in paths):
+        return True
+    return aged.deep and any(path.startswith(f"{aged.path}/") for path in moved)
+
+
+def _is_below(path: str, folders: set[str]) -> bool:
+    """Whether one of the folders is above the path."""
+    if not folders:
+        return False
+    parts = path.split("/")
+    return "" in folders or any("/".join(parts[:n]) in folders for n in range(1, len(parts)))
 
 
 def _parts(works: list[Work], size: int) -> Iterator[list[Work]]:

@@ -6,7 +6,7 @@ import heapq
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from idtable.reserved import PREINSTALL, reserved
@@ -21,11 +21,16 @@ _FILETIME_EPOCH: Final = 116444736000000000
 _CAP: Final = 10
 
 
+_Key = tuple[Node, str]
+"""A folder and a name in it."""
+
+
 class Entry:
     """A record in the aging cache. Keyed by its folder and name, so a renamed folder takes it along."""
 
     __slots__ = (
-        "deep", "event_time", "first", "first_usn", "is_dir", "last", "moved_to", "name", "node", "reason", "usn",
+        "deep", "event_time", "first", "first_usn", "is_dir", "last", "linked", "moved_to", "name", "node", "reason",
+        "usn",
     )  # fmt: skip
 
     def __init__(self, node: Node, name: str, first_usn: int, now: float) -> None:
@@ -40,6 +45,7 @@ class Entry:
         self.deep = False
         self.event_time = 0
         self.moved_to: tuple[Node, str] | None = None
+        self.linked: set[tuple[Node, str]] = set()  # where what was here went, and where what is here came from
 
     @property
     def path(self) -> str:
@@ -49,8 +55,8 @@ class Entry:
 class AgingCache:
     """The records that age, those handed out but not retired, and which of them are on disk.
 
-    A path ages `aging_s` seconds after its last event, but at most ten times that after its first.
-    All methods belong to one thread, but `pending` may be looked at by others.
+    A path ages `aging_s` seconds after its last event, but at most ten times that after its first; with the folders
+    above it, if those are aging. All methods belong to one thread, but `pending` may be looked at by others.
     """
 
     def __init__(self, log: JournalLog, aging_s: float, excluded: Callable[[str], bool]) -> None:
@@ -61,6 +67,7 @@ class AgingCache:
         self.accepted = 0
         self._due: list[tuple[float, int, Entry]] = []
         self._order = 0
+        self._groups = 0
         self._dirty: dict[int, Entry] = {}
         self._stored: set[int] = set()
         self._forget: list[int] = []
@@ -86,7 +93,7 @@ class AgingCache:
                 return False
             entry = Entry(node, name, self._log.take_usn(), now)
             self.pending[key] = entry
-            self._push(entry)
+            self._push(entry, self._due_at(entry))
         else:
             entry.usn = self._log.take_usn()
             entry.last = now
@@ -109,26 +116,89 @@ class AgingCache:
         entry, target = self.pending.get(old), self.pending.get(new)
         if entry is not None and old != new:
             entry.moved_to = new
+            if target is not None:
+                entry.linked.add(new)
+                target.linked.add(old)
             if target is not None and entry.deep and target.is_dir:
                 target.deep = True
 
-    def _push(self, entry: Entry) -> None:
+    def _due_at(self, entry: Entry) -> float:
+        return min(entry.last + self._aging, entry.first + _CAP * self._aging)
+
+    def _push(self, entry: Entry, due: float) -> None:
         self._order += 1
-        due = min(entry.last + self._aging, entry.first + _CAP * self._aging)
         heapq.heappush(self._due, (due, self._order, entry))
 
-    def age(self, everything: bool = False) -> list[Aged]:
-        """What has aged by now (or everything), one record a path."""
-        now = time.monotonic()
-        ripe: list[Entry] = []
+    def _ripe(self, now: float, everything: bool) -> list[Entry]:
+        """The entries whose time has come. What happened in a folder waits for what happened to the folder, and the
+        two names of a rename for each other: only together do they say what is what."""
+        due: dict[_Key, Entry] = {}
         while self._due and (everything or self._due[0][0] <= now):
             _, _, entry = heapq.heappop(self._due)
-            due = min(entry.last + self._aging, entry.first + _CAP * self._aging)
-            if due > now and not everything:
-                self._push(entry)
+            if self._due_at(entry) > now and not everything:
+                self._push(entry, self._due_at(entry))
+            else:
+                due[entry.node, entry.name] = entry
+        until = self._waits(due)
+        ripe = []
+        for key, entry in due.items():
+            if key in until and entry.first + 2 * _CAP * self._aging > now:
+                self._push(entry, until[key])
             else:
                 ripe.append(entry)
+        return ripe
+
+    def _waits(self, due: dict[_Key, Entry]) -> dict[_Key, float]:
+        """Until when those of `due` wait that have to wait for others, each for all that the others wait for, too."""
+        waiting_for: dict[_Key, list[_Key]] = {}
+        todo = list(due)
+        seen = set(due)
+        while todo:
+            key = todo.pop()
+            for other in self._related(self.pending[key]):
+                waiting_for.setdefault(other, []).append(key)
+                if other not in seen:
+                    seen.add(other)
+                    todo.append(other)
+        until: dict[_Key, float] = {}
+        for when, key in sorted(((self._due_at(self.pending[k]), k) for k in seen - due.keys()), key=_latest_first):
+            todo = [key]
+            while todo:
+                waiting = todo.pop()
+                if waiting not in until:
+                    until[waiting] = when
+                    todo.extend(waiting_for.get(waiting, ()))
+        return until
+
+    def _related(self, entry: Entry) -> Iterator[_Key]:
+        """What an entry waits for: the other names of renames, and the folders above."""
+        yield from (key for key in entry.linked if key in self.pending)
+        yield from ((above.node, above.name) for above in self._above(entry))
+
+    def _above(self, entry: Entry) -> Iterator[Entry]:
+        """The entries of the folders above."""
+        node = entry.node
+        while node.parent is not None:
+            above = self.pending.get((node.parent, node.name))
+            if above is not None:
+                yield above
+            node = node.parent
+
+    def put_back(self, batch: Iterable[Aged]) -> None:
+        """What was handed out is to be looked at again, wherever it is now; it ages anew."""
+        for aged in batch:
+            for entry in aged.handle if isinstance(aged.handle, list) else ():
+                if self.record(entry.node, entry.name, entry.reason, entry.is_dir, deep=entry.deep):
+                    again = self.pending[entry.node, entry.name]
+                    again.moved_to = again.moved_to or entry.moved_to
+        self.retire(aged.usn for aged in batch)
+
+    def age(self, everything: bool = False, moves: int = 0) -> list[Aged]:
+        """What has aged by now (or everything), one record a path. `moves`: see Aged."""
+        ripe = self._ripe(time.monotonic(), everything)
         batch: dict[str, Aged] = {}
+        linked = any(entry.linked for entry in ripe)
+        self._groups += linked
         for entry in ripe:
             moved_to = self._destination(entry)
             path = entry.path
@@ -140,10 +210,12 @@ class AgingCache:
             if aged is None:
                 batch[path] = Aged(
                     path, entry.reason, entry.is_dir, entry.usn, entry.first_usn, entry.event_time, moved_to,
-                    entry.deep,
+                    entry.deep, moves, self._groups if linked else 0, [entry],
                 )  # fmt: skip
                 self._delivered[entry.usn] = [entry.first_usn]
                 continue
+            if isinstance(aged.handle, list):
+                aged.handle.append(entry)
             firsts = self._delivered.pop(aged.usn)
             firsts.append(entry.first_usn)
             if entry.usn > aged.usn:
@@ -155,7 +227,7 @@ class AgingCache:
             self._delivered[aged.usn] = firsts
         for entry in ripe:
             del self.pending[entry.node, entry.name]
-        return list(batch.values())
+        return sorted(batch.values(), key=lambda aged: aged.path.count("/"))  # folders before what is in them
 
     def _destination(self, entry: Entry) -> str | None:
         """Where the object went that left `entry`, along all renames still in the cache."""
@@ -182,7 +254,7 @@ class AgingCache:
             if entry is None:
                 entry = Entry(node, name, row.first_usn, time.monotonic())
                 self.pending[node, name] = entry
-                self._push(entry)
+                self._push(entry, self._due_at(entry))
             else:
                 self._forget.append(row.first_usn)
             entry.usn = max(entry.usn, row.usn)
@@ -221,3 +293,7 @@ class AgingCache:
         self._dirty.clear()
         self._forget.clear()
         return True
+
+
+def _latest_first(waiting: tuple[float, _Key]) -> float:
+    return -waiting[0]

@@ -22,7 +22,9 @@ class Aged:
     `path` is relative to the root; `reason` is a bitwise OR of REASON flags; `usn` and `first_usn` are the
     numbers of the last and the first record merged into this one; `event_time` is the FILETIME of the last
     event. `moved_to` is where the object went that a rename took away from `path`, as far as the kernel has
-    told. `deep` asks for everything below `path` too: its content came into the tree unseen.
+    told. `deep` asks for everything below `path` too: its content came into the tree unseen. `moves` is how many
+    moves of folders were known when `path` was told (see Journal.moved_since). Those of one `group` (but 0) are only
+    understood together: among them are the two names of renames. `handle` is the journal's own.
     """
 
     path: str
@@ -33,6 +35,9 @@ class Aged:
     event_time: int
     moved_to: str | None = None
     deep: bool = False
+    moves: int = 0
+    group: int = 0
+    handle: object = None
 
 
 class Kind(enum.IntEnum):

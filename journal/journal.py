@@ -12,6 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from . import inotify
@@ -33,6 +34,11 @@ _SLICE_S: Final = 0.1
 
 _STOP: Final = object()
 _FLUSH: Final = object()
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    batch: list[Aged]
 
 
 class _Deaf:
@@ -144,6 +150,20 @@ class Journal:
             self._source.mark(future)
         await future
 
+    async def moved_since(self, moves: int) -> list[str]:
+        """The paths that folders left or came to after the first `moves` moves, up to now (see barrier())."""
+        await self.barrier()
+        return self._tree.moves.since(moves)
+
+    @property
+    def moves(self) -> int:
+        """How many moves of folders are known."""
+        return self._tree.moves.count
+
+    def put_back(self, batch: list[Aged]) -> None:
+        """A folder moved while these records were being looked at: they age once more, at the paths they have then."""
+        self._queue.put(_Again(batch))
+
     def pending(self) -> int:
         """How many paths are in the aging cache."""
         return len(self._cache.pending)
@@ -214,6 +234,8 @@ class Journal:
                 self.record(self._tree.node_for(parent), name, item[1], False)
             elif isinstance(item, list):
                 self._cache.retire(item)
+            elif isinstance(item, _Again):
+                self._cache.put_back(item.batch)
             if time.monotonic() > end:
                 break
             try:
@@ -257,7 +279,7 @@ class Journal:
         self._call(self._on_rescan, reason, path)
 
     def _age(self, everything: bool = False) -> None:
-        batch = self._cache.age(everything)
+        batch = self._cache.age(everything, self._tree.moves.count)
         if batch:
             self._call(self._on_aged, batch)
 

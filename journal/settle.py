@@ -8,6 +8,7 @@ new. Records at looked-at names that no object turned out to be are deleted.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from idtable.records import IDRecord
@@ -40,6 +41,8 @@ class Settler:
         self._root = root_guid
         self.spots: dict[str, Spot] = {}
         self.missing: dict[str, int] = {}
+        self.unsettled: set[str] = set()
+        self.unasked: set[str] = set()  # of `missing`: looked at on the way to others
         self.blind: set[str] = set()
         self.found: dict[str, Found] = {}
         self.deleted: set[bytes] = set()
@@ -60,10 +63,18 @@ class Settler:
             spot.reasons |= reasons
             spot.asked |= asked
             return spot
-        if path in self.missing or path in self.blind:
+        if path in self.blind:
+            return None
+        if path in self.missing:
+            if asked:
+                self.missing[path] |= reasons
+                self.unasked.discard(path)
             return None
         if not self.folder_there(split(path)[0]):
             return None
+        return self._look(path, reasons, asked)
+
+    def _look(self, path: str, reasons: int, asked: bool) -> Spot | None:
         try:
             spot = self._disk.look(path)
         except Blind:
@@ -74,6 +85,8 @@ class Settler:
             spot = None
         if spot is None:
             self.missing[path] = reasons
+            if not asked:
+                self.unasked.add(path)
             return None
         spot.reasons, spot.asked = reasons, asked
         self.add(spot)
@@ -96,9 +109,20 @@ class Settler:
         """Whether a path is a real folder, reached through no link."""
         known = self._folders.get(path)
         if known is None:
-            spot = self.visit(path, 0, asked=False)
-            known = self._folders[path] = spot is not None and spot.kind == "folder"
+            known = True
+            for above in _from_the_top(path):
+                known = known and self._is_folder(above)
+                self._folders[above] = known
         return known
+
+    def _is_folder(self, path: str) -> bool:
+        known = self._folders.get(path)
+        if known is not None:
+            return known
+        spot = self.spots.get(path)
+        if spot is None and not (path in self.missing or path in self.blind or self._disk.excluded(path)):
+            spot = self._look(path, 0, asked=False)
+        return spot is not None and spot.kind == "folder"
 
     # -- identities
 
@@ -108,7 +132,10 @@ class Settler:
             return self._root
         found = self.found.get(path)
         if found is None:
-            found = self._resolve_folder(self.spots[path])
+            for above in _from_the_top(path):
+                if above not in self.found:
+                    self._resolve_folder(self.spots[above])
+            found = self.found[path]
         return path if found.record is None else found.record.file_guid
 
     def record_at(self, path: str) -> IDRecord | None:
@@ -146,16 +173,17 @@ class Settler:
         for record in self._lookup.by_local_key(*spot.key):
             if record.file_guid in self.claimed or record.kind != spot.kind:
                 continue
-            if spot.fp.nlink > 1 and spot.kind != "folder" and self._at_home(record):
-                continue
+            if spot.fp.nlink > 1 and spot.kind != "folder" and self._at_home(record) is not False:
+                continue  # another name of it, which is still there or may be
             return Found(record, moved=True)
         return None
 
-    def _at_home(self, record: IDRecord) -> bool:
-        """Whether the inode of a record is still where the IDTable has it."""
+    def _at_home(self, record: IDRecord) -> bool | None:
+        """Whether the inode of a record is still where the IDTable has it; None when its folder is not where it was,
+        and not known to be elsewhere."""
         path = self._home(record)
         if path is None:
-            return False
+            return None
         try:
             spot = self._disk.look(path)
         except Blind:
@@ -163,27 +191,25 @@ class Settler:
         return spot is not None and spot.kind == record.kind and same_key(record, spot.fp)
 
     def _home(self, record: IDRecord) -> str | None:
-        """Where a record's name is on disk now: through the folder that is its parent, wherever that went."""
-        parent = self._whereabouts(record.parent_guid)
-        return None if parent is None else join(parent, record.name)
-
-    def _whereabouts(self, guid: bytes) -> str | None:
-        """The path at which the folder of a record is now, as far as is known."""
-        if guid == self._root:
-            return ""
-        path = self.claimed.get(guid)
-        if path is not None:
-            return path
-        record = self._lookup.get(guid)
-        if record is None or record.deleted or record.kind != "folder":
-            return None
-        path = self._folder_keys.get(_key_of(record))
-        if path is not None:
-            return path
-        path = self._home(record)
-        if path is None or not self.folder_there(path):
-            return None
-        return path if same_key(record, self.spots[path].fp) else None
+        """Where a record's name is on disk now: through the folder that is its parent, wherever that went. None when
+        that is not known."""
+        below: list[IDRecord] = []  # the folders down to the record, whose places follow from the one above
+        guid, path = record.parent_guid, None
+        while path is None:
+            path = "" if guid == self._root else self.claimed.get(guid)
+            if path is None:
+                folder = self._lookup.get(guid)
+                if folder is None or folder.deleted or folder.kind != "folder":
+                    return None
+                path = self._folder_keys.get(_key_of(folder))
+                if path is None:
+                    below.append(folder)
+                    guid = folder.parent_guid
+        for folder in reversed(below):
+            path = join(path, folder.name)
+            if not self.folder_there(path) or not same_key(folder, self.spots[path].fp):
+                return None
+        return join(path, record.name)
 
     def resolve(self) -> None:
         """Decide for all objects, and for those that come up meanwhile."""
@@ -263,17 +289,42 @@ class Settler:
         """All that has to be done to the IDTable, in order (see Change)."""
         while True:
             self.resolve()
+            self._unsettle()
             gone = self._all_gone()
             if self._whole_tree or not self._visit_names({_key_of(r): 0 for r in gone.values() if not r.is_dir}):
                 break
-        out = [change for spot in self.spots.values() if (change := self.change_of(spot)) is not None]
+        out = [
+            change
+            for spot in self.spots.values()
+            if not self._is_unsettled(spot.path) and (change := self.change_of(spot)) is not None
+        ]
         out += [self.deletion(record) for record in gone.values()]
         return Orderer(self._lookup, self._root, self._records).order(out)
+
+    def _unsettle(self) -> None:
+        """Where something new stands that nobody asked for (a folder above what was asked for, or where something was
+        renamed to), and the record of that name is not known to be elsewhere: what is told of that name has not
+        aged yet. Until it has, nothing can be said of what stands there, least of all that the record is gone."""
+        if self._whole_tree:
+            return
+        for path, spot in self.spots.items():
+            if not spot.asked and path not in self.unsettled:
+                there = self.record_at(path)
+                if there is not None and there.file_guid not in self.claimed:
+                    self.unsettled.add(path)
+        if self.unsettled:
+            self.blind.update(path for path, spot in self.spots.items() if spot.asked and self._is_unsettled(path))
+
+    def _is_unsettled(self, path: str) -> bool:
+        return bool(self.unsettled) and any(above in self.unsettled for above in _from_the_top(path))
 
     def _all_gone(self) -> dict[bytes, IDRecord]:
         """The records that no object turned out to be."""
         gone: dict[bytes, IDRecord] = {}
-        for path in (*self.spots, *self.missing):
+        missing = (path for path in self.missing if path not in self.unasked)
+        for path in (*self.spots, *missing):
+            if self._is_unsettled(path):
+                continue
             there = self.record_at(path)
             if there is not None and there.file_guid not in self.claimed:
                 self._gone(there, gone)
@@ -329,6 +380,16 @@ class Settler:
             kind, spot.path, file_guid, parent, parent_path, name, spot.kind, spot.fp, spot.reasons, changed,
             self._disk.object_id(spot),
         )  # fmt: skip
+
+
+def _from_the_top(path: str) -> Iterator[str]:
+    """The folders above a path and the path itself, the topmost first; none for the root."""
+    at = path.find("/")
+    while at >= 0:
+        yield path[:at]
+        at = path.find("/", at + 1)
+    if path:
+        yield path
 
 
 def _key_of(record: IDRecord) -> Key:

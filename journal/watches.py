@@ -10,6 +10,7 @@ import errno
 import logging
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
@@ -28,6 +29,8 @@ LIMBO: Final = "\0"
 
 MOVE_WAIT_S: Final = 0.1
 """How long the second half of a rename is waited for once no events are left to be read."""
+
+_MOVES: Final = 10_000
 
 
 class Node:
@@ -52,6 +55,27 @@ class Node:
             node = node.parent
         names.reverse()
         return "/".join(names)
+
+
+class Moves:
+    """The folders that changed their places, in order: what was looked at by a path in or below one of them may have
+    been something else. Written by one thread; `count` may be read by others."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._paths: deque[str] = deque(maxlen=_MOVES)
+
+    def add(self, path: str) -> None:
+        """A folder has left this path, or come to it."""
+        self._paths.append(path)
+        self.count += 1
+
+    def since(self, count: int) -> list[str]:
+        """The paths of the moves after the first `count` ones; the root's when they are too many to be remembered."""
+        more = self.count - count
+        if more > len(self._paths):
+            return [""]
+        return list(self._paths)[len(self._paths) - more :]
 
 
 class Sink(Protocol):
@@ -103,6 +127,7 @@ class Watches:
         self.degraded: str | None = None
         self.examined = 0
         self.rejected = 0
+        self.moves = Moves()
 
     def close(self) -> None:
         """Give the root back; nothing may be called any more."""

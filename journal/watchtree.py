@@ -9,7 +9,7 @@ from typing import Final
 
 from . import inotify as k
 from . import reasons as why
-from .changes import mounts_below
+from .changes import join, mounts_below
 from .disk import LIST
 from .watches import MOVE_WAIT_S, Node, Watches
 
@@ -134,6 +134,8 @@ class WatchTree(Watches):
 
     def _child_event(self, node: Node, name: str, mask: int, cookie: int) -> None:
         is_dir = bool(mask & k.IN_ISDIR)
+        if is_dir and mask & (k.IN_MOVED_FROM | k.IN_MOVED_TO):
+            self.moves.add(join(node.path, name))
         if mask & k.IN_MOVED_TO:
             self._moved_to(node, name, is_dir, cookie)
             return
@@ -225,6 +227,7 @@ class WatchTree(Watches):
     def _rewalk(self) -> None:
         """Watch the tree as it is now, whatever was thought of it."""
         self._generation += 1
+        self.moves.add("")  # whatever moved, nobody knows
         self._moving.clear()
         self._sources.clear()
         self._missed.clear()

@@ -1,0 +1,182 @@
+"""Members of a replica set in this process: the real journal, examiner, staging, engine, store and installer. Only the
+network is not there: packets are handed over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from agent.counters.registry import Counters
+from agent.engine import events as ev
+from agent.incidents import Incidents
+from agent.kept import KeptStore
+from agent.replica import Replica
+from agent.wire.packet import decode_packet
+from config.load import load_agent_config
+from idtable.records import IDRecord
+from journal.changes import kind_of
+from journal.examine import Examiner
+from staging.fsops import Fingerprint, fingerprint
+from tests.unit.config.member_files import AGENT, write
+
+PATIENCE_S = 60.0
+MINOR = 9
+Key = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the IDTable says: records by path, and GUIDs by the local key of what has one name only."""
+
+    records: dict[str, IDRecord]
+    guids: dict[Key, bytes]
+
+
+class Member:
+    """The member; `root` is its tree."""
+
+    def __init__(self, replica: Replica, kept: KeptStore) -> None:
+        self.replica = replica
+        self.kept = kept
+        self.root = str(replica.local.root)
+
+    async def quiet(self) -> None:
+        """Wait until nothing of the tree is aging, examined or staged. Raises AssertionError when the set has stopped
+        or never becomes quiet."""
+        replica = self.replica
+        end = asyncio.get_running_loop().time() + PATIENCE_S
+        calm = 0
+        while calm < 2:
+            assert replica.error is None, replica.error
+            assert asyncio.get_running_loop().time() < end, f"never quiet: {replica.pending()}"
+            watch = replica._watch
+            if watch is not None and not watch.scanning:
+                await replica.barrier()
+                await replica.settled()
+                calm = calm + 1 if watch.pending() == 0 else 0
+            await asyncio.sleep(0.005)
+
+    def known(self) -> Known:
+        """The IDTable as it is now."""
+        store, root_guid = self.replica.store, self.replica.root_guid
+        records: dict[str, IDRecord] = {}
+        with self.replica.lock:
+            for record in store.all_live():
+                if record.file_guid != root_guid:
+                    path = store.path_of(record.file_guid)
+                    assert path is not None, f"{record.name!r} is in a folder that is not there"
+                    records[path] = record
+        names: dict[Key, list[bytes]] = {}
+        for record in records.values():
+            if record.dev is not None and record.ino is not None and record.btime_ns is not None:
+                names.setdefault((record.dev, record.ino, record.btime_ns), []).append(record.file_guid)
+        return Known(records, {key: guids[0] for key, guids in names.items() if len(guids) == 1})
+
+    def assert_tree_is_known(self) -> Known:
+        """The invariant: once a member is quiet, its tree and its IDTable say the same."""
+        known, seen = self.known(), entries(self.root)
+        missing, surplus = seen.keys() - known.records.keys(), known.records.keys() - seen.keys()
+        assert not missing | surplus, f"not in the IDTable: {sorted(missing)}, not there: {sorted(surplus)}"
+        for path, found in seen.items():
+            record = known.records[path]
+            assert record.kind == kind_of(found.mode), f"{path}: {record.kind}"
+            assert (record.dev, record.ino, record.btime_ns) == found[:3], f"{path} is another inode"
+            assert (record.mode, record.uid, record.gid) == (found.mode, found.uid, found.gid), f"{path}: mode or owner"
+            if record.kind != "folder":
+                assert (record.fsize, record.mtime_ns) == (found.size, found.mtime_ns), f"{path}: size or time"
+        return known
+
+    def assert_scan_finds_nothing(self) -> None:
+        """The examiner agrees (folders apart whose own times say nothing)."""
+        examiner = Examiner(self.root, self.replica.store, root_guid=self.replica.root_guid)
+        with self.replica.lock:
+            changes = [change for batch in examiner.scan() for change in batch]
+        changes = [change for change in changes if change.content_changed or change.kind.name != "UPDATE"]
+        assert not changes, f"a scan finds {changes}"
+
+
+def entries(root: str) -> dict[str, Fingerprint]:
+    """What is in a tree, by path."""
+    seen = {}
+    for folder, names, files in os.walk(root):
+        for name in names + files:
+            full = os.path.join(folder, name)
+            found = fingerprint(full)
+            if kind_of(found.mode) is not None:
+                seen[os.path.relpath(full, root)] = found
+    return seen
+
+
+@contextlib.asynccontextmanager
+async def member(folder: Path, *, aging_s: float) -> AsyncIterator[Member]:
+    """Run one member, the primary of its set, in `folder`; its partner never answers."""
+    async with _running(folder, "a", aging_s, {}) as one:
+        await one.quiet()
+        yield one
+
+
+@contextlib.asynccontextmanager
+async def pair(folder: Path, *, aging_s: float) -> AsyncIterator[tuple[Member, Member]]:
+    """Run two members that replicate with each other; packets go from one to the other without a network."""
+    replicas: dict[bytes, Replica] = {}
+    async with (
+        _running(folder / "a", "a", aging_s, replicas) as one,
+        _running(folder / "b", "b", aging_s, replicas) as other,
+    ):
+        await together(one, other)
+        yield one, other
+
+
+async def together(one: Member, other: Member) -> None:
+    """Wait until neither has anything to do. Raises AssertionError like quiet()."""
+    end = asyncio.get_running_loop().time() + PATIENCE_S
+    calm = 0
+    while calm < 3:
+        for each in (one, other):
+            if each.replica.engine.ctx.online:
+                await each.quiet()
+            else:
+                await each.replica.settled()
+        busy = one.replica.pending() + other.replica.pending()
+        joined = all(each.replica.joined_partners() for each in (one, other))
+        calm = calm + 1 if joined and not busy else 0
+        assert asyncio.get_running_loop().time() < end, f"never done: {busy}"
+        await asyncio.sleep(0.005)
+
+
+@contextlib.asynccontextmanager
+async def _running(folder: Path, name: str, aging_s: float, replicas: dict[bytes, Replica]) -> AsyncIterator[Member]:
+    folder.mkdir(exist_ok=True)
+    agent = AGENT.replace('member = "a"', f'member = "{name}"')
+    config = replace(load_agent_config(write(folder, agent=agent)), aging_s=aging_s, fsync=False)
+    local = config.sets[0]
+    os.makedirs(local.state_dir, mode=0o700, exist_ok=True)
+    loop = asyncio.get_running_loop()
+
+    def send(partner: bytes, packet: bytes, _: str) -> None:
+        loop.call_soon(deliver, partner, packet)
+
+    def deliver(partner: bytes, packet: bytes) -> None:
+        there = replicas.get(partner)
+        if there is None or there.receive(decode_packet(packet), MINOR) != 0:
+            replica.post(ev.PartnerUnreachable(partner, "it does not answer"))
+
+    with (
+        KeptStore(str(local.state_dir / "kept"), config.kept_quota_bytes) as kept,
+        ThreadPoolExecutor(2, "frs-worker") as workers,
+    ):
+        replica = Replica(config, local, Counters(), kept, workers, Incidents(logging.getLogger("frs")), send)
+        replicas[local.member.guid] = replica
+        try:
+            await replica.start()
+            yield Member(replica, kept)
+        finally:
+            del replicas[local.member.guid]
+            await replica.close()

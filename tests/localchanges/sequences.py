@@ -1,0 +1,338 @@
+"""Random sequences of operations on a tree, with pauses drawn around the aging time, from a seed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from staging.fsops import RENAME_EXCHANGE, fingerprint, renameat2
+from tests.localchanges.member import Key, Known, Member, entries, pair, together
+
+AGING_S = 0.06
+NAMES = ("a", "b", "c", "d")
+#: How often each operation is drawn.
+WEIGHTS = {
+    "write": 4, "append": 3, "truncate": 1, "mkdir": 5, "move": 8, "move_over": 3, "exchange": 3, "swap": 2, "cycle": 2,
+    "rotate": 2, "into_new": 2, "delete": 4, "chmod": 2, "touch": 2, "symlink": 1, "hardlink": 1, "replace_kind": 2,
+    "save": 2, "copy": 2, "remake": 3, "move_out": 2, "move_in": 2, "deep": 1,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Step:
+    """An operation (its numbers pick what it is done to) or a pause of `seconds`."""
+
+    name: str
+    picks: tuple[int, int, int] = (0, 0, 0)
+    seconds: float = 0.0
+
+
+def draw(seed: int, *, most: int = 14) -> list[Step]:
+    """A sequence: operations, and pauses from none to three times the aging time."""
+    rng = random.Random(seed)
+    names = list(WEIGHTS)
+    steps = [
+        Step(name, (rng.getrandbits(16), rng.getrandbits(16), rng.getrandbits(16)))
+        for name in rng.choices(("mkdir", "deep", "copy", "write"), (4, 2, 2, 1), k=rng.randint(2, 6))
+    ]
+    steps.append(Step("quiet"))
+    for _ in range(rng.randint(2, most)):
+        name = rng.choices(names, WEIGHTS.values())[0]
+        steps.append(Step(name, (rng.getrandbits(16), rng.getrandbits(16), rng.getrandbits(16))))
+        if rng.random() < 0.4:
+            steps.append(Step("pause", seconds=AGING_S * rng.choice((0.05, 0.3, 0.8, 1.0, 1.2, 1.6, 3.0))))
+        elif rng.random() < 0.1:
+            steps.append(Step("quiet"))
+    return steps
+
+
+class Hand:
+    """Does the operations. What cannot be done to the tree as it is, is left out."""
+
+    def __init__(self, root: str, outside: str) -> None:
+        self.root, self.outside = root, outside
+        self._number = 0
+        self.was_away: set[Key] = set()  # local keys of what was outside the tree for a while
+
+    def do(self, step: Step) -> None:
+        """Carry out one operation."""
+        try:
+            getattr(self, f"_{step.name}")(*step.picks)
+        except (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, shutil.Error):
+            pass
+        except (IndexError, ZeroDivisionError):
+            pass  # there is nothing to pick from
+        except OSError as error:
+            if "not empty" not in str(error) and "Invalid argument" not in str(error) and "link" not in str(error):
+                raise
+
+    # -- picking
+
+    def _all(self, kind: str = "") -> list[str]:
+        found = []
+        for folder, names, files in os.walk(self.root):
+            names.sort()
+            links = [n for n in names if os.path.islink(os.path.join(folder, n))]
+            found += [os.path.join(folder, n) for n in names if kind != "file" and n not in links]
+            found += [os.path.join(folder, n) for n in sorted(files) + links if kind != "folder"]
+        return found
+
+    def _pick(self, number: int, kind: str = "") -> str:
+        found = self._all(kind)
+        return found[number % len(found)] if found else os.path.join(self.root, "nothing here")
+
+    def _folder(self, number: int) -> str:
+        found = [self.root, *self._all("folder")]
+        return found[number % len(found)]
+
+    def _place(self, p: int, q: int) -> str:
+        return os.path.join(self._folder(p), NAMES[q % len(NAMES)])
+
+    def _fresh(self) -> str:
+        self._number += 1
+        return os.path.join(self.outside, f"x{self._number}")
+
+    def _content(self, path: str, number: int) -> None:
+        self._number += 1
+        with open(path, "w") as file:
+            file.write(f"{self._number} " + "x" * (number % 50))
+
+    # -- operations
+
+    def _write(self, p: int, q: int, r: int) -> None:
+        self._content(self._place(p, q), r)
+
+    def _append(self, p: int, q: int, r: int) -> None:
+        with open(self._pick(p, "file"), "a") as file:
+            file.write("y" * (1 + r % 50))
+
+    def _truncate(self, p: int, q: int, r: int) -> None:
+        os.truncate(self._pick(p, "file"), r % 10)
+
+    def _mkdir(self, p: int, q: int, r: int) -> None:
+        path = self._place(p, q)
+        os.mkdir(path)
+        for number in range(r % 4):
+            self._content(os.path.join(path, NAMES[number]), r)
+
+    def _deep(self, p: int, q: int, r: int) -> None:
+        path = self._place(p, q)
+        os.makedirs(os.path.join(path, *NAMES[: 1 + r % 4]))
+        self._content(os.path.join(path, *NAMES[: 1 + r % 4], "x"), r)
+
+    def _move(self, p: int, q: int, r: int) -> None:
+        target = self._place(q, r)
+        if not os.path.lexists(target):
+            os.rename(self._pick(p), target)
+
+    def _move_over(self, p: int, q: int, r: int) -> None:
+        os.rename(self._pick(p), self._pick(q))
+
+    def _exchange(self, p: int, q: int, r: int) -> None:
+        renameat2(None, self._pick(p), None, self._pick(q), RENAME_EXCHANGE)
+
+    def _swap(self, p: int, q: int, r: int) -> None:
+        a, b = self._pick(p), self._pick(q)
+        if a == b or a.startswith(b + "/") or b.startswith(a + "/"):
+            return
+        third = self._fresh() if r % 2 else os.path.join(self.root, "third")
+        os.rename(a, third)
+        os.rename(b, a)
+        os.rename(third, b)
+
+    def _cycle(self, p: int, q: int, r: int) -> None:
+        """A folder and one in it change places."""
+        a = self._pick(p, "folder")
+        inside = sorted(e.name for e in os.scandir(a) if e.is_dir(follow_symlinks=False))
+        b = inside[q % len(inside)]
+        third = os.path.join(self.root, "third")
+        os.rename(os.path.join(a, b), third)
+        below = os.path.join(third, b)
+        os.rename(a, below if not os.path.lexists(below) else os.path.join(third, "z"))
+        os.rename(third, a)
+
+    def _rotate(self, p: int, q: int, r: int) -> None:
+        """As backups do: what bears a name goes to the next one, and is made anew."""
+        folder = self._folder(p)
+        names = [os.path.join(folder, n) for n in NAMES]
+        shutil.rmtree(names[-1], ignore_errors=True)
+        for old, new in zip(reversed(names[:-1]), reversed(names[1:])):
+            if os.path.lexists(old) and not os.path.lexists(new):
+                os.rename(old, new)
+        if os.path.isdir(names[1]) and not os.path.islink(names[1]) and r % 2:
+            shutil.copytree(names[1], names[0], symlinks=True)
+        else:
+            os.mkdir(names[0])
+            self._content(os.path.join(names[0], "new"), r)
+
+    def _into_new(self, p: int, q: int, r: int) -> None:
+        """A folder is moved into a new folder of its own name."""
+        path = self._pick(p, "folder")
+        third = os.path.join(self.root, "third")
+        os.rename(path, third)
+        if r % 3 == 0:
+            os.rename(self._pick(q, "file"), path + "~")
+        os.mkdir(path)
+        os.rename(third, os.path.join(path, NAMES[q % len(NAMES)]))
+
+    def _remove(self, path: str) -> None:
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+
+    def _delete(self, p: int, q: int, r: int) -> None:
+        self._remove(self._pick(p))
+
+    def _chmod(self, p: int, q: int, r: int) -> None:
+        path = self._pick(p)
+        if not os.path.islink(path):
+            os.chmod(path, (0o700, 0o755, 0o750)[r % 3])
+
+    def _touch(self, p: int, q: int, r: int) -> None:
+        os.utime(self._pick(p, "file"), ns=(1, 1_600_000_000_000_000_000 + r), follow_symlinks=False)
+
+    def _symlink(self, p: int, q: int, r: int) -> None:
+        os.symlink(NAMES[r % len(NAMES)], self._place(p, q))
+
+    def _hardlink(self, p: int, q: int, r: int) -> None:
+        os.link(self._pick(p, "file"), self._place(q, r), follow_symlinks=False)
+
+    def _replace_kind(self, p: int, q: int, r: int) -> None:
+        path = self._pick(p)
+        was_folder = os.path.isdir(path) and not os.path.islink(path)
+        self._remove(path)
+        if was_folder:
+            self._content(path, r)
+        else:
+            os.mkdir(path)
+            self._content(os.path.join(path, "in"), r)
+
+    def _save(self, p: int, q: int, r: int) -> None:
+        """As editors do: a new file is renamed over the old one."""
+        path = self._pick(p, "file")
+        self._content(path + "~", r)
+        os.rename(path + "~", path)
+
+    def _copy(self, p: int, q: int, r: int) -> None:
+        path, target = self._pick(p, "folder"), self._place(q, r)
+        if not target.startswith(path + "/"):
+            shutil.copytree(path, target, symlinks=True)
+
+    def _remake(self, p: int, q: int, r: int) -> None:
+        path = self._pick(p)
+        was_folder = os.path.isdir(path) and not os.path.islink(path)
+        if r % 2:
+            os.rename(path, self._fresh())
+        else:
+            self._remove(path)
+        if was_folder:
+            os.mkdir(path)
+        else:
+            self._content(path, r)
+
+    def _move_out(self, p: int, q: int, r: int) -> None:
+        os.rename(self._pick(p), self._fresh())
+
+    def _move_in(self, p: int, q: int, r: int) -> None:
+        away = sorted(os.listdir(self.outside))
+        target = self._place(q, r)
+        if not os.path.lexists(target):
+            source = os.path.join(self.outside, away[p % len(away)])
+            self.was_away.add(fingerprint(source)[:3])
+            if os.path.isdir(source) and not os.path.islink(source):
+                self.was_away.update(found[:3] for found in entries(source).values())
+            os.rename(source, target)
+
+
+async def carry_out(one: Member, other: Member, hand: Hand, steps: Sequence[Step]) -> None:
+    """Do the steps on one member, then hold the invariants against what is there and on the other one."""
+    await together(one, other)
+    before = one.assert_tree_is_known()
+    for step in steps:
+        if step.name == "pause":
+            await asyncio.sleep(step.seconds)
+        elif step.name == "quiet":
+            await together(one, other)
+            before = one.assert_tree_is_known()
+        else:
+            hand.do(step)
+    await together(one, other)
+    now = one.assert_tree_is_known()
+    assert_identities(before, now, one.root, hand.was_away)
+    one.assert_scan_finds_nothing()
+    assert_same(one, other)
+
+
+def assert_same(one: Member, other: Member) -> None:
+    """Both have the same files and folders, with the same GUIDs; and nothing was displaced where nobody edits."""
+    here, there = one.assert_tree_is_known(), other.assert_tree_is_known()
+    assert here.records.keys() == there.records.keys(), (
+        f"not on the other: {sorted(here.records.keys() - there.records.keys())}, "
+        f"only there: {sorted(there.records.keys() - here.records.keys())}"
+    )
+    for path, record in here.records.items():
+        assert there.records[path].file_guid == record.file_guid, f"{path} is another file there"
+        assert there.records[path].md5 == record.md5, f"{path} has another content there"
+    other.assert_scan_finds_nothing()
+    assert not other.kept.list(), f"kept on the other: {[item.path for item in other.kept.list()]}"
+
+
+def assert_identities(before: Known, now: Known, root: str, but: Collection[Key] = ()) -> None:
+    """What was known, and still is in the tree, is the same file or folder to everybody; those that were outside the
+    tree meanwhile (`but`) may be new."""
+    seen = entries(root)
+    for path, record in now.records.items():
+        found = seen[path]
+        was = before.guids.get(found[:3]) if found[:3] not in but else None
+        if was is not None and (found.nlink == 1 or record.kind == "folder"):
+            assert was == record.file_guid, f"{path} was called deleted and made anew"
+
+
+def run(folder: Path, seeds: Sequence[int], *, told: bool = False) -> list[tuple[int, str]]:
+    """Carry out the sequences of some seeds, each in a tree of its own; returns what went wrong, by seed."""
+    failures = []
+    for seed in seeds:
+        steps = draw(seed)
+        if (failure := fault(folder / f"s{seed}", steps)) is not None:
+            failures.append((seed, failure))
+            if told:
+                print(f"seed {seed}: {failure}", flush=True)
+    return failures
+
+
+def fault(folder: Path, steps: Sequence[Step]) -> str | None:
+    """What goes wrong with these steps; None when nothing does."""
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "outside").mkdir(parents=True)
+
+    async def all_of_it() -> None:
+        async with pair(folder, aging_s=AGING_S) as (one, other):
+            await carry_out(one, other, Hand(one.root, str(folder / "outside")), steps)
+
+    try:
+        asyncio.run(all_of_it())
+    except AssertionError as error:
+        return str(error).splitlines()[0] if str(error) else repr(error)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return None
+
+
+def shortened(folder: Path, steps: Sequence[Step], tries: int = 3) -> list[Step]:
+    """The same fault with fewer steps, as far as leaving out one after the other leads. Timing takes part in it, so
+    each shorter sequence gets several tries."""
+    steps = list(steps)
+    at = 0
+    while at < len(steps):
+        fewer = steps[:at] + steps[at + 1 :]
+        if any(fault(folder, fewer) is not None for _ in range(tries)):
+            steps = fewer
+        else:
+            at += 1
+    return steps
