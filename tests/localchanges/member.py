@@ -172,7 +172,8 @@ async def _running(folder: Path, name: str, aging_s: float, replicas: dict[bytes
         KeptStore(str(local.state_dir / "kept"), config.kept_quota_bytes) as kept,
         ThreadPoolExecutor(2, "frs-worker") as workers,
     ):
-        replica = Replica(config, local, Counters(), kept, workers, Incidents(logging.getLogger("frs")), send)
+        incidents = Incidents(logging.getLogger("frs"))
+        replica = Replica(config, local, Counters(), kept, workers, incidents, send, lambda _: True)
         replicas[local.member.guid] = replica
         try:
             await replica.start()
