@@ -26,6 +26,7 @@ class Cause(enum.Enum):
     # from users of the tree
     OBJECT_ID = "object ID that this agent did not issue"
     RESERVED_NAME = "entry at a name of the agent's own"
+    ROOT_LOCK = "lock of somebody else on the root"
     SWAPPED = "entry exchanged while it was worked on"
     # from the host
     FAULT = "fault of this program"

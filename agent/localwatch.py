@@ -21,6 +21,7 @@ from agent.clock import filetime
 from agent.engine import events as ev
 from agent.fileops import FileOps
 from agent.localstage import LocalStage, Unsure, Work
+from agent.treeincidents import TreeIncidents
 from agent.wire import constants as c
 from idtable.records import IDRecord
 from idtable.store import Store
@@ -47,11 +48,10 @@ class Host(Protocol):
     workers: Executor
     root_guid: bytes
     member_guids: frozenset[bytes]
+    told: TreeIncidents
 
     def post(self, event: ev.Event) -> None: ...
     def installing(self) -> tuple[set[bytes], set[tuple[bytes, str]], set[Key]]: ...
-    def foreign_object_id(self, path: str, owner: str) -> None: ...
-    def reserved_name(self, name: str) -> None: ...
     def count(self, counter: str, n: int = 1) -> None: ...
     def local_error(self, text: str) -> None: ...
     def stop_for(self, text: str) -> None: ...
@@ -108,7 +108,7 @@ class LocalWatch:
             excluded,
             root_guid=host.root_guid,
             root_key=root_key,
-            reserved_name=host.reserved_name,
+            reserved_name=host.told.reserved_name,
         )
         self.journal = Journal(
             root,
@@ -400,14 +400,14 @@ class LocalWatch:
             return
         host, found = self._host, change.fingerprint
         if change.object_id in host.member_guids or change.object_id == host.root_guid:
-            host.foreign_object_id(change.path, "the root or of a member")
+            host.told.object_id(change.path, "the root or of a member")
             return
         record = host.store.get(change.object_id)
         if record is None or record.ino is None or (found.nlink > 1 and not record.is_dir):
             return  # nobody's; and the names of a hard link share an attribute
         alike = record.is_dir or (record.fsize, record.mtime_ns) == (found.size, found.mtime_ns)
         if record.kind != change.file_kind or not alike:
-            host.foreign_object_id(change.path, repr(host.store.path_of(change.object_id)))
+            host.told.object_id(change.path, repr(host.store.path_of(change.object_id)))
 
     @staticmethod
     def _event_time(change: Change, now: int) -> int:

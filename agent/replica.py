@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from agent.actions import Actions
 from agent.batches import Batches
-from agent.causes import Cause
 from agent.clock import filetime_now
 from agent.counters.registry import Counters
 from agent.engine import events as ev
@@ -23,25 +22,25 @@ from agent.enginesetup import connections_of, engine_config, stage_compressions
 from agent.excluded import Excluded
 from agent.faults import Faults, answer_to, survives, told
 from agent.fileops import FileOps
-from agent.identity import ReplicaError, identify, root_key
+from agent.identity import ReplicaError
 from agent.incidents import Incidents
 from agent.kept import KeptStore
 from agent.localwatch import LocalWatch
 from agent.log import get_logger
+from agent.replicaroot import ReplicaRoot
 from agent.telling import Telling
+from agent.treeincidents import TreeIncidents
 from agent.waiting import disk_is_full
 from agent.wire import constants as c
 from agent.wire.guid import ZERO_GUID, new_guid
 from agent.wire.packet import Packet
 from config.model import AgentConfig, LocalSet
 from idtable.errors import StoreError
-from idtable.reserved import PREINSTALL, SWAP_PREFIX
 from idtable.store import Store
 from journal.changes import RootGone
 from journal.disk import Key
 from staging.area import StagingArea
 from staging.errors import StagingError
-from staging.fsops import OBJECT_ID_XATTR
 
 RESTART_S: Final = 5.0
 ROOT_CHECK_S: Final = 2.0
@@ -87,18 +86,24 @@ class Replica(Telling):
         self._restarting = False
         self._watch = None
         self._tasks: set[asyncio.Task[None]] = set()
-        os.makedirs(local.state_dir, mode=0o700, exist_ok=True)
-        self.store = Store(local.state_dir / "frs.db", synchronous="FULL" if config.fsync else "NORMAL")
+        self.told = TreeIncidents(incidents, self.name)
+        self.root = ReplicaRoot(local, str(config.state_dir), self.told)
         try:
-            self._prepare()
+            os.makedirs(local.state_dir, mode=0o700, exist_ok=True)
+            self.store = Store(local.state_dir / "frs.db", synchronous="FULL" if config.fsync else "NORMAL")
+            try:
+                self._prepare()
+            except BaseException:
+                self.store.close()
+                raise
         except BaseException:
-            self.store.close()
+            self.root.close()
             raise
 
     # -- setting up --
 
     def _prepare(self) -> None:
-        self._identity = identify(self.store, self.local, self.counters)
+        self._identity = self.root.identify(self.store, self.counters)
         self.root_guid = self._identity.root_guid
         self.member_guids = frozenset(member.guid for member in self.local.set.members.values())
         self._cxtions = connections_of(self.local)
@@ -117,6 +122,7 @@ class Replica(Telling):
             dropped=self._stage_dropped,
         )
         try:
+            self.root.check_same(self.files.root.fd)
             self._make_parts()
         except BaseException:
             self.files.close()
@@ -218,19 +224,10 @@ class Replica(Telling):
                 self._watch = None
             self._halt("the journal cannot be written", error)
 
-    def not_the_root(self) -> str:
-        """What to say when the folder at the path of the root is not the root now; empty while it is."""
-        if root_key(self.local.root) == self._identity.root_key:
-            return ""
-        return (
-            f"the root {self.local.root} is not the folder it was when replication began (was something mounted over "
-            f"it, or its file system taken away?); nothing is deleted. Put it back and start again"
-        )
-
     async def _watch_root(self) -> None:
-        """Whatever is mounted over the root, or moved away with it, tells nobody: look again and again."""
+        """See ReplicaRoot.wrong()."""
         while not self._lost:
-            if text := await asyncio.to_thread(self.not_the_root):
+            if text := await asyncio.to_thread(self.root.wrong):
                 self.stop_for(text)
                 return
             with contextlib.suppress(StagingError):  # the next install says it
@@ -259,6 +256,7 @@ class Replica(Telling):
         with self.lock:
             self.store.close()
         self.files.close()
+        self.root.close()
 
     # -- events --
 
@@ -454,24 +452,6 @@ class Replica(Telling):
             self._actions.places.clear()
             self.files.made.clear()
         return guids, self._actions.places, self.files.made
-
-    def foreign_object_id(self, path: str, owner: str) -> None:
-        """An entry of the tree bears an object ID that is not its own."""
-        self.incidents.report(
-            Cause.OBJECT_ID,
-            f"{self.name}: {path}",
-            f"{path!r} of the set {self.name} bears the object ID of {owner} in its attribute {OBJECT_ID_XATTR}; that "
-            f"is not believed, and nothing needs to be done (its owner may have tried to pass it off as that)",
-        )
-
-    def reserved_name(self, name: str) -> None:
-        """An entry of the root that is not the agent's has a name of the agent's own. Called from any thread."""
-        self.incidents.report(
-            Cause.RESERVED_NAME,
-            f"{self.name}: {name}",
-            f"{name!r} in the root of the set {self.name} is not replicated: names that begin with {PREINSTALL!r} or "
-            f"{SWAP_PREFIX!r} are the agent's own there; give it another name",
-        )
 
     def count(self, counter: str, n: int = 1) -> None:
         """Count in FileReplicaSet."""

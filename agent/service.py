@@ -122,6 +122,8 @@ class Service:
             self.counters, config.state_dir, config.member_name, config.sample_interval_s, gauges=self._gauges
         )
         for replica in self.replicas.values():
+            replica.root.mark(replica.store)
+        for replica in self.replicas.values():
             await replica.start()
         await self._samples.start()
         self._closers.append(self._samples.stop)
@@ -167,6 +169,11 @@ class Service:
                 continue
             del self.waiting[waiting.local.member.guid]
             replica.log.info("there is room now: replication begins")
+            try:
+                replica.root.mark(replica.store)
+            except (ReplicaError, StoreError) as error:
+                replica.stop_for(str(error))
+                return
             await replica.start()
             return
 
@@ -361,7 +368,7 @@ class Service:
                 replica = self.replicas.get(guid)
                 one = KeptOf(local.name, str(local.root), self.kept[guid])
                 if replica is not None:
-                    one = one._replace(refusal=replica.not_the_root(), originator=replica.originator_guid)
+                    one = one._replace(refusal=replica.root.moved(), originator=replica.originator_guid)
                 stores.append(one._replace(excluded=Excluded(local.set.file_filter, local.set.directory_filter)))
         return await asyncio.to_thread(conflicts, stores, arguments)
 

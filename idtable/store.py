@@ -203,6 +203,18 @@ class Store(Logs, Sessions):
             self._counts = (all_records - folders - dead, folders, dead)
         return self._counts
 
+    def move_to_device(self, dev: int) -> int:
+        """Give all records that have a local key the device number `dev`, as that of the tree is another one than it
+        was; tells how many it was. Memory is bounded whatever the number of records.
+
+        Raises TransactionError.
+        """
+        self._require_transaction()
+        self._young.clear()
+        self._old.clear()
+        statement = "UPDATE idtable SET dev = ? WHERE dev IS NOT NULL AND dev IS NOT ?"
+        return self._write(statement, (pack_int(dev),) * 2).rowcount
+
     def purge_tombstones(self, before: int) -> int:
         """Forget the tombstones with a deleted_time below `before` (FILETIME), and tell how many.
 
