@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from agent.actions import Actions
 from agent.batches import Batches
+from agent.causes import Cause
 from agent.clock import filetime_now
 from agent.counters.registry import Counters
 from agent.engine import events as ev
