@@ -20,11 +20,13 @@ from agent.engine.entry import Stage
 from agent.enginesetup import connections_of, engine_config, stage_compressions
 from agent.excluded import Excluded
 from agent.fileops import FileOps
+from agent.holding import Holding, missing_files
 from agent.identity import ReplicaError, identify, root_key
 from agent.incidents import Incidents
 from agent.kept import KeptStore
 from agent.localwatch import LocalWatch
 from agent.log import get_logger
+from agent.missing import TooMuchMissing
 from agent.telling import Telling
 from agent.waiting import disk_is_full
 from agent.wire import constants as c
@@ -113,6 +115,8 @@ class Replica(Telling):
         self.counters.set_value(self.name, "KB of Staging Space In Use", lambda: self.area.used_bytes >> 10)
         self.counters.set_value(self.name, "KB of Staging Space Free", lambda: self.area.free_bytes >> 10)
         self._make_engine()
+        self.missing = missing_files(self.config, self.local, self._identity, self.store, self.lock)
+        self.holding = Holding(self.missing, self._waits)
         self._batches = Batches(
             self.store,
             self.lock,
@@ -146,6 +150,21 @@ class Replica(Telling):
         await self._start()
 
     async def _start(self) -> None:
+        try:
+            await self.holding.before_start()
+        except TooMuchMissing as why:
+            self.hold(why)
+            return
+        except RootGone as error:
+            self.stop_for(str(error))
+            return
+        except StoreError as error:
+            self._failed(error)
+            return
+        if not self._closed and self.error is None:
+            await self._go()
+
+    async def _go(self) -> None:
         if self.engine.ctx.online and self.store.meta_get(_SCANNED) is None:
             self._background(self._start_primary())
             return
@@ -190,10 +209,13 @@ class Replica(Telling):
         except RootGone as error:
             self.stop_for(str(error))
         except (OSError, sqlite3.Error) as error:
-            if self._watch is not None:
-                await self._watch.stop()
-                self._watch = None
+            await self._stop_watch()
             self._halt("the journal cannot be written", error)
+
+    async def _stop_watch(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            await watch.stop()
 
     def not_the_root(self) -> str:
         """What to say when the folder at the path of the root is not the root now; empty while it is."""
@@ -227,8 +249,7 @@ class Replica(Telling):
         self._closed = True
         for task in list(self._tasks):
             task.cancel()
-        if self._watch is not None:
-            await self._watch.stop()
+        await self._stop_watch()
         self._batches.close()
         await self._actions.idle()
         with self.lock:
@@ -278,7 +299,7 @@ class Replica(Telling):
 
     def _halt(self, what: str, error: Exception) -> None:
         """Nothing goes on until a new start from the store, soon."""
-        if self._lost:
+        if self._lost or self.holding.loss is not None:
             return
         self._batches.drop()
         full = "the disk is full: " if disk_is_full(error, self.local.state_dir) else ""
@@ -288,9 +309,10 @@ class Replica(Telling):
             self._restarting = True
             asyncio.get_running_loop().call_later(RESTART_S, self._restart)
 
-    def _restart(self) -> None:
+    def _restart(self, *, looked: bool = False) -> None:
+        """Go on, from the store; `looked`: at what is missing in the tree."""
         self._restarting = False
-        if self._closed or self._lost:
+        if self._closed or self._lost or self.holding.loss is not None:
             return
         try:
             self._make_engine()
@@ -303,7 +325,7 @@ class Replica(Telling):
         if self._watch is not None:
             self._watch.rescan("the disk could not be written for a while")
         if not self._started:
-            self._background(self._start())
+            self._background(self._go() if looked else self._start())
             return
         self.post(ev.Started(frozenset(self.area.guids())))
         if self._watch is None and self.engine.ctx.online:
@@ -384,6 +406,28 @@ class Replica(Telling):
         self._batches.drop()
         self.error = text
         self.log.error("replication of this set has stopped: %s", text)
+
+    def hold(self, why: TooMuchMissing) -> None:
+        """So much is missing in the tree that the set waits, until it is back or taken for deleted."""
+        if not self._lost and not self._closed:
+            self._batches.drop()
+            self.holding.begin(why)
+            self._background(self._hold())
+
+    def _waits(self, text: str) -> None:
+        if self.error != text and not self._lost:
+            self.error = text
+            self.log.error("replication of this set waits: %s", text)
+
+    async def _hold(self) -> None:
+        await self._stop_watch()
+        try:
+            await self.holding.over()
+        except RootGone as error:
+            self.stop_for(str(error))
+        if not self._lost and not self._closed:
+            self.log.info("what was missing is back, or taken for deleted")
+            self._restart(looked=True)
 
     def outbound_compressions(self) -> frozenset[bytes]:
         """What every joined downstream partner understands."""

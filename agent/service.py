@@ -112,6 +112,7 @@ class Service:
                 "wait": self._control_wait,
                 "conflicts": self._control_conflicts,
                 "force": self._control_force,
+                "accept-deletions": self._control_accept_deletions,
             },
         )
         await control.start()
@@ -370,6 +371,25 @@ class Service:
             return {"connections": [one for r in replicas for one in r.force(partner)]}
         except ReplicaError as error:
             raise ControlError(str(error)) from None
+
+    async def _control_accept_deletions(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        set_name, dry_run = arguments.get("set"), arguments.get("dry_run") is True
+        known = [local.name for local in self.config.sets]
+        if set_name is not None and set_name not in known:
+            return {"refused": f'this member takes no part in a replica set "{set_name}"; it has {_listed(known)}'}
+        accepted = []
+        for replica in self.replicas.values():
+            if set_name in (None, replica.name):
+                try:
+                    loss = await replica.holding.accept(dry_run=dry_run)
+                except ReplicaError as error:
+                    raise ControlError(f"{replica.name}: {error}") from None
+                if loss is not None:
+                    accepted.append({"set": replica.name} | loss.as_json())
+        if not accepted:
+            which = f'the set "{set_name}" does not wait' if set_name is not None else "no set of this member waits"
+            return {"refused": f"{which} for missing files (`frs status` shows one that does); nothing was changed"}
+        return {"accepted": accepted}
 
     async def _pending(self) -> list[str]:
         found = [line for waiting in self.waiting.values() for line in waiting.pending()]

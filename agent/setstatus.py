@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from agent.clock import filetime_now, iso_time
 from agent.engine.context import SECOND
+from agent.missing import Loss
 from agent.wire.guid import guid_text
 from config.model import LocalSet
 
@@ -24,9 +25,11 @@ def set_status(
     pending: Mapping[str, int] | None = None,
     last_error: tuple[int, str] | None = None,
     connections: list[dict[str, Any]] | None = None,
+    missing: Loss | None = None,
 ) -> dict[str, Any]:
     """The set's part of `frs status`. `originator_guid` is None while it is not known; `counts` are files, folders
-    (with the root) and tombstones; `staging` bytes used and free; `connections` as the engine tells of them."""
+    (with the root) and tombstones; `staging` bytes used and free; `connections` as the engine tells of them; `missing`
+    is what the set waits for."""
     files, folders, tombstones = counts
     used, free = staging if staging is not None else (0, local.staging_quota_bytes)
     return {
@@ -41,6 +44,7 @@ def set_status(
         "staging": {"used_kib": used >> 10, "free_kib": free >> 10, "quota_kib": local.staging_quota_bytes >> 10},
         "pending": {"aging": 0, "local": 0, "inbound": 0, "outbound": 0} | dict(pending or {}),
         "last_error": None if last_error is None else {"time": iso_time(last_error[0]), "text": last_error[1]},
+        "missing": None if missing is None else missing.as_json(),
         "connections": [_connection(one) for one in connections or []],
     }
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from agent.engine.context import Cxtion
 from agent.engine.engine import Engine
+from agent.holding import Holding
 from agent.localwatch import LocalWatch
 from agent.setstatus import State, set_status
 from config.model import LocalSet
@@ -24,6 +25,7 @@ class Telling:
     store: Store
     area: StagingArea
     engine: Engine
+    holding: Holding
     _started: bool
     _watch: LocalWatch | None
     _cxtions: tuple[Cxtion, ...]
@@ -76,6 +78,7 @@ class Telling:
             },
             last_error=self.engine.ctx.last_error,
             connections=connections,
+            missing=self.holding.loss,
         )
 
     def backlogs(self) -> dict[str, int]:

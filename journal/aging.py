@@ -16,7 +16,7 @@ from .watches import LIMBO, Node
 logger = logging.getLogger(__name__)
 
 _FILETIME_EPOCH: Final = 116444736000000000
-_CAP: Final = 10
+LONGEST_AGING: Final = 10  # times the aging that was asked for, counted from the first event
 
 
 class Entry:
@@ -106,7 +106,7 @@ class AgingCache:
 
     def _push(self, entry: Entry) -> None:
         self._order += 1
-        due = min(entry.last + self._aging, entry.first + _CAP * self._aging)
+        due = min(entry.last + self._aging, entry.first + LONGEST_AGING * self._aging)
         heapq.heappush(self._due, (due, self._order, entry))
 
     def age(self, everything: bool = False) -> list[Aged]:
@@ -115,7 +115,7 @@ class AgingCache:
         ripe: list[Entry] = []
         while self._due and (everything or self._due[0][0] <= now):
             _, _, entry = heapq.heappop(self._due)
-            due = min(entry.last + self._aging, entry.first + _CAP * self._aging)
+            due = min(entry.last + self._aging, entry.first + LONGEST_AGING * self._aging)
             if due > now and not everything:
                 self._push(entry)
             else:

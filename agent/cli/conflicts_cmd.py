@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import click
 
 from agent.cli import CommandFailed
-from agent.cli.common import config_option, json_option
+from agent.cli.common import config_option, json_option, printable
 from agent.cli.exit_codes import ExitCode
 from config.state import read_state_dir
 
@@ -110,32 +109,6 @@ def _pairs(values: Mapping[str, object]) -> Iterator[str]:
             continue
         mark = " (this member)" if key == "originator" and values.get("this_member") is True else ""
         yield f"{printable(key)} {printable(value if isinstance(value, str) else json.dumps(value))}{mark}"
-
-
-def printable(text: str) -> str:
-    """The text as it is if a terminal can show it, else quoted as a shell understands it, `$'...'`."""
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    if text.isprintable() and _encodes(text, encoding):
-        return text
-    return "$'" + "".join(_escaped(char, encoding) for char in text) + "'"
-
-
-def _escaped(char: str, encoding: str) -> str:
-    if char in "\\'":
-        return f"\\{char}"
-    if short := {"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(char):
-        return short
-    if char.isprintable() and _encodes(char, encoding):
-        return char
-    return "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))
-
-
-def _encodes(text: str, encoding: str) -> bool:
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _ask(config_file: Path, **arguments: Any) -> dict[str, Any]:

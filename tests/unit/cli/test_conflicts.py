@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from agent.cli import conflicts_cmd, run_cli
-from agent.cli.conflicts_cmd import printable
+from agent.cli.common import printable
 from agent.cli.exit_codes import ExitCode
 from agent.control import SOCKET_NAME, ControlServer
 from agent.excluded import Excluded
