@@ -8,6 +8,7 @@ import os
 from collections import deque
 from collections.abc import Iterable
 
+from agent.deleted import DeletedStore
 from agent.engine import events as ev
 from agent.installing import Installer, ResolvedInstall
 from agent.keeping import keep_displaced
@@ -33,8 +34,10 @@ class FileOps:
         *,
         durable: bool,
         compressions: Iterable[bytes],
+        deleted: DeletedStore | None = None,
     ) -> None:
-        """Raises StagingError when the root cannot be opened or no folder for installs can be made."""
+        """`deleted` takes what others delete. Raises StagingError when the root cannot be opened or no folder for
+        installs can be made."""
         self.root = RootDir(root)
         self.area = area
         try:
@@ -45,7 +48,7 @@ class FileOps:
             self.root.close()
             raise
         self._stages = Stages(self.root, area, compressions)
-        self._installer = Installer(self.root, area, kept, self.preinstall, durable=durable)
+        self._installer = Installer(self.root, area, kept, self.preinstall, durable=durable, deleted=deleted)
 
     def close(self) -> None:
         """Give up what is half done; remove our folder from the tree if it stands there and is empty."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import os
 import stat
 from dataclasses import dataclass
 from typing import Final
 
+from agent.deleted import DeletedStore
 from agent.engine import events as ev
 from agent.facts import facts_of, fingerprint_of
-from agent.keeping import keep_displaced
+from agent.keeping import keep_deleted, keep_displaced
 from agent.kept import KeptStore
 from staging import fsops, install, preinstall, restore
 from staging.area import StagingArea
@@ -19,6 +21,8 @@ from staging.errors import AccessDenied, NoSpace, StagingError, Unsupported, Van
 from staging.fsops import Fingerprint
 from staging.generate import generate
 from staging.rootdir import RootDir
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +47,21 @@ class ResolvedInstall:
 class Installer:
     """Installs in one replica tree. Methods may be called from several threads, one at a time per change order."""
 
-    def __init__(self, root: RootDir, area: StagingArea, kept: KeptStore, preinstall: str, *, durable: bool) -> None:
+    def __init__(
+        self,
+        root: RootDir,
+        area: StagingArea,
+        kept: KeptStore,
+        preinstall: str,
+        *,
+        durable: bool,
+        deleted: DeletedStore | None = None,
+    ) -> None:
+        """Without `deleted` nothing is kept of what others delete, but for conflicts."""
         self._root = root
         self._area = area
         self._kept = kept
+        self._deleted = deleted
         self._preinstall = preinstall
         self._durable = durable
 
@@ -56,6 +71,7 @@ class Installer:
         folders: set[str] = set()
         for item in installs:
             done.append(self._install(item, folders))
+        self._flush_deleted()
         if self._durable:
             for folder in folders:
                 try:
@@ -63,6 +79,13 @@ class Installer:
                 except StagingError:
                     pass  # it was removed or renamed meanwhile, and is durable with that
         return done
+
+    def _flush_deleted(self) -> None:
+        if self._deleted is not None:
+            try:
+                self._deleted.flush()
+            except OSError as error:
+                log.error("what was deleted elsewhere is kept, but may not outlast a power cut: %s", error)
 
     def _install(self, item: ResolvedInstall, folders: set[str]) -> ev.Installed:
         action = item.action
@@ -130,14 +153,24 @@ class Installer:
             return ev.Outcome.DONE
         if step.step.expected is None:
             return ev.Outcome.TARGET_CHANGED
-        expected = fingerprint_of(step.step.expected)
+        expected, keep = fingerprint_of(step.step.expected), step.step.keep
+        passing = keep is not None and keep.reason is ev.KeepReason.ELSEWHERE  # what is no conflict is kept elsewhere
         if stat.S_ISDIR(found.mode):
             result = install.remove_folder(self._root, step.path, expected)
+            if keep is not None and self._deleted is not None and result.outcome is install.Outcome.DONE:
+                self._deleted.keep_folder(step.path, found, by=keep.winner.originator_guid)
+        elif passing:
+            kept = self._deleted is not None and self._deleted.keeps
+            result = install.remove_file(self._root, step.path, expected, self._preinstall, keep=kept)
         else:
-            keep = step.step.keep is not None and not self._is_the_same(step.step.keep.winner, step.path)
-            result = install.remove_file(self._root, step.path, expected, self._preinstall, keep=keep)
-        if result.displaced is not None:
-            keep_displaced(self._kept, result.displaced, step.path, self._with_size(action, step.step.keep))
+            kept = keep is not None and not self._is_the_same(keep.winner, step.path)
+            result = install.remove_file(self._root, step.path, expected, self._preinstall, keep=kept)
+        if result.displaced is None:
+            pass
+        elif passing and keep is not None and self._deleted is not None and result.outcome is install.Outcome.DONE:
+            keep_deleted(self._kept, self._deleted, result.displaced, step.path, keep)
+        else:
+            keep_displaced(self._kept, result.displaced, step.path, None if passing else self._with_size(action, keep))
         return _OUTCOMES[result.outcome]
 
     def _rename(self, old: str, new: str, step: ev.Step) -> tuple[ev.Outcome, Fingerprint | None]:

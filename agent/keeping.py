@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 from datetime import UTC, datetime
 
+from agent.deleted import DeletedStore
 from agent.engine import events as ev
 from agent.kept import KeptStore
 from agent.wire.guid import guid_text
@@ -30,6 +32,20 @@ def keep_displaced(
         log.error("%s cannot be kept where `frs conflicts` finds it, and stays: %s", path, error)
     else:
         log.warning("%r: %s; kept as %s, see `frs conflicts`", tree_path, keep.reason.value if keep else reason, found)
+
+
+def keep_deleted(kept: KeptStore, deleted: DeletedStore, path: str, tree_path: str, keep: ev.Keep) -> None:
+    """Hand over what is at `path` and was at `tree_path` of the tree until it was deleted elsewhere: for a while, if
+    that was no conflict; like a conflict's loser, if that cannot be done."""
+    try:
+        fd = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            deleted.keep(os.path.basename(path), fd, path, tree_path=tree_path, by=keep.winner.originator_guid)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        log.error("%r was deleted elsewhere and cannot be kept with the like: %s", tree_path, error)
+        keep_displaced(kept, path, tree_path, keep)
 
 
 def _edition(edition: ev.Edition) -> dict[str, object]:

@@ -14,6 +14,7 @@ from agent.actions import Actions
 from agent.batches import Batches
 from agent.clock import filetime_now
 from agent.counters.registry import Counters
+from agent.deleted import DeletedStore
 from agent.engine import events as ev
 from agent.engine.engine import Engine
 from agent.engine.entry import Stage
@@ -40,6 +41,7 @@ from staging.area import StagingArea
 
 RESTART_S: Final = 5.0
 ROOT_CHECK_S: Final = 2.0
+EXPIRY_S: Final = 600.0
 _SCANNED: Final = "scanned"
 #: Packets of so many refused sessions are told from those of later ones.
 REFUSED_MOST: Final = 1000
@@ -55,6 +57,7 @@ class Replica(Telling):
         local: LocalSet,
         counters: Counters,
         kept: KeptStore,
+        deleted: DeletedStore,
         workers: Executor,
         incidents: Incidents,
         send: Callable[[bytes, bytes, str], None],
@@ -65,6 +68,7 @@ class Replica(Telling):
         self.name = local.name
         self.counters = counters
         self._kept = kept
+        self.deleted = deleted
         self.workers = workers
         self.incidents = incidents
         self._send = send
@@ -100,6 +104,7 @@ class Replica(Telling):
             self._kept,
             durable=self.config.fsync,
             compressions=stage_compressions(self.config.compression),
+            deleted=self.deleted,
         )
         try:
             self._make_parts()
@@ -147,6 +152,7 @@ class Replica(Telling):
     async def start(self) -> None:
         """Begin to replicate."""
         self._background(self._watch_root())
+        self._background(self._expire())
         await self._start()
 
     async def _start(self) -> None:
@@ -233,6 +239,11 @@ class Replica(Telling):
                 self.stop_for(text)
                 return
             await asyncio.sleep(ROOT_CHECK_S)
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRY_S)
+            await asyncio.to_thread(self.deleted.expire)
 
     async def _installs_settled(self) -> None:
         """Installs cut short by a crash are done again before the tree is compared with the IDTable: else they

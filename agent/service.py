@@ -19,12 +19,13 @@ from agent.clock import filetime_now, iso_time
 from agent.control import ControlError, ControlServer, wait_until_done
 from agent.counters.registry import Counters, Snapshot
 from agent.counters.samples import SampleWriter
+from agent.deleted import DeletedStore
 from agent.engine import events as ev
 from agent.excluded import Excluded
 from agent.identity import ReplicaError
 from agent.incidents import Incidents
 from agent.kept import KeptStore
-from agent.keptcontrol import KEPT_NAME, KeptOf, conflicts
+from agent.keptcontrol import KEPT_NAME, KeptOf, conflicts, deleted_store
 from agent.partners import PartnerLink
 from agent.reaching import Reaching
 from agent.replica import Replica
@@ -78,6 +79,7 @@ class Service:
         self.replicas: dict[bytes, Replica] = {}  # by our member GUID in the set
         self.waiting: dict[bytes, WaitingSet] = {}  # likewise: those whose disk is full
         self.kept: dict[bytes, KeptStore] = {}  # by our member GUID in the set
+        self.deleted: dict[bytes, DeletedStore] = {}  # likewise
         self._links: dict[bytes, PartnerLink] = {}  # by the partner's member GUID
         self._reaching: list[tuple[str, Reaching]] = []  # with the set's name
         self._workers = ThreadPoolExecutor(config.workers, "frs-worker")
@@ -137,7 +139,10 @@ class Service:
         if guid not in self.kept:
             place = os.path.join(local.state_dir, KEPT_NAME)
             self.kept[guid] = KeptStore(place, config.kept_quota_bytes, durable=config.fsync)
-        replica = Replica(config, local, self.counters, self.kept[guid], self._workers, self.incidents, self._send)
+        if guid not in self.deleted:
+            self.deleted[guid] = deleted_store(config, local)
+        stores = self.kept[guid], self.deleted[guid]
+        replica = Replica(config, local, self.counters, *stores, self._workers, self.incidents, self._send)
         self.replicas[guid] = replica
         self._closers.insert(0, replica.close)
         for connection in local.set.connections:
@@ -348,9 +353,10 @@ class Service:
             guid = local.member.guid
             if guid in self.kept:
                 replica = self.replicas.get(guid)
-                one = KeptOf(local.name, str(local.root), self.kept[guid])
+                one = KeptOf(local.name, str(local.root), self.kept[guid], deleted=self.deleted.get(guid))
                 if replica is not None:
                     one = one._replace(refusal=replica.not_the_root(), originator=replica.originator_guid)
+                    one = one._replace(names=replica.originators())
                 stores.append(one._replace(excluded=Excluded(local.set.file_filter, local.set.directory_filter)))
         return await asyncio.to_thread(conflicts, stores, arguments)
 

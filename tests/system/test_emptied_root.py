@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -12,7 +13,8 @@ import pytest
 from config.load import load_topology
 from config.topology import new_replica_set
 from config.write import topology_text
-from tests.system.demo import Demo, ask, compare_trees
+from tests.system.corpora import differences, many_files, snapshot
+from tests.system.demo import Demo, ask, compare_trees, conflicts, listed
 
 pytestmark = pytest.mark.slow
 
@@ -41,6 +43,13 @@ def accept(demo: Demo, member: str, *arguments: str) -> str:
     done = demo.frs("accept-deletions", "--config", os.fspath(demo.members[member].config), *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def deleted(demo: Demo, member: str) -> list[dict[str, Any]]:
+    """The groups that a member keeps of what others deleted."""
+    found = json.loads(conflicts(demo, member, "list", "--deleted", "--json"))
+    assert isinstance(found, list)
+    return found
 
 
 def fill(root: Path, paths: tuple[str, ...] = FILES) -> None:
@@ -135,6 +144,58 @@ def test_deletions_are_accepted_even_after_a_restart(tmp_path: Path) -> None:
         demo.wait_converged()
         assert paths_in(a.root) == paths_in(b.root) == []
 
+        assert listed(demo, "a") == deleted(demo, "b") == []
+        (group,) = deleted(demo, "a")
+        assert (group["files"], group["by"], group["not_kept"]) == (3, "b", 0)
+        assert "1 group" in demo.frs("conflicts", "list", "--config", os.fspath(a.config)).stderr
+        restored = conflicts(demo, "a", "restore", group["id"])
+        assert restored.startswith("3 files restored")
+        demo.wait_converged()
+        assert paths_in(a.root) == paths_in(b.root) == EVERYTHING
+        assert [path.read_text() for path in map(b.root.joinpath, FILES)] == list(FILES)
+        assert compare_trees(a.root, b.root) == []
+        assert deleted(demo, "a") == []
+
+
+def test_a_mass_deletion_while_all_run_is_told_and_given_back_as_one(tmp_path: Path) -> None:
+    with Demo(tmp_path / "demo", members=2, aging=0.3) as demo:
+        a, b = demo.members["a"], demo.members["b"]
+        many_files(a.root, 40)
+        fill(a.root)
+        os.chmod(a.root / "folder" / "deep", 0o2710)
+        (a.root / "stays").write_text("stays")
+        demo.wait_converged()
+        want = snapshot(a.root)
+        for entry in a.root.iterdir():
+            if entry.name != "stays":
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        demo.wait_converged()
+        assert paths_in(b.root) == ["stays"]
+        assert deleted(demo, "a") == listed(demo, "b") == []
+        (group,) = deleted(demo, "b")
+        files = sum(1 for entry in want.values() if entry.kind != "folder") - 1
+        assert (group["files"], group["by"]) == (files, "a")
+        shown = json.loads(conflicts(demo, "b", "show", group["id"], "--json"))
+        assert len(shown["contents"]) == files
+        for member, by in (("a", "this member"), ("b", "a")):
+            assert demo.status(member)["incidents"] == {"mass deletion": 1}
+            said = demo.frs("status", "--config", os.fspath(demo.members[member].config)).stdout
+            assert f"mass deletion: {files} files by {by}," in said
+            assert "incident: mass deletion: 1 times" in said
+            (mass,) = sets(demo, member)["demo"]["mass_deletions"]
+            assert (mass["files"], mass["this_member"]) == (files, member == "a")
+        assert sets(demo, "b")["demo"]["deleted"]["files"] == files
+        demo.kill9("b")
+        assert [one["id"] for one in deleted(demo, "b")] == [group["id"]], "asked of no agent"
+        demo.restart("b")
+        single = next(file for file in shown["contents"] if file["path"] == "folder/b")
+        assert conflicts(demo, "b", "restore", single["id"]).strip() == os.fspath(b.root / "folder/b")
+        conflicts(demo, "b", "restore", group["id"])
+        demo.wait_converged()
+        assert differences(want, snapshot(b.root)) == []
+        assert differences(want, snapshot(a.root)) == []
+        assert deleted(demo, "b") == []
+
 
 def test_a_share_of_the_files_stops_one_set_and_no_other(tmp_path: Path) -> None:
     with Demo(tmp_path / "demo", members=2, aging=0.3) as demo:
@@ -153,25 +214,18 @@ def test_a_share_of_the_files_stops_one_set_and_no_other(tmp_path: Path) -> None
         fill(a.root, tuple("abcdef"))
         demo.wait_converged()
         demo.kill9("b")
-        for name in "ab":
-            (b.root / name).unlink()
-        demo.restart("b")
-        demo.wait_converged()
-        assert paths_in(a.root) == list("cdef"), "two of six are fewer than half"
-
-        demo.kill9("b")
-        for name in "cd":
+        for name in "abc":
             (b.root / name).unlink()
         demo.restart("b")
         demo.until("b waits", lambda: waits(demo, "b"))
-        assert "2 files are missing" in sets(demo, "b")["demo"]["error"]
+        assert "3 files are missing" in sets(demo, "b")["demo"]["error"]
         fill(a.root.parent / "other", ("goes on",))
         arrived = b.root.parent / "other" / "goes on"
         demo.until("the other set goes on", arrived.exists)
         assert sets(demo, "b")["other"]["state"] == "online"
         assert waits(demo, "b")
-        assert paths_in(a.root) == list("cdef")
-        fill(b.root, tuple("cd"))
+        assert paths_in(a.root) == list("abcdef")
+        fill(b.root, tuple("abc"))
         demo.until("b goes on", lambda: is_online(demo, "b"))
         demo.wait_converged()
-        assert paths_in(a.root) == paths_in(b.root) == list("cdef")
+        assert paths_in(a.root) == paths_in(b.root) == list("abcdef")
