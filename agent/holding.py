@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 class Holding:
     """Whether a set has to wait, and for what (`loss`, None while it does not). `say` is told what to say of it,
-    whenever that is something else. Only for the event loop's thread."""
+    after each look. Only for the event loop's thread."""
 
     def __init__(self, files: MissingFiles, say: Callable[[str], None]) -> None:
         self.loss: Loss | None = None

@@ -154,23 +154,24 @@ class Installer:
         if step.step.expected is None:
             return ev.Outcome.TARGET_CHANGED
         expected, keep = fingerprint_of(step.step.expected), step.step.keep
-        passing = keep is not None and keep.reason is ev.KeepReason.ELSEWHERE  # what is no conflict is kept elsewhere
+        by = keep.winner.originator_guid if keep is not None and keep.reason is ev.KeepReason.ELSEWHERE else None
         if stat.S_ISDIR(found.mode):
             result = install.remove_folder(self._root, step.path, expected)
-            if keep is not None and self._deleted is not None and result.outcome is install.Outcome.DONE:
-                self._deleted.keep_folder(step.path, found, by=keep.winner.originator_guid)
-        elif passing:
-            kept = self._deleted is not None and self._deleted.keeps
-            result = install.remove_file(self._root, step.path, expected, self._preinstall, keep=kept)
+            if by is not None and self._deleted is not None and result.outcome is install.Outcome.DONE:
+                self._deleted.keep_folder(step.path, found, by=by)
+            return _OUTCOMES[result.outcome]
+        if by is not None:
+            wanted = self._deleted is not None and self._deleted.keeps
         else:
-            kept = keep is not None and not self._is_the_same(keep.winner, step.path)
-            result = install.remove_file(self._root, step.path, expected, self._preinstall, keep=kept)
-        if result.displaced is None:
-            pass
-        elif passing and keep is not None and self._deleted is not None and result.outcome is install.Outcome.DONE:
-            keep_deleted(self._kept, self._deleted, result.displaced, step.path, keep)
-        else:
-            keep_displaced(self._kept, result.displaced, step.path, None if passing else self._with_size(action, keep))
+            wanted = keep is not None and not self._is_the_same(keep.winner, step.path)
+        result = install.remove_file(self._root, step.path, expected, self._preinstall, keep=wanted)
+        if result.displaced is not None:
+            if by is None:
+                keep_displaced(self._kept, result.displaced, step.path, self._with_size(action, keep))
+            elif self._deleted is None or result.outcome is not install.Outcome.DONE:
+                keep_displaced(self._kept, result.displaced, step.path, None)  # changed at the last moment
+            else:
+                keep_deleted(self._kept, self._deleted, result.displaced, step.path, by)
         return _OUTCOMES[result.outcome]
 
     def _rename(self, old: str, new: str, step: ev.Step) -> tuple[ev.Outcome, Fingerprint | None]:

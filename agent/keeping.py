@@ -34,18 +34,18 @@ def keep_displaced(
         log.warning("%r: %s; kept as %s, see `frs conflicts`", tree_path, keep.reason.value if keep else reason, found)
 
 
-def keep_deleted(kept: KeptStore, deleted: DeletedStore, path: str, tree_path: str, keep: ev.Keep) -> None:
-    """Hand over what is at `path` and was at `tree_path` of the tree until it was deleted elsewhere: for a while, if
-    that was no conflict; like a conflict's loser, if that cannot be done."""
+def keep_deleted(kept: KeptStore, deleted: DeletedStore, path: str, tree_path: str, by: bytes) -> None:
+    """Hand over what is at `path` and was at `tree_path` of the tree until the member with the originator GUID `by`
+    deleted it, for a while; where that cannot be done, like a conflict's loser."""
     try:
         fd = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            deleted.keep(os.path.basename(path), fd, path, tree_path=tree_path, by=keep.winner.originator_guid)
+            deleted.keep(os.path.basename(path), fd, path, tree_path=tree_path, by=by)
         finally:
             os.close(fd)
     except OSError as error:
         log.error("%r was deleted elsewhere and cannot be kept with the like: %s", tree_path, error)
-        keep_displaced(kept, path, tree_path, keep)
+        keep_displaced(kept, path, tree_path, None, ev.KeepReason.ELSEWHERE.value)
 
 
 def _edition(edition: ev.Edition) -> dict[str, object]:

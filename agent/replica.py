@@ -423,12 +423,12 @@ class Replica(Telling):
         if not self._lost and not self._closed:
             self._batches.drop()
             self.holding.begin(why)
+            self.log.error("replication of this set waits: %s", why)
             self._background(self._hold())
 
     def _waits(self, text: str) -> None:
-        if self.error != text and not self._lost:
+        if not self._lost:
             self.error = text
-            self.log.error("replication of this set waits: %s", text)
 
     async def _hold(self) -> None:
         await self._stop_watch()

@@ -123,8 +123,7 @@ class Service:
         self._samples = SampleWriter(
             self.counters, config.state_dir, config.member_name, config.sample_interval_s, gauges=self._gauges
         )
-        for replica in self.replicas.values():
-            await replica.start()
+        await asyncio.gather(*(replica.start() for replica in self.replicas.values()))
         await self._samples.start()
         self._closers.append(self._samples.stop)
         self._tasks.append(asyncio.create_task(self._check_links(), name="check links"))
