@@ -169,5 +169,9 @@ def _close_to_others(root: RootDir, made: list[DeletedFolder]) -> None:
 
 def _make_durable(root: RootDir, folders: set[str]) -> None:
     for folder in folders:
-        with contextlib.suppress(StagingError):
-            root.fsync_dir(folder)
+        with contextlib.suppress(StagingError, OSError):  # one that is gone is durable with that
+            fd = root.open_dir(folder)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
