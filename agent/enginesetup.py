@@ -76,6 +76,9 @@ def limits_of(config: AgentConfig) -> Limits:
         outlog_history=int(config.outbound_log_days * DAY),
         outlog_most=tombstone_lifetime,
         tombstone_lifetime=tombstone_lifetime,
+        mass_deletion_count=config.mass_deletion_count,
+        mass_deletion_percent=config.mass_deletion_percent,
+        mass_deletion_window=int(config.mass_deletion_window_s * SECOND),
     )
 
 

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from agent.causes import Cause
+from agent.deleted import DeletedStore
 from agent.engine import events as ev
 from agent.installing import NOT_OURS, Installer, Report, ResolvedInstall
 from agent.keeping import keep_displaced
@@ -37,10 +38,11 @@ class FileOps:
         set_id: SetIdPolicy = "same-owner",
         report: Report = lambda cause, source, text: None,
         dropped: Callable[[ev.FetchFailed], None] = lambda event: None,
+        deleted: DeletedStore | None = None,
     ) -> None:
         """`set_id` says which set-id bits of received files are taken over; `report` hears of incidents; `dropped`, in
-        any thread, of a staging file half received that had to make room for others. Raises
-        StagingError when the root cannot be opened or no folder for installs can be made."""
+        any thread, of a staging file half received that had to make room for others; `deleted` takes what others
+        delete. Raises StagingError when the root cannot be opened or no folder for installs can be made."""
         self.root = RootDir(root)
         self.area = area
         try:
@@ -62,7 +64,7 @@ class FileOps:
             raise
         self._stages = Stages(self.root, area, compressions, dropped)
         self._installer = Installer(
-            self.root, area, kept, self._preinstall, durable=durable, set_id=set_id, report=report
+            self.root, area, kept, self._preinstall, durable=durable, set_id=set_id, report=report, deleted=deleted
         )
         self.made = self._installer.made
 

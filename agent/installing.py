@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import os
 import stat
 from collections.abc import Callable
@@ -15,9 +16,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.causes import Cause
+from agent.deleted import DeletedStore
 from agent.engine import events as ev
 from agent.facts import facts_of, fingerprint_of
-from agent.keeping import keep_displaced
+from agent.keeping import keep_deleted, keep_displaced
 from agent.kept import KeptStore
 from agent.lookups import folder_of, is_meant, is_the_same, look, make_like, opened, went_on
 from agent.trust import gives_nothing_away, set_id_bits
@@ -45,6 +47,8 @@ NOT_OURS: Final = "at a name of the agent's own"
 
 Report = Callable[[Cause, str, str], None]
 """Told the cause of an incident, where it comes from, and what an administrator should know of it."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +83,13 @@ class Installer:
         durable: bool,
         set_id: SetIdPolicy,
         report: Report,
+        deleted: DeletedStore | None = None,
     ) -> None:
+        """Without `deleted` nothing is kept of what others delete, but for conflicts."""
         self._root = root
         self._area = area
         self._kept = kept
+        self._deleted = deleted
         self._preinstall = preinstall
         self._durable = durable
         self._set_id = set_id
@@ -95,6 +102,7 @@ class Installer:
         folders: dict[tuple[int, int], int] = {}
         try:
             done = [self._install(item, folders) for item in installs]
+            self._flush_deleted()
             for fd in folders.values():
                 with contextlib.suppress(OSError):
                     os.fsync(fd)
@@ -102,6 +110,13 @@ class Installer:
             for fd in folders.values():
                 os.close(fd)
         return done
+
+    def _flush_deleted(self) -> None:
+        if self._deleted is not None:
+            try:
+                self._deleted.flush()
+            except OSError as error:
+                log.error("what was deleted elsewhere is kept, but may not outlast a power cut: %s", error)
 
     def _install(self, item: ResolvedInstall, folders: dict[tuple[int, int], int]) -> ev.Installed:
         action = item.action
@@ -159,13 +174,24 @@ class Installer:
             return ev.Outcome.DONE
         if step.expected is None:
             return ev.Outcome.TARGET_CHANGED
-        expected = fingerprint_of(step.expected)
+        expected, keep = fingerprint_of(step.expected), step.keep
+        by = keep.winner.originator_guid if keep is not None and keep.reason is ev.KeepReason.ELSEWHERE else None
         if stat.S_ISDIR(found.mode):
             result = install.remove_folder(self._root, at, expected)
+            if by is not None and self._deleted is not None and result.outcome is install.Outcome.DONE:
+                self._deleted.keep_folder(at.path, found, by=by)
         else:
-            keep = step.keep is not None and not is_the_same(step.keep.winner, at, expected)
-            result = install.remove_file(self._root, at, expected, self._aside(action), keep=keep)
-        self._looked_after(action, step, at, result)
+            if by is not None:
+                wanted = self._deleted is not None and self._deleted.keeps
+            else:
+                wanted = keep is not None and not is_the_same(keep.winner, at, expected)
+            result = install.remove_file(self._root, at, expected, self._aside(action), keep=wanted)
+        if by is not None and self._deleted is not None and result.outcome is install.Outcome.DONE:
+            for entry in result.displaced:
+                keep_deleted(self._kept, self._deleted, entry, at.path, by)
+            self._tell_swapped(at, result)
+        else:  # a conflict, or changed at the last moment
+            self._looked_after(action, None if by is not None else step, at, result)
         return _OUTCOMES[result.outcome]
 
     def _rename(self, action: ev.Install, old: Entry, new: Entry, step: ev.Step) -> ev.Installed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from datetime import UTC, datetime
 
+from agent.deleted import DeletedStore
 from agent.engine import events as ev
 from agent.kept import KeptStore
 from agent.wire.guid import guid_text
@@ -31,6 +32,16 @@ def keep_displaced(
         log.error("%s cannot be kept where `frs conflicts` finds it, and stays: %s", entry.path, error)
     else:
         log.warning("%r: %s; kept as %s, see `frs conflicts`", tree_path, keep.reason.value if keep else reason, found)
+
+
+def keep_deleted(kept: KeptStore, deleted: DeletedStore, entry: Entry, tree_path: str, by: bytes) -> None:
+    """Hand over an entry that was at `tree_path` of the tree until the member with the originator GUID `by`
+    deleted it, for a while; where that cannot be done, like a conflict's loser."""
+    try:
+        deleted.keep(entry.name, entry.fd, entry.path, tree_path=tree_path, by=by)
+    except OSError as error:
+        log.error("%r was deleted elsewhere and cannot be kept with the like: %s", tree_path, error)
+        keep_displaced(kept, entry, tree_path, None, ev.KeepReason.ELSEWHERE.value)
 
 
 def _edition(edition: ev.Edition) -> dict[str, object]:

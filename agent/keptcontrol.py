@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from agent import deletedcontrol
+from agent.deleted import DeletedStore
 from agent.kept import KeptError, KeptStore, UnknownItem
 from agent.wire.guid import guid_text
+from config.model import AgentConfig, LocalSet
 
 KEPT_NAME: Final = "kept"  # in the state folder of a set
+DELETED_NAME: Final = "deleted"  # likewise
 
 
 class KeptOf(NamedTuple):
     """What is kept of the set `name`, whose tree is at `root`. `refusal` says why nothing may be put there now;
     `originator` is the originator GUID of this member in the set, None where it is not known; `excluded` tells of a
-    path in the tree whether it is not replicated."""
+    path in the tree whether it is not replicated. `deleted`: what was deleted elsewhere; `names`: members by the text
+    of their originator GUIDs, as far as they are known."""
 
     name: str
     root: str
@@ -23,21 +29,42 @@ class KeptOf(NamedTuple):
     refusal: str = ""
     originator: bytes | None = None
     excluded: Callable[[str], bool] = lambda path: False
+    deleted: DeletedStore | None = None
+    names: Mapping[str, str] = {}
+
+
+def deleted_store(config: AgentConfig, local: LocalSet, *, read_only: bool = False) -> DeletedStore:
+    """The store of what was deleted elsewhere from a set. Raises OSError."""
+    return DeletedStore(
+        os.path.join(local.state_dir, DELETED_NAME),
+        config.deleted_quota_bytes,
+        config.keep_deleted_days,
+        pause_s=config.mass_deletion_window_s,
+        durable=config.fsync,
+        read_only=read_only,
+    )
 
 
 def conflicts(sets: Sequence[KeptOf], arguments: dict[str, Any]) -> dict[str, Any]:
-    """The answer to `{"action": "list"}`, or "show", "restore" and "discard" with an "id"; "restore" may have a "to",
-    a path in the tree. `{"refused": TEXT}` when it is the request that is wrong. Raises OSError."""
+    """The answer to `{"action": "list"}` or "list-deleted", or "show", "restore" and "discard" with an "id"; "restore"
+    may have a "to", a path in the tree. `{"refused": TEXT}` when it is the request that is wrong. Raises OSError."""
     action = arguments.get("action")
     if action == "list":
         found = [(item.time, _shown(one, item.as_json())) for one in sets for item in one.store.list()]
         if len(sets) > 1:
             found.sort(key=lambda pair: pair[0], reverse=True)
-        return {"items": [shown for _, shown in found]}
+        stores = [one.deleted for one in sets if one.deleted is not None]
+        deleted = {"groups": sum(len(store.groups()) for store in stores), "files": sum(s.count() for s in stores)}
+        return {"items": [shown for _, shown in found], "deleted": deleted}
+    if action == "list-deleted":
+        groups = [group for one in sets for group in deletedcontrol.groups_of(one)]
+        return {"groups": sorted(groups, key=lambda group: str(group["began"]), reverse=True)}
     item_id, to = arguments.get("id"), arguments.get("to")
     if not isinstance(item_id, str) or not (to is None or isinstance(to, str)):
         return {"refused": "an id is needed"}
     try:
+        if (group := _group(sets, item_id)) is not None:
+            return _deleted(*group, action, to, arguments.get("after"))
         one = _holder(sets, item_id)
         match action:
             case "show":
@@ -52,6 +79,35 @@ def conflicts(sets: Sequence[KeptOf], arguments: dict[str, Any]) -> dict[str, An
                 return {"set": one.name}
     except KeptError as error:
         return {"refused": str(error)}
+    return {"refused": f"unknown action {action!r}"}
+
+
+def _group(sets: Sequence[KeptOf], item_id: str) -> tuple[KeptOf, DeletedStore, str, int | None] | None:
+    """The set and the group that an id is of, and the number of the file if it is of one; None when it is of none."""
+    named = deletedcontrol.parsed(item_id)
+    if named is None:
+        return None
+    for one in sets:
+        if one.deleted is not None:
+            with contextlib.suppress(UnknownItem):
+                return one, one.deleted, one.deleted.get(named[0]).id, named[1]
+    return None
+
+
+def _deleted(
+    one: KeptOf, store: DeletedStore, group_id: str, number: int | None, action: object, to: str | None, after: object
+) -> dict[str, Any]:
+    """Raises KeptError, OSError."""
+    match action:
+        case "show":
+            return deletedcontrol.show(one, store, group_id, number, after if isinstance(after, int) else 0)
+        case "restore" if one.refusal:
+            return {"refused": one.refusal}
+        case "restore":
+            return deletedcontrol.restore(one, store, group_id, number, None if to is None else _in_tree(one.root, to))
+        case "discard":
+            store.discard(group_id, number)
+            return {"set": one.name}
     return {"refused": f"unknown action {action!r}"}
 
 

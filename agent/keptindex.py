@@ -72,22 +72,7 @@ class Index:
         self._append({"drop": item_id})
 
     def _append(self, entry: dict[str, object]) -> None:
-        data = _encoded(entry)
-        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            end = os.fstat(fd).st_size
-            try:
-                while data:
-                    data = data[os.write(fd, data) :]
-                if self.durable:
-                    os.fsync(fd)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    os.ftruncate(fd, end)
-                raise
-        finally:
-            os.close(fd)
-        if end == 0 and self.durable:
+        if append_line(self.path, entry, durable=self.durable) and self.durable:
             fsops.fsync_dir(os.path.dirname(self.path))
 
     def read(self) -> tuple[dict[str, KeptItem], bool]:
@@ -125,6 +110,27 @@ class Index:
             os.fsync(stream.fileno())
         os.rename(new, self.path)
         fsops.fsync_dir(os.path.dirname(self.path))
+
+
+def append_line(path: str, entry: dict[str, object], *, durable: bool) -> bool:
+    """Adds a line to a file of JSON lines: whole, or not at all. True when the file had none before, and may have been
+    made. Raises OSError."""
+    data = _encoded(entry)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        end = os.fstat(fd).st_size
+        try:
+            while data:
+                data = data[os.write(fd, data) :]
+            if durable:
+                os.fsync(fd)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.ftruncate(fd, end)
+            raise
+    finally:
+        os.close(fd)
+    return end == 0
 
 
 def filetime_now() -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import threading
@@ -21,11 +22,14 @@ from agent.clock import filetime
 from agent.engine import events as ev
 from agent.fileops import FileOps
 from agent.localstage import LocalStage, Unsure, Work
+from agent.lookup import LockedLookup
+from agent.missing import MissingFiles, TooMuchMissing
 from agent.treeincidents import TreeIncidents
 from agent.wire import constants as c
 from idtable.records import IDRecord
 from idtable.store import Store
-from journal.changes import PATH_MAX, Aged, Change, Kind, RootGone, too_deep
+from journal.aging import LONGEST_AGING
+from journal.changes import PATH_MAX, Aged, Change, Kind, Missing, RootGone, too_deep
 from journal.disk import Key
 from journal.examine import Examiner
 from journal.journal import Journal
@@ -49,42 +53,21 @@ class Host(Protocol):
     root_guid: bytes
     member_guids: frozenset[bytes]
     told: TreeIncidents
+    missing: MissingFiles
 
     def post(self, event: ev.Event) -> None: ...
     def installing(self) -> tuple[set[bytes], set[tuple[bytes, str]], set[Key]]: ...
     def count(self, counter: str, n: int = 1) -> None: ...
     def local_error(self, text: str) -> None: ...
     def stop_for(self, text: str) -> None: ...
+    def hold(self, why: TooMuchMissing) -> None: ...
     def outbound_compressions(self) -> frozenset[bytes]: ...
     def new_guid(self) -> bytes: ...
     async def settled(self) -> None: ...
 
 
-class _LockedLookup:
-    """The store as the examiner's thread may read it, between transactions."""
-
-    def __init__(self, store: Store, lock: threading.RLock) -> None:
-        self._store, self._lock = store, lock
-
-    def get(self, file_guid: bytes) -> IDRecord | None:
-        with self._lock:
-            return self._store.get(file_guid)
-
-    def by_name(self, parent_guid: bytes, name: str) -> IDRecord | None:
-        with self._lock:
-            return self._store.by_name(parent_guid, name)
-
-    def by_local_key(self, dev: int, ino: int, btime_ns: int) -> list[IDRecord]:
-        with self._lock:
-            return self._store.by_local_key(dev, ino, btime_ns)
-
-    def children(self, parent_guid: bytes) -> list[IDRecord]:
-        with self._lock:
-            return self._store.children(parent_guid)
-
-    def path_of(self, file_guid: bytes) -> str | None:
-        with self._lock:
-            return self._store.path_of(file_guid)
+class _LookAgain(Exception):
+    """Much is missing, and may be news that the journal has on the way: worth another look."""
 
 
 class LocalWatch:
@@ -102,9 +85,10 @@ class LocalWatch:
     ) -> None:
         self._host = host
         self._root = root
+        self._aging = aging_s
         self._examiner = Examiner(
             root,
-            _LockedLookup(host.store, host.lock),
+            LockedLookup(host.store, host.lock),
             excluded,
             root_guid=host.root_guid,
             root_key=root_key,
@@ -128,6 +112,7 @@ class LocalWatch:
         self.scanned = asyncio.Event()  # the whole tree was compared once
         self._first = False
         self._started = 0
+        self._patience: float | None = None  # until then deletions that the journal tells of are waited for
         self._too_deep = False  # and the log says so
         self._moves = 0  # of folders, up to when the tree was looked at last
         self._put_offs: list[tuple[str, int]] = []  # paths that are aging again, and the moves before they were put off
@@ -196,6 +181,9 @@ class LocalWatch:
                     await self._one_round()
         except RootGone as error:
             self._host.stop_for(str(error))
+        except TooMuchMissing as why:
+            self._host.hold(why)
+            self.scanned.set()
         except Exception as error:
             log.exception("looking for local changes has failed")
             self._host.stop_for(f"looking for local changes has failed: {type(error).__name__}: {error}")
@@ -261,7 +249,7 @@ class LocalWatch:
         changes = self._examiner.examine(batch)
         gone = c.REASON_FILE_DELETE | c.REASON_RENAME_OLD_NAME
         seen = {aged.path for aged in batch if not aged.reason & gone and not too_deep(self._root, aged.path)}
-        return changes, not seen.isdisjoint(self._examiner.missing)
+        return changes, not seen.isdisjoint(self._examiner.absent)
 
     def _again_later(self) -> None:
         """What could not be looked at is looked at again, but for what is too deep in the tree to be looked at ever."""
@@ -272,8 +260,8 @@ class LocalWatch:
                 self._too_deep = True
                 log.warning("not replicated, like all whose path is longer than %d bytes: %r", PATH_MAX - 1, path)
 
-    def _rescan_later(self, reason: str) -> None:
-        self._after(RETRY_S, lambda: self._on_rescan(reason, ""))
+    def _rescan_later(self, reason: str, after: float = RETRY_S) -> None:
+        self._after(after, lambda: self._on_rescan(reason, ""))
 
     def _put_off(self, change: Change) -> None:
         """Look at what the change is of again, a little later: where it is then. Of a folder that moves meanwhile only
@@ -301,14 +289,42 @@ class LocalWatch:
         self._later.add(handle)
 
     async def _scan(self, subtree: str) -> None:
+        """Raises RootGone, TooMuchMissing."""
         loop = asyncio.get_running_loop()
         self._moves = self.journal.moves
-        batches: Iterator[list[Change]] = self._examiner.scan(subtree)
-        while (batch := await loop.run_in_executor(self._thread, next, batches, None)) is not None:
-            for start in range(0, len(batch), BATCH):
-                await self._deal_with(batch[start : start + BATCH], {})
-            await self._host.settled()
+        judge = functools.partial(self._judge, subtree)
+        batches: Iterator[list[Change]] = self._examiner.scan(subtree, judge=judge)
+        try:
+            while (batch := await loop.run_in_executor(self._thread, next, batches, None)) is not None:
+                for start in range(0, len(batch), BATCH):
+                    await self._deal_with(batch[start : start + BATCH], {})
+                await self._host.settled()
+        except _LookAgain:
+            self._rescan_later("much was missing", max(self._aging, RETRY_S))
+            return
+        if not subtree:
+            self._patience = None
+            await loop.run_in_executor(self._thread, self._host.missing.scanned)
         self._again_later()
+
+    def _judge(self, subtree: str, missing: Missing) -> None:
+        """In the examiner's thread: may what is missing be reported as deleted? Deletions that somebody was seen to
+        make are no question, once the journal has told of them; nor can a part of the tree say what is left of all.
+        Raises _LookAgain, TooMuchMissing."""
+        judge = self._host.missing
+        if (subtree or self._more_to_come()) and judge.is_too_much(missing, list(missing.tops)):
+            raise _LookAgain
+        if not subtree:
+            judge.judge(missing)
+
+    def _more_to_come(self) -> bool:
+        """The journal has yet to tell of something, and not for longer than anything can age."""
+        if self.scanning or not (self._aged or self.journal.pending()):
+            return False
+        now = time.monotonic()
+        if self._patience is None:
+            self._patience = now + LONGEST_AGING * self._aging + RETRY_S
+        return now < self._patience
 
     # -- changes --
 

@@ -16,6 +16,7 @@ from agent.batches import Batches
 from agent.causes import Cause
 from agent.clock import filetime_now
 from agent.counters.registry import Counters
+from agent.deleted import DeletedStore
 from agent.engine import events as ev
 from agent.engine.engine import Engine
 from agent.engine.entry import Stage
@@ -23,11 +24,13 @@ from agent.enginesetup import connections_of, engine_config, stage_compressions
 from agent.excluded import Excluded
 from agent.faults import Faults, answer_to, survives, told
 from agent.fileops import FileOps
+from agent.holding import Holding, missing_files
 from agent.identity import ReplicaError
 from agent.incidents import Incidents
 from agent.kept import KeptStore
 from agent.localwatch import LocalWatch
 from agent.log import get_logger
+from agent.missing import TooMuchMissing
 from agent.replicaroot import ReplicaRoot
 from agent.telling import Telling
 from agent.treeincidents import TreeIncidents
@@ -45,6 +48,7 @@ from staging.errors import StagingError
 
 RESTART_S: Final = 5.0
 ROOT_CHECK_S: Final = 2.0
+EXPIRY_S: Final = 600.0
 _SCANNED: Final = "scanned"
 #: Packets of so many refused sessions are told from those of later ones.
 REFUSED_MOST: Final = 1000
@@ -60,6 +64,7 @@ class Replica(Telling):
         local: LocalSet,
         counters: Counters,
         kept: KeptStore,
+        deleted: DeletedStore,
         workers: Executor,
         incidents: Incidents,
         send: Callable[[bytes, bytes, str], None],
@@ -71,6 +76,7 @@ class Replica(Telling):
         self.name = local.name
         self.counters = counters
         self._kept = kept
+        self.deleted = deleted
         self.workers = workers
         self.incidents = incidents
         self._send = send
@@ -121,6 +127,7 @@ class Replica(Telling):
             set_id=self.config.set_id,
             report=self._report,
             dropped=self._stage_dropped,
+            deleted=self.deleted,
         )
         try:
             self.root.check_same(self.files.root.fd)
@@ -140,6 +147,8 @@ class Replica(Telling):
         self.counters.set_value(self.name, "KB of Staging Space In Use", lambda: self.area.used_bytes >> 10)
         self.counters.set_value(self.name, "KB of Staging Space Free", lambda: self.area.free_bytes >> 10)
         self._make_engine()
+        self.missing = missing_files(self.config, self.local, self._identity, self.store, self.lock)
+        self.holding = Holding(self.missing, self._waits)
         self._batches = Batches(
             self.store,
             self.lock,
@@ -173,9 +182,25 @@ class Replica(Telling):
     async def start(self) -> None:
         """Begin to replicate."""
         self._background(self._watch_root())
+        self._background(self._expire())
         await self._start()
 
     async def _start(self) -> None:
+        try:
+            await self.holding.before_start()
+        except TooMuchMissing as why:
+            self.hold(why)
+            return
+        except RootGone as error:
+            self.stop_for(str(error))
+            return
+        except StoreError as error:
+            self._failed(error)
+            return
+        if not self._closed and self.error is None:
+            await self._go()
+
+    async def _go(self) -> None:
         if self.engine.ctx.online and self.store.meta_get(_SCANNED) is None:
             self._background(self._start_primary())
             return
@@ -220,10 +245,13 @@ class Replica(Telling):
         except RootGone as error:
             self.stop_for(str(error))
         except (OSError, sqlite3.Error) as error:
-            if self._watch is not None:
-                await self._watch.stop()
-                self._watch = None
+            await self._stop_watch()
             self._halt("the journal cannot be written", error)
+
+    async def _stop_watch(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            await watch.stop()
 
     async def _watch_root(self) -> None:
         """See ReplicaRoot.wrong()."""
@@ -234,6 +262,11 @@ class Replica(Telling):
             with contextlib.suppress(StagingError):  # the next install says it
                 await asyncio.to_thread(self.files.check)
             await asyncio.sleep(ROOT_CHECK_S)
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRY_S)
+            await asyncio.to_thread(self.deleted.expire)
 
     async def _installs_settled(self) -> None:
         """Installs cut short by a crash are done again before the tree is compared with the IDTable: else they
@@ -250,8 +283,7 @@ class Replica(Telling):
         self._closed = True
         for task in list(self._tasks):
             task.cancel()
-        if self._watch is not None:
-            await self._watch.stop()
+        await self._stop_watch()
         self._batches.close()
         await self._actions.idle()
         with self.lock:
@@ -352,7 +384,7 @@ class Replica(Telling):
 
     def _halt(self, what: str, error: Exception) -> None:
         """Nothing goes on until a new start from the store, soon."""
-        if self._lost:
+        if self._lost or self.holding.loss is not None:
             return
         self._batches.drop()
         full = "the disk is full: " if disk_is_full(error, self.local.state_dir) else ""
@@ -362,9 +394,10 @@ class Replica(Telling):
             self._restarting = True
             asyncio.get_running_loop().call_later(RESTART_S, self._restart)
 
-    def _restart(self) -> None:
+    def _restart(self, *, looked: bool = False) -> None:
+        """Go on, from the store; `looked`: at what is missing in the tree."""
         self._restarting = False
-        if self._closed or self._lost:
+        if self._closed or self._lost or self.holding.loss is not None:
             return
         try:
             self._make_engine()
@@ -381,7 +414,7 @@ class Replica(Telling):
         if self._watch is not None:
             self._watch.rescan("the disk could not be written for a while")
         if not self._started:
-            self._background(self._start())
+            self._background(self._go() if looked else self._start())
             return
         self._batches.go_on(ev.Started(frozenset(self.area.guids())), lambda _: False)
         if self._watch is None and self.engine.ctx.online:
@@ -471,6 +504,28 @@ class Replica(Telling):
         self._batches.drop()
         self.error = text
         self.log.error("replication of this set has stopped: %s", text)
+
+    def hold(self, why: TooMuchMissing) -> None:
+        """So much is missing in the tree that the set waits, until it is back or taken for deleted."""
+        if not self._lost and not self._closed:
+            self._batches.drop()
+            self.holding.begin(why)
+            self.log.error("replication of this set waits: %s", why)
+            self._background(self._hold())
+
+    def _waits(self, text: str) -> None:
+        if not self._lost:
+            self.error = text
+
+    async def _hold(self) -> None:
+        await self._stop_watch()
+        try:
+            await self.holding.over()
+        except RootGone as error:
+            self.stop_for(str(error))
+        if not self._lost and not self._closed:
+            self.log.info("what was missing is back, or taken for deleted")
+            self._restart(looked=True)
 
     def outbound_compressions(self) -> frozenset[bytes]:
         """What every joined downstream partner understands."""

@@ -20,12 +20,13 @@ from agent.clock import filetime_now, iso_time
 from agent.control import ControlError, ControlServer, wait_until_done
 from agent.counters.registry import Counters, Snapshot
 from agent.counters.samples import SampleWriter
+from agent.deleted import DeletedStore
 from agent.engine import events as ev
 from agent.excluded import Excluded
 from agent.identity import ReplicaError
 from agent.incidents import Incidents
 from agent.kept import KeptStore
-from agent.keptcontrol import KEPT_NAME, KeptOf, conflicts
+from agent.keptcontrol import KEPT_NAME, KeptOf, conflicts, deleted_store
 from agent.partners import PartnerLink
 from agent.reaching import Reaching
 from agent.replica import Replica
@@ -79,6 +80,7 @@ class Service:
         self.replicas: dict[bytes, Replica] = {}  # by our member GUID in the set
         self.waiting: dict[bytes, WaitingSet] = {}  # likewise: those whose disk is full
         self.kept: dict[bytes, KeptStore] = {}  # by our member GUID in the set
+        self.deleted: dict[bytes, DeletedStore] = {}  # likewise
         self._links: dict[bytes, PartnerLink] = {}  # by the partner's member GUID
         self._reaching: list[tuple[str, Reaching]] = []  # with the set's name
         self._workers = ThreadPoolExecutor(config.workers + 1, "frs-worker")  # see agent.actions
@@ -113,6 +115,7 @@ class Service:
                 "wait": self._control_wait,
                 "conflicts": self._control_conflicts,
                 "force": self._control_force,
+                "accept-deletions": self._control_accept_deletions,
             },
         )
         await control.start()
@@ -123,8 +126,7 @@ class Service:
         )
         for replica in self.replicas.values():
             replica.root.mark(replica.store)
-        for replica in self.replicas.values():
-            await replica.start()
+        await asyncio.gather(*(replica.start() for replica in self.replicas.values()))
         await self._samples.start()
         self._closers.append(self._samples.stop)
         self._tasks.append(asyncio.create_task(self._check_links(), name="check links"))
@@ -139,11 +141,14 @@ class Service:
         if guid not in self.kept:
             place = os.path.join(local.state_dir, KEPT_NAME)
             self.kept[guid] = KeptStore(place, config.kept_quota_bytes, durable=config.fsync)
+        if guid not in self.deleted:
+            self.deleted[guid] = deleted_store(config, local)
         replica = Replica(
             config,
             local,
             self.counters,
             self.kept[guid],
+            self.deleted[guid],
             self._workers,
             self.incidents,
             self._send,
@@ -366,9 +371,10 @@ class Service:
             guid = local.member.guid
             if guid in self.kept:
                 replica = self.replicas.get(guid)
-                one = KeptOf(local.name, str(local.root), self.kept[guid])
+                one = KeptOf(local.name, str(local.root), self.kept[guid], deleted=self.deleted.get(guid))
                 if replica is not None:
                     one = one._replace(refusal=replica.root.moved(), originator=replica.originator_guid)
+                    one = one._replace(names=replica.originators())
                 stores.append(one._replace(excluded=Excluded(local.set.file_filter, local.set.directory_filter)))
         return await asyncio.to_thread(conflicts, stores, arguments)
 
@@ -389,6 +395,25 @@ class Service:
             return {"connections": [one for r in replicas for one in r.force(partner)]}
         except ReplicaError as error:
             raise ControlError(str(error)) from None
+
+    async def _control_accept_deletions(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        set_name, dry_run = arguments.get("set"), arguments.get("dry_run") is True
+        known = [local.name for local in self.config.sets]
+        if set_name is not None and set_name not in known:
+            return {"refused": f'this member takes no part in a replica set "{set_name}"; it has {_listed(known)}'}
+        accepted = []
+        for replica in self.replicas.values():
+            if set_name in (None, replica.name):
+                try:
+                    loss = await replica.holding.accept(dry_run=dry_run)
+                except ReplicaError as error:
+                    raise ControlError(f"{replica.name}: {error}") from None
+                if loss is not None:
+                    accepted.append({"set": replica.name} | loss.as_json())
+        if not accepted:
+            which = f'the set "{set_name}" does not wait' if set_name is not None else "no set of this member waits"
+            return {"refused": f"{which} for missing files (`frs status` shows one that does); nothing was changed"}
+        return {"accepted": accepted}
 
     async def _pending(self) -> list[str]:
         found = [line for waiting in self.waiting.values() for line in waiting.pending()]

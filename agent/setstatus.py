@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from agent.clock import filetime_now, iso_time
+from agent.deleted import DeletedStore
 from agent.engine.context import SECOND
+from agent.missing import Loss
 from agent.wire.guid import guid_text
 from config.model import LocalSet
 
@@ -24,9 +26,14 @@ def set_status(
     pending: Mapping[str, int] | None = None,
     last_error: tuple[int, str] | None = None,
     connections: list[dict[str, Any]] | None = None,
+    missing: Loss | None = None,
+    deleted: DeletedStore | None = None,
+    mass_deletions: list[dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """The set's part of `frs status`. `originator_guid` is None while it is not known; `counts` are files, folders
-    (with the root) and tombstones; `staging` bytes used and free; `connections` as the engine tells of them."""
+    (with the root) and tombstones; `staging` bytes used and free; `connections` as the engine tells of them; `missing`
+    is what the set waits for; `deleted` what is kept of what others deleted; `mass_deletions` as the engine tells of
+    them."""
     files, folders, tombstones = counts
     used, free = staging if staging is not None else (0, local.staging_quota_bytes)
     return {
@@ -41,6 +48,15 @@ def set_status(
         "staging": {"used_kib": used >> 10, "free_kib": free >> 10, "quota_kib": local.staging_quota_bytes >> 10},
         "pending": {"aging": 0, "local": 0, "inbound": 0, "outbound": 0} | dict(pending or {}),
         "last_error": None if last_error is None else {"time": iso_time(last_error[0]), "text": last_error[1]},
+        "missing": None if missing is None else missing.as_json(),
+        "deleted": {
+            "files": deleted.count() if deleted is not None else 0,
+            "used_kib": deleted.used_bytes >> 10 if deleted is not None else 0,
+            "quota_kib": deleted.quota_bytes >> 10 if deleted is not None else 0,
+        },
+        "mass_deletions": [
+            one | {"began": iso_time(one["began"]), "last": iso_time(one["last"])} for one in mass_deletions or []
+        ],
         "connections": [_connection(one) for one in connections or []],
     }
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from agent.deleted import DeletedStore
 from agent.engine.context import Cxtion
 from agent.engine.engine import Engine
+from agent.holding import Holding
 from agent.localwatch import LocalWatch
 from agent.setstatus import State, set_status
+from agent.wire.guid import ZERO_GUID, guid_text
 from config.model import LocalSet
 from idtable.store import Store
 from staging.area import StagingArea
@@ -24,6 +27,8 @@ class Telling:
     store: Store
     area: StagingArea
     engine: Engine
+    deleted: DeletedStore
+    holding: Holding
     _started: bool
     _watch: LocalWatch | None
     _cxtions: tuple[Cxtion, ...]
@@ -76,6 +81,9 @@ class Telling:
             },
             last_error=self.engine.ctx.last_error,
             connections=connections,
+            missing=self.holding.loss,
+            deleted=self.deleted,
+            mass_deletions=self.engine.mass_deletions(),
         )
 
     def backlogs(self) -> dict[str, int]:
@@ -87,6 +95,11 @@ class Telling:
         """Member GUIDs of the partners that some session is joined with."""
         sessions = [*self.engine.in_sessions.sessions.values(), *self.engine.out_sessions.sessions.values()]
         return {s.cxtion.partner.guid for s in sessions if s.joined}
+
+    def originators(self) -> dict[str, str]:
+        """The partners by their originator GUIDs, as text, as far as those are known."""
+        known = ((s.partner_originator, s.cxtion.partner.name) for s in self.engine.out_sessions.sessions.values())
+        return {guid_text(guid): name for guid, name in known if guid != ZERO_GUID}
 
     def partners(self) -> set[str]:
         """The names of the members that it has connections with."""

@@ -20,6 +20,7 @@ SCHEDULE_BYTES = 84
 DEFAULT_PRIORITY = 7
 DEFAULT_STAGING_QUOTA = 4 << 30
 DEFAULT_KEPT_QUOTA = 1 << 30
+DEFAULT_DELETED_QUOTA = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +121,12 @@ class AgentConfig:
 
     `path`, `topology_path` and `secret_path` are the files it was read from. `dashboard_port` None: no
     dashboard; 0 (as for `port`): any free port. `pid_file` None: no file says the process id. `kept_quota_bytes`:
-    for what is kept of each set (agent.kept). `set_id`: which set-id bits of received files are taken over. After
-    `max_retries` or `max_retry_days` a change order is given up.
+    for what is kept of each set (agent.kept); `set_id`: which set-id bits of received files are taken over;
+    `deleted_quota_bytes`, `keep_deleted_days`: for what others deleted
+    (agent.deleted). When a scan finds `missing_percent` percent of what is known gone, or more, the set stops
+    (agent.missing). More than `mass_deletion_count` files, or `mass_deletion_percent` percent of all, deleted by one
+    member within `mass_deletion_window_s` are a mass deletion. After `max_retries` or `max_retry_days` a change order
+    is given up.
     """
 
     path: Path
@@ -149,3 +154,9 @@ class AgentConfig:
     workers: int = 4
     kept_quota_bytes: int = DEFAULT_KEPT_QUOTA
     set_id: SetIdPolicy = "same-owner"
+    deleted_quota_bytes: int = DEFAULT_DELETED_QUOTA
+    keep_deleted_days: float = 30.0
+    missing_percent: float = 100.0
+    mass_deletion_count: int = 100
+    mass_deletion_percent: float = 10.0
+    mass_deletion_window_s: float = 60.0

@@ -11,7 +11,14 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from config.model import DEFAULT_KEPT_QUOTA, DEFAULT_PRIORITY, DEFAULT_STAGING_QUOTA, SCHEDULE_BYTES, SetIdPolicy
+from config.model import (
+    DEFAULT_DELETED_QUOTA,
+    DEFAULT_KEPT_QUOTA,
+    DEFAULT_PRIORITY,
+    DEFAULT_STAGING_QUOTA,
+    SCHEDULE_BYTES,
+    SetIdPolicy,
+)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,62}")
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(|[KMGT]i?B?|B)\s*", re.IGNORECASE)
@@ -160,6 +167,7 @@ class LogTable(_Table):
 
 
 _Days = Annotated[float, Field(gt=0, le=3650)]
+_Percent = Annotated[float, Field(gt=0, le=100)]
 
 
 class ReplicationTable(_Table):
@@ -171,6 +179,12 @@ class ReplicationTable(_Table):
     workers: Annotated[int, Field(ge=1, le=256)] = 4
     kept_quota: Size = DEFAULT_KEPT_QUOTA
     set_id: SetIdPolicy = "same-owner"
+    deleted_quota: Size = DEFAULT_DELETED_QUOTA
+    keep_deleted_days: Annotated[float, Field(ge=0, le=3650)] = 30.0
+    missing_percent: _Percent = 100.0
+    mass_deletion_count: Annotated[int, Field(ge=1, le=100_000)] = 100
+    mass_deletion_percent: _Percent = 10.0
+    mass_deletion_window: Annotated[float, Field(ge=1, le=86400)] = 60.0
     max_clock_skew: Annotated[float, Field(ge=1)] = 1800.0
     max_retries: Annotated[int, Field(ge=1, le=1_000_000)] = 3000
     max_retry_days: _Days = 7.0

@@ -18,7 +18,7 @@ from .watches import LIMBO, Node
 logger = logging.getLogger(__name__)
 
 _FILETIME_EPOCH: Final = 116444736000000000
-_CAP: Final = 10
+LONGEST_AGING: Final = 10  # times the aging that was asked for, counted from the first event
 
 
 _Key = tuple[Node, str]
@@ -123,7 +123,7 @@ class AgingCache:
                 target.deep = True
 
     def _due_at(self, entry: Entry) -> float:
-        return min(entry.last + self._aging, entry.first + _CAP * self._aging)
+        return min(entry.last + self._aging, entry.first + LONGEST_AGING * self._aging)
 
     def _push(self, entry: Entry, due: float) -> None:
         self._order += 1
@@ -142,7 +142,7 @@ class AgingCache:
         until = self._waits(due)
         ripe = []
         for key, entry in due.items():
-            if key in until and entry.first + 2 * _CAP * self._aging > now:
+            if key in until and entry.first + 2 * LONGEST_AGING * self._aging > now:
                 self._push(entry, until[key])
             else:
                 ripe.append(entry)

@@ -6,6 +6,7 @@ import enum
 import os
 import re
 import stat as st
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -92,12 +93,23 @@ class Lookup(Protocol):
     def path_of(self, file_guid: bytes) -> str | None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """What a scan found missing, told before it reports anything of it as deleted.
+
+    `tops` are the file GUIDs of the records concerned; of a folder that is missing, not those of what was below it.
+    What was renamed or replaced is not among them. `found` is how many known files and folders are still there: what
+    is excluded, and what cannot be looked at, counts on neither side. `count` tells how many files and how many
+    folders some of `tops` would take along, as long as nothing of the scan has been applied since.
+    """
+
+    tops: Sequence[bytes]
+    found: int
+    count: Callable[[Iterable[bytes]], tuple[int, int]]
+
+
 class RootGone(Exception):
     """The root of the replica tree is missing, unreadable, or not the folder it was: nothing is reported."""
-
-
-class RootEmptied(RootGone):
-    """The root is empty although the IDTable knows more than a few files: an unmounted disk, most likely."""
 
 
 #: The longest path of Linux, with the NUL at its end, in bytes.

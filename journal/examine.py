@@ -15,12 +15,11 @@ from idtable.records import ZERO_GUID
 from idtable.reserved import reserved
 
 from . import reasons as why
-from .changes import Aged, Change, Lookup, RootEmptied, RootGone, Skips, join
+from .changes import Aged, Change, Lookup, Missing, RootGone, Skips, join, kind_of
 from .disk import LIST, Disk, ReservedNames
 from .scan import Scanner
 from .settle import Settler
 
-_EMPTY_LIMIT = 10
 _HOLD = 64
 
 
@@ -31,7 +30,7 @@ class Examiner:
     is neither reported as new nor as gone. `root_guid` is the parent_guid of what is in the root folder.
     `root_key` is the (device, inode) the root must have; as found now when not given.
     After examine(), and while the batches of scan() are drawn, `retry` holds the paths that could not be looked
-    at: they are to be examined again later; `missing` holds those given to examine() at which nothing was. `skips`
+    at: they are to be examined again later; `absent` holds those given to examine() at which nothing was. `skips`
     counts what is not replicated ("special", "mount", "name": too long for the wire, "unreadable").
     `reserved_name` is told, once each, of entries in the root at names of the agent's own.
     The root is held open until close(), and everything is looked at beneath it. Raises RootGone when it is no folder.
@@ -54,7 +53,7 @@ class Examiner:
         self._root_key = root_key
         self.skips = Skips()
         self.retry: list[str] = []
-        self.missing: list[str] = []
+        self.absent: list[str] = []
         self.scanned = 0
         self._reserved_names = ReservedNames(reserved_name)
         try:
@@ -89,33 +88,56 @@ class Examiner:
                     disk.tell_reserved(aged.path)
             self._visit_below(disk, settler, deep)
             changes = settler.changes()
-            self.missing = [a.path for a in paths if a.path not in settler.spots and not disk.exists(a.path)]
+            self.absent = [a.path for a in paths if a.path not in settler.spots and not disk.exists(a.path)]
         finally:
             disk.close()
         self._check_root()
         self.retry = sorted(settler.blind - set(self.skips.paths.get("mount", ())))
         return changes
 
-    def scan(self, subtree: str = "", *, allow_empty: bool = False) -> Iterator[list[Change]]:
+    def scan(self, subtree: str = "", *, judge: Callable[[Missing], None] | None = None) -> Iterator[list[Change]]:
         """Compare everything below `subtree` with the IDTable.
 
         Batches of changes, each to be applied before the next is drawn. Deletions come last: they can be put
-        off, or checked again, when files are moved about meanwhile. Raises RootGone; RootEmptied when the root
-        is empty and the IDTable is not, unless `allow_empty`.
+        off, or checked again, when files are moved about meanwhile. Before the first of them `judge` is told what is
+        missing, and may raise: then nothing is reported as deleted. Raises RootGone.
         """
-        disk = self._disk()
-        if not allow_empty:
-            self._check_emptied(disk)
-
-        def check() -> None:
-            self._check_root()
-            if not allow_empty:
-                self._check_emptied(disk)
-
-        scanner = Scanner(disk, self._lookup, self._root_guid, subtree, check)
+        scanner = Scanner(self._disk(), self._lookup, self._root_guid, subtree, self._check_root, judge)
         self.retry = scanner.retry
         yield from scanner.run()
         self.scanned = scanner.entries
+
+    def missing(self) -> Missing:
+        """What a scan of the whole tree would find missing; nothing is reported. Raises RootGone."""
+        found: list[Missing] = []
+        for _ in self.scan(judge=found.append):
+            if found:
+                break
+        return found[0]
+
+    def holds(self, number: int) -> bool:
+        """Whether at least so many files and folders are where the IDTable has them: a quick look, by name and kind
+        alone, which ends as soon as that is known. Raises RootGone."""
+        disk = self._disk()
+        stack: list[tuple[str, bytes]] = [("", self._root_guid)]
+        while stack and number > 0:
+            folder, guid = stack.pop()
+            try:
+                with disk.folder(folder) as opened:
+                    entries = list(opened.entries())
+            except OSError:
+                continue
+            for entry in entries:
+                path = join(folder, entry.name)
+                record = None if disk.excluded(path) else self._lookup.by_name(guid, entry.name)
+                if record is None or record.kind != _kind(entry):
+                    continue
+                number -= 1
+                if number <= 0:
+                    break
+                if record.kind == "folder":
+                    stack.append((path, record.file_guid))
+        return number <= 0
 
     # -- inside
 
@@ -136,34 +158,6 @@ class Examiner:
         if key != self._root_key or key != (held.st_dev, held.st_ino):
             raise RootGone(f"{self._root} is another folder than it was (is its file system mounted?)")
         return key
-
-    def _check_emptied(self, disk: Disk) -> None:
-        try:
-            with disk.folder("") as folder:
-                entries = folder.entries()
-        except OSError as error:
-            raise RootGone(f"{self._root}: {error.strerror}") from error
-        if any(not disk.excluded(entry.name) for entry in entries):
-            return
-        if self._more_live_than(_EMPTY_LIMIT):
-            raise RootEmptied(
-                f"{self._root} is empty, yet more than {_EMPTY_LIMIT} files are known to be in it; nothing is deleted. "
-                f"Mount its file system; or, if it was emptied on purpose, put any file into it and start again"
-            )
-
-    def _more_live_than(self, limit: int) -> bool:
-        count = 0
-        stack = [self._root_guid]
-        while stack:
-            for record in self._lookup.children(stack.pop()):
-                if not record.name:
-                    continue
-                count += 1
-                if count > limit:
-                    return True
-                if record.kind == "folder":
-                    stack.append(record.file_guid)
-        return False
 
     def _visit_below(self, disk: Disk, settler: Settler, tops: Iterable[str]) -> None:
         """Look at all that is, and all that should be, below some folders."""
@@ -191,3 +185,10 @@ class Examiner:
                 for record in self._lookup.children(place):
                     if record.name:
                         settler.visit(join(path, record.name), 0)
+
+
+def _kind(entry: os.DirEntry[str]) -> str | None:
+    try:
+        return kind_of(entry.stat(follow_symlinks=False).st_mode)
+    except OSError:
+        return None

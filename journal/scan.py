@@ -3,7 +3,7 @@
 First the folders alone are walked, to learn which folder is which record. Then everything is compared, folder
 by folder: what is in its place is told apart by one lstat; what is simply new is reported at once; renames,
 replaced names and what is missing are kept until the end of the walk, for only then is it known that an inode
-is nowhere else.
+is nowhere else. What is missing is counted before any of it is reported.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from idtable.records import IDRecord
 
 from . import reasons as why
-from .changes import Change, Kind, Lookup, content_differs, join, same_key, sendable, split
+from .changes import Change, Kind, Lookup, Missing, content_differs, join, same_key, sendable, split
 from .disk import Blind, Disk, OpenFolder, Spot
 from .settle import Found, Settler
 
@@ -37,19 +37,30 @@ class _Folder:
 
 
 class Scanner:
-    """One scan of the tree below `subtree`."""
+    """One scan of the tree below `subtree`. `judge` is told what is missing before any of that is reported."""
 
-    def __init__(self, disk: Disk, lookup: Lookup, root_guid: bytes, subtree: str, check: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        lookup: Lookup,
+        root_guid: bytes,
+        subtree: str,
+        check: Callable[[], object],
+        judge: Callable[[Missing], None] | None = None,
+    ) -> None:
         self._disk = disk
         self._lookup = lookup
         self._root = root_guid
         self._subtree = subtree
         self._check = check
+        self._judge = judge
         self._settler = Settler(disk, lookup, root_guid, whole_tree=True)
         self._odd: dict[str, Found] = {}
         self._moved: dict[bytes, str] = {}
         self._parents: dict[str, _Folder] = {}
         self._suspects: list[bytes] = []
+        self._settled_later: set[str] = set()
+        self._in_place_count = 0
         self._out: list[Change] = []
         self.retry: list[str] = []
         self.entries = 0
@@ -62,7 +73,11 @@ class Scanner:
             self._walk_folders(top)
             yield from self._compare(top)
         self._check()
-        yield from self._settle()
+        changes = self._settle()
+        if self._judge is not None:
+            self._judge(self._missing(changes))
+        for at in range(0, len(changes), BATCH):
+            yield changes[at : at + BATCH]
         yield from self._deletions()
 
     # -- which folder is which
@@ -95,7 +110,8 @@ class Scanner:
                         self._walk_folder(folder, guid, entry, stack, unsettled)
             except OSError:
                 continue  # met again, and reported, in the second walk
-        for spot, there in unsettled:
+        for spot, known in unsettled:  # a folder before those in it
+            there = known if known is not None else self._in_made_anew(spot.path)
             if there is not None and there.kind == "folder" and there.file_guid not in self._moved:
                 self._odd[spot.path] = Found(there, succeeds=True)
                 self._moved[there.file_guid] = spot.path
@@ -139,6 +155,12 @@ class Scanner:
         else:
             unsettled.append((spot, there))
             stack.append((child, None))
+
+    def _in_made_anew(self, path: str) -> IDRecord | None:
+        """The record at a path whose folder is not the one that was there, but has its place."""
+        parent, name = split(path)
+        above = self._odd.get(parent)
+        return None if above is None or above.record is None else self._lookup.by_name(above.record.file_guid, name)
 
     # -- comparing
 
@@ -207,6 +229,7 @@ class Scanner:
                 and record.mtime_ns == st.st_mtime_ns
                 and (record.fsize == st.st_size or record.is_dir)
             ):
+                self._in_place_count += 1
                 if record.is_dir:
                     stack.append(_Folder(child, record.file_guid, folder))
                 continue
@@ -278,6 +301,7 @@ class Scanner:
 
     def _in_place(self, folder: _Folder, here: OpenFolder, spot: Spot, record: IDRecord) -> None:
         fp = spot.fp
+        self._in_place_count += 1
         self._out.append(
             Change(
                 Kind.UPDATE, spot.path, record.file_guid, record.parent_guid, folder.path, record.name, spot.kind,
@@ -298,29 +322,60 @@ class Scanner:
         if folder.path and folder.path not in self._settler.found:
             self._parents[folder.path] = folder
         self._settler.add(spot)
+        self._settled_later.add(spot.path)
         found = self._odd.get(spot.path)
         if found is not None:
             self._settler.know(spot.path, found)
 
     # -- the end
 
-    def _settle(self) -> Iterator[list[Change]]:
+    def _settle(self) -> list[Change]:
         for path, folder in self._parents.items():
             guid = self._made(folder)
             self._settler.know(path, Found(None if guid is None else self._lookup.get(guid)))
-        changes = self._settler.changes()
-        for at in range(0, len(changes), BATCH):
-            yield changes[at : at + BATCH]
+        return self._settler.changes()
+
+    def _missing(self, settled: list[Change]) -> Missing:
+        """What is missing: what the settler deletes, and the suspects that did not turn up."""
+        alone = [change.file_guid for change in settled if change.kind is Kind.DELETE and change.file_guid is not None]
+        self._suspects = [guid for guid in self._suspects if self._still_missing(guid) is not None]
+        settler = self._settler
+        known = sum(1 for path in self._settled_later if settler.found[path].record is not None)
+        whole = frozenset(alone)  # with each of these comes a DELETE for each thing below it
+
+        def count(tops: Iterable[bytes]) -> tuple[int, int]:
+            files = folders = 0
+            for top in tops:
+                record = self._lookup.get(top)
+                stack = [] if record is None else [record]
+                while stack:
+                    each = stack.pop()
+                    if each.file_guid in settler.claimed or (each.file_guid in whole and top not in whole):
+                        continue
+                    if each.kind != "folder":
+                        files += 1
+                        continue
+                    folders += 1
+                    if top not in whole:
+                        stack.extend(self._lookup.children(each.file_guid))
+            return files, folders
+
+        return Missing([*alone, *self._suspects], self._in_place_count + known, count)
+
+    def _still_missing(self, guid: bytes) -> IDRecord | None:
+        """The record of a suspect that did not turn up until now."""
+        if guid in self._settler.claimed or guid in self._settler.deleted:
+            return None
+        record = self._lookup.get(guid)
+        return None if record is None or record.deleted or self._there_again(record) else record
 
     def _deletions(self) -> Iterator[list[Change]]:
         """What was missing and did not turn up: folders after what was in them."""
         batch: list[Change] = []
         claimed = self._settler.claimed
         for guid in self._suspects:
-            if guid in claimed or guid in self._settler.deleted:
-                continue
-            record = self._lookup.get(guid)
-            if record is None or record.deleted or self._there_again(record):
+            record = self._still_missing(guid)
+            if record is None:
                 continue
             stack: list[tuple[IDRecord, bool]] = [(record, False)]
             while stack:

@@ -15,6 +15,11 @@ from config.errors import ConfigError
 
 # Command name -> (module, name in it, line for `frs --help`).
 COMMANDS: dict[str, tuple[str, str, str]] = {
+    "accept-deletions": (
+        "agent.cli.accept_deletions_cmd",
+        "accept_deletions",
+        "Take what a set waits for as deleted on purpose.",
+    ),
     "conflicts": (
         "agent.cli.conflicts_cmd",
         "conflicts",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import click
 
 from agent.cli import CommandFailed
-from agent.cli.common import config_option, json_option
+from agent.cli.common import config_option, json_option, printable
 from agent.cli.exit_codes import ExitCode
 from config.state import read_state_dir
 
@@ -22,8 +21,8 @@ from config.state import read_state_dir
 def conflicts() -> None:
     """List, show, restore and discard what was taken out of the tree and kept.
 
-    Kept is what lost a conflict, what was in the way of an initial sync, and what was edited while it was replaced. It
-    works while the agent runs and while it does not.
+    Kept is what lost a conflict, what was in the way of an initial sync, and what was edited while it was replaced; and
+    for a while, in groups, what other members deleted. It works while the agent runs and while it does not.
     """
 
 
@@ -33,16 +32,28 @@ _id_argument = click.argument("item_id", metavar="ID")
 @conflicts.command("list")
 @config_option
 @json_option
-def list_items(config_file: Path, as_json: bool) -> None:
-    """List what is kept, the newest first."""
-    items = _ask(config_file, action="list")["items"]
+@click.option("--deleted", is_flag=True, help="List what other members deleted, a line for each group.")
+def list_items(config_file: Path, as_json: bool, deleted: bool) -> None:
+    """List what is kept, the newest first: conflicts, or with --deleted what other members deleted."""
+    answer = _ask(config_file, action="list-deleted" if deleted else "list")
+    items = answer["groups" if deleted else "items"]
     if as_json:
         click.echo(json.dumps(items, indent=2))
         return
     several = len({item["set"] for item in items}) > 1
     for item in items:
         where = f"{item['set']}  " if several else ""
-        click.echo(f"{item['id']}  {item['size']:>12}  {where}{printable(item['path'])}  ({printable(item['reason'])})")
+        what = _group_line(item) if deleted else f"{printable(item['path'])}  ({printable(item['reason'])})"
+        click.echo(f"{item['id']}  {item['size']:>12}  {where}{what}")
+    if not deleted and (count := answer["deleted"]["groups"]):
+        groups = "1 group" if count == 1 else f"{count} groups"
+        click.echo(f"frs: kept besides: {groups} of files that others deleted, see --deleted", err=True)
+
+
+def _group_line(group: dict[str, Any]) -> str:
+    files = "1 file" if group["files"] == 1 else f"{group['files']:,} files"
+    not_kept = f", {group['not_kept']:,} more not kept for want of room" if group["not_kept"] else ""
+    return f"{files} deleted by {printable(group['by'] or group['originator'])} until {group['last']}{not_kept}"
 
 
 @conflicts.command()
@@ -50,40 +61,74 @@ def list_items(config_file: Path, as_json: bool) -> None:
 @config_option
 @json_option
 def show(item_id: str, config_file: Path, as_json: bool) -> None:
-    """Show all that is known of an item, and where its content is, to look at it."""
-    item = _ask(config_file, action="show", id=item_id)["item"]
-    if as_json:
-        click.echo(json.dumps(item, indent=2))
+    """Show all that is known of an item, and where its content is, to look at it; of a group, its files."""
+    answer = _ask(config_file, action="show", id=item_id)
+    if "group" not in answer:
+        if as_json:
+            click.echo(json.dumps(answer["item"], indent=2))
+            return
+        for line in describe(answer["item"]):
+            click.echo(line)
         return
-    for line in describe(item):
-        click.echo(line)
+    group, files = answer["group"], _files(config_file, item_id, answer)
+    if as_json:
+        click.echo(json.dumps(group | {"contents": list(files)}, indent=2))
+        return
+    click.echo(f"id       {group['id']}\nset      {group['set']}\ndeleted  {_group_line(group)}")
+    for file in files:
+        click.echo(f"{file['id']}  {file['size']:>12}  {printable(file['path'])}")
+
+
+def _files(config_file: Path, item_id: str, answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The files of a group, which are asked for page by page."""
+    while True:
+        for file in answer["files"]:
+            yield {key: value for key, value in file.items() if key != "number"}
+        if not answer["more"]:
+            return
+        answer = _ask(config_file, action="show", id=item_id, after=answer["files"][-1]["number"])
 
 
 @conflicts.command()
 @_id_argument
 @config_option
 @click.option("--to", metavar="PATH", help="Where in the tree: relative to its root, or absolute. It must be free.")
-def restore(item_id: str, config_file: Path, to: str | None) -> None:
-    """Put an item back into the tree, as a new file, and print its path.
+def restore(item_id: str, config_file: Path, to: str | None) -> int:
+    """Put an item back into the tree, as a new file, and print its path; or all files of a group.
 
-    It gets its old path when that is free, else its name with `.kept-ID` after it. Nothing is ever overwritten.
+    It gets its old path when that is free, else its name with `.kept-ID` after it. Nothing is ever overwritten. Of a
+    group, the folders that were deleted with the files come back, too.
     """
     answer = _ask(config_file, action="restore", id=item_id, to=to)
+    if "files" in answer:
+        return _tell_group(answer)
     click.echo(printable(os.path.join(answer["root"], answer["path"])))
     if answer.get("excluded"):
         click.echo("frs: a filter of the set excludes that name: it stays on this member only", err=True)
+    return ExitCode.OK
+
+
+def _tell_group(answer: dict[str, Any]) -> int:
+    click.echo(f"{answer['files']:,} files restored in {printable(answer['root'])}")
+    for old, new in answer["beside"]:
+        click.echo(f"  {printable(old)} is taken: restored as {printable(new)}")
+    for path, why in answer["failed"]:
+        click.echo(f"frs: {printable(path)} is not restored, and still kept: {printable(why)}", err=True)
+    return ExitCode.FAILURE if answer["failed"] else ExitCode.OK
 
 
 @conflicts.command()
 @_id_argument
 @config_option
 def discard(item_id: str, config_file: Path) -> None:
-    """Delete an item for good."""
+    """Delete an item, or a group of deleted files, for good."""
     _ask(config_file, action="discard", id=item_id)
 
 
 #: How long an agent may take to answer what takes it no time.
 _PATIENCE_S = 30.0
+#: The actions that change nothing.
+_LOOKING = ("list", "list-deleted", "show")
 
 
 def describe(item: dict[str, Any]) -> Iterator[str]:
@@ -112,32 +157,6 @@ def _pairs(values: Mapping[str, object]) -> Iterator[str]:
         yield f"{printable(key)} {printable(value if isinstance(value, str) else json.dumps(value))}{mark}"
 
 
-def printable(text: str) -> str:
-    """The text as it is if a terminal can show it, else quoted as a shell understands it, `$'...'`."""
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    if text.isprintable() and _encodes(text, encoding):
-        return text
-    return "$'" + "".join(_escaped(char, encoding) for char in text) + "'"
-
-
-def _escaped(char: str, encoding: str) -> str:
-    if char in "\\'":
-        return f"\\{char}"
-    if short := {"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(char):
-        return short
-    if char.isprintable() and _encodes(char, encoding):
-        return char
-    return "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))
-
-
-def _encodes(text: str, encoding: str) -> bool:
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _ask(config_file: Path, **arguments: Any) -> dict[str, Any]:
     """The answer of the running agent, or without one of the store itself. Raises CommandFailed, ConfigError."""
     import asyncio
@@ -159,7 +178,7 @@ def _ask(config_file: Path, **arguments: Any) -> dict[str, Any]:
 async def _of_agent(state_dir: Path, arguments: dict[str, Any]) -> dict[str, Any]:
     from agent.control import request
 
-    if arguments["action"] in ("list", "show"):
+    if arguments["action"] in _LOOKING:
         return await request(state_dir, "conflicts", reply_timeout=_PATIENCE_S, **arguments)
     # Copying a folder to another file system may take its time; but an agent that answers nothing does nothing.
     await request(state_dir, "conflicts", reply_timeout=_PATIENCE_S, action="list")
@@ -170,7 +189,7 @@ def _without_agent(config_file: Path, state_dir: Path, unreachable: str, argumen
     """Does it on the state directory itself, holding its lock; only looks where the lock cannot be had."""
     from agent.excluded import Excluded
     from agent.kept import KeptStore
-    from agent.keptcontrol import KEPT_NAME, KeptOf, conflicts
+    from agent.keptcontrol import DELETED_NAME, KEPT_NAME, KeptOf, conflicts, deleted_store
     from config.load import load_agent_config
     from idtable.errors import StateLocked
     from idtable.lock import StateLock
@@ -182,7 +201,7 @@ def _without_agent(config_file: Path, state_dir: Path, unreachable: str, argumen
         try:
             stack.enter_context(StateLock(state_dir))
         except StateLocked as error:
-            if arguments["action"] not in ("list", "show"):
+            if arguments["action"] not in _LOOKING:
                 raise CommandFailed(f"{unreachable}, but {error}", ExitCode.UNREACHABLE) from None
             read_only = True
         except FileNotFoundError:
@@ -199,5 +218,7 @@ def _without_agent(config_file: Path, state_dir: Path, unreachable: str, argumen
             originator = peek_meta(local.state_dir / "frs.db", "originator_guid")
             excluded = Excluded(local.set.file_filter, local.set.directory_filter)
             stack.enter_context(store)
-            sets.append(KeptOf(local.name, str(local.root), store, originator=originator, excluded=excluded))
+            one = KeptOf(local.name, str(local.root), store, originator=originator, excluded=excluded)
+            looking = read_only or not os.path.isdir(os.path.join(local.state_dir, DELETED_NAME))
+            sets.append(one._replace(deleted=deleted_store(config, local, read_only=looking)))
         return conflicts(sets, arguments)

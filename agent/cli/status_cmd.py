@@ -45,6 +45,11 @@ def describe(answer: dict[str, Any]) -> Iterator[str]:
             f"  pending: {pending['aging']} aging, {pending['local']} local, {pending['inbound']} inbound, "
             f"{pending['outbound']} outbound"
         )
+        if (kept := entry.get("deleted", {})).get("files"):
+            yield f"  kept of what others deleted: {kept['files']} files, {kept['used_kib']} of {kept['quota_kib']} KiB"
+        for mass in entry.get("mass_deletions", []):
+            who = "this member" if mass["this_member"] else mass["by"] or mass["originator_guid"]
+            yield f"  mass deletion: {mass['files']} files by {who}, {mass['began']} to {mass['last']}"
         if last := entry["last_error"]:
             yield f"  last error: {last['time']} {last['text']}"
         for connection in entry["connections"]:

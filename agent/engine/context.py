@@ -49,6 +49,7 @@ class EngineStore(Protocol):
     def outlog_holds(self, after_seq: int, before_time: int) -> bool: ...
     def outlog_trim(self, upto_seq: int, before_time: int) -> list[bytes]: ...
     def purge_tombstones(self, before: int) -> int: ...
+    def counts(self) -> tuple[int, int, int]: ...
     def all_live(self) -> Iterator[IDRecord]: ...
     def inlog_put(self, row: InlogRow) -> None: ...
     def inlog_get(self, co_guid: bytes) -> InlogRow | None: ...
@@ -111,6 +112,9 @@ class Limits:
     unknown_grace: int = 10  # attempts (5 minutes) to remove a folder with content that is not replicated
     orphan_patience: int = DAY  # so long something waits for its folder while all partners are joined
     window: int = 256  # change orders in flight on one outbound connection
+    mass_deletion_count: int = 100  # more files deleted by one member within the window are a mass deletion
+    mass_deletion_percent: float = 10.0  # likewise, of all files
+    mass_deletion_window: int = MINUTE
     fetch_window: int = 4  # blocks of one staging file asked for ahead, between agents of this kind
     fetches: int = 128  # staging files fetched at a time from one partner
     reads: int = 16  # blocks of staging files read at a time for one partner
@@ -165,6 +169,7 @@ class Context:
         self.forgetful: dict[bytes, int] = {}  # member that lost its memory -> the last arrival it may have forgotten
         self.behind: dict[bytes, list[tuple[int, bytes]]] = {}  # originator -> VSN, file GUID: see vvjoin
         self.caught_up: set[bytes] = set()  # originators of `behind` whose version vector entry has moved
+        self.on_deleted: Callable[[bytes, str], None] = lambda originator, partner: None  # see MassDeletions.deleted()
         self._replica_name = config.set_name.upper()
 
     # -- members that lost their memory --

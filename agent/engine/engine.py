@@ -41,6 +41,7 @@ from agent.engine.inbound import Inbound
 from agent.engine.installs import Installs
 from agent.engine.joining import InboundSessions, OutboundSessions
 from agent.engine.local import LocalChanges
+from agent.engine.massdeletion import MassDeletions
 from agent.engine.outbound import Outbound
 from agent.engine.reseed import Reseed
 from agent.engine.restored import Restored
@@ -100,6 +101,8 @@ class Engine:
         self.installs = Installs(ctx, self.inbound, self.fetching, self.local, self.retire)
         self.stuck = Stuck(ctx, self.inbound, self.outbound)
         self.reseed = Reseed(ctx, self.outbound, self.local)
+        deletions = MassDeletions(ctx, self.out_sessions.sessions.values)
+        ctx.on_deleted, self.mass_deletions = deletions.deleted, deletions.told
         tell = Telling(ctx, self.inbound, self.outbound, self.in_sessions, self.out_sessions)
         self.pending, self.pending_text, self.connections = tell.pending, tell.pending_text, tell.connections
         self._trim_at = 0

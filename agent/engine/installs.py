@@ -152,7 +152,7 @@ class Installs:
             if live.is_dir and ctx.store.children(co.file_guid):
                 self.aftermath.not_empty(entry, "")
                 return
-            self._start(entry, record, Verdict(Place.TAKE, steps=[self._removal(entry, live, KeepReason.DELETED)]))
+            self._start(entry, record, Verdict(Place.TAKE, steps=[self._removal(entry, live)]))
             return
         verdict = self.names.settle(entry)
         if verdict.place is Place.WAIT:
@@ -248,8 +248,10 @@ class Installs:
         partner = self.inbound.sessions[entry.cxtion].cxtion.partner.guid
         self.ctx.out.append(Install(co.change_order_guid, co.file_guid, entry.is_dir, steps, entry.checksum, partner))
 
-    def _removal(self, entry: Entry, live: IDRecord, reason: KeepReason) -> Step:
-        keep = self._keep(entry, live, reason)
+    def _removal(self, entry: Entry, live: IDRecord) -> Step:
+        keep = self._keep(entry, live, KeepReason.DELETED)
+        if keep is None:
+            keep = Keep(KeepReason.ELSEWHERE, edition_of(live), edition_in(entry.co, entry.checksum))
         return Step(
             InstallStep.DELETE, live.parent_guid, live.name, facts_of(live), file_guid=live.file_guid, keep=keep
         )
@@ -357,6 +359,8 @@ class Installs:
             self.aftermath.look_again(entry, running)
             self.aftermath.not_empty(entry, "")
         elif entry.is_delete:
+            if record is not None and not record.deleted and not record.is_dir:
+                ctx.on_deleted(entry.co.originator_guid, self.inbound.sessions[entry.cxtion].cxtion.partner.name)
             self._end(entry, tombstone_after(entry.co, record, ctx.now))
         else:
             if entry.needs_stage:

@@ -180,6 +180,8 @@ class LocalChanges:
     def _delete(self, record: IDRecord, event: LocalChange) -> None:
         """The file or folder is gone: a tombstone and a change order (3.3.4.1.2, 3.3.4.1.5)."""
         base = mark_of(record)
+        if not record.is_dir:
+            self.ctx.on_deleted(self.ctx.config.originator_guid, "")
         self._bury(record, event.event_time)
         self._issue_delete(record, event, base=base)
 

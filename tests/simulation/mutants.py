@@ -81,6 +81,18 @@ FAULTS = (
         "if False:",
     ),
     Fault(
+        "what is deleted elsewhere is kept nowhere",
+        "installs.py",
+        "        if keep is None:\n            keep = Keep(KeepReason.ELSEWHERE",
+        "        if False:\n            keep = Keep(KeepReason.ELSEWHERE",
+    ),
+    Fault(
+        "deletions count once only, however many they are",
+        "massdeletion.py",
+        "        times.append(ctx.now)\n",
+        "        times = deque([ctx.now])\n",
+    ),
+    Fault(
         "folders may be moved into each other",
         "names.py",
         "return self._circle(entry, above)",

@@ -272,8 +272,11 @@ class Disk:
             outcome = self._unchanged(node, expected)
             if outcome is not ev.Outcome.DONE:
                 return outcome
-            if place.step.keep is not None:
-                self.kept.append((node.content, place.step.keep))
+            keep = place.step.keep
+            assert keep is not None, f"{place.path} is removed, and kept nowhere"
+            # What is no conflict is kept for a time only: it does not count against losses.
+            if keep.reason is not ev.KeepReason.ELSEWHERE:
+                self.kept.append((node.content, keep))
         self.detach(node)
         return ev.Outcome.DONE
 

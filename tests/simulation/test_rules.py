@@ -249,6 +249,26 @@ def test_who_knew_the_version_replaces_it_without_a_conflict() -> None:
     assert kept(world) == []
 
 
+def test_many_deletions_at_once_are_told_where_they_were_made_and_where_they_arrive() -> None:
+    world = started("abc")
+    a = world.members["a"]
+    for number in range(12):
+        make(a, f"f{number}", b"%d" % number)
+    make(a, "stays", b"")
+    world.run(60)
+    for number in range(12):
+        remove(a, f"f{number}")
+    all_agree(world)
+    told = {name: [r for r in m.reports if r.cause is Cause.MASS_DELETION] for name, m in world.members.items()}
+    assert [len(reports) for reports in told.values()] == [1, 1, 1]
+    assert "in this tree" in told["a"][0].text
+    assert told["b"][0].source == told["c"][0].source == "a"
+    assert "by a" in told["b"][0].text
+    for member in world.members.values():
+        ((mass,)) = member.engine.mass_deletions()
+        assert (mass["files"], mass["this_member"]) == (12, member is a)
+
+
 def test_a_restored_database_gets_its_own_changes_back() -> None:
     world = started("ab")
     a, b = world.members["a"], world.members["b"]

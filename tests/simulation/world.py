@@ -197,7 +197,7 @@ class Member:
                         return ev.Outcome.TARGET_CHANGED, None
                     if here.is_dir and any(p == here.guid for p, _ in disk.nodes):
                         return ev.Outcome.NOT_EMPTY, None
-                    if step.keep is not None:
+                    if step.keep is not None and step.keep.reason is not ev.KeepReason.ELSEWHERE:
                         self.kept.append(here.content)
                     del disk.nodes[place]
                 case ev.InstallStep.RENAME | ev.InstallStep.VACATE:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.engine.context import DAY, Limits
+from agent.engine.context import DAY, SECOND, Limits
 from agent.enginesetup import connections_of, limits_of
 from config.model import AgentConfig, LocalSet, Secret
 from config.topology import new_replica_set
@@ -48,3 +48,8 @@ def test_limits_are_those_of_appendix_b_unless_configured(tmp_path: Path) -> Non
     fewer = limits_of(dataclasses.replace(config, max_retries=5, max_retry_days=0.5, tombstone_days=30))
     assert (fewer.max_retries, fewer.max_retry_time) == (5, DAY // 2)
     assert (fewer.tombstone_lifetime, fewer.outlog_most, fewer.outlog_history) == (30 * DAY, 30 * DAY, 7 * DAY)
+    mass = limits_of(
+        dataclasses.replace(config, mass_deletion_count=7, mass_deletion_percent=0.5, mass_deletion_window_s=10)
+    )
+    assert (mass.mass_deletion_count, mass.mass_deletion_percent) == (7, 0.5)
+    assert mass.mass_deletion_window == 10 * SECOND

@@ -1,14 +1,19 @@
-"""Installs that are carried out twice, because a crash cost the record of the first time."""
+"""Installs that are carried out twice, because a crash cost the record of the first time; and what becomes of deleted
+files."""
 
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from agent.deleted import DeletedStore
+from agent.deletedrestore import restore_group
 from agent.engine import events as ev
 from agent.facts import facts_of
 from agent.fileops import FileOps
@@ -133,3 +138,75 @@ def test_what_is_no_file_here_is_never_tried_again(root: Path) -> None:
     end = install_of(root, stream(1, b""), 0, reparse)
     assert end.outcome is ev.Outcome.UNSUPPORTED
     assert "0xa0000003" in end.detail
+
+
+def deletion(root: Path, path: str, reason: ev.KeepReason) -> ResolvedInstall:
+    """A change order of another member that deletes what is at a path now."""
+    edition = ev.Edition(GUID, bytes(16), path, 1, 0, 1, bytes(16), b"o" * 16, 1, True)
+    facts = facts_of(fsops.fingerprint(str(root / path)))
+    step = ev.Step(
+        ev.InstallStep.DELETE, bytes(16), path, facts, file_guid=GUID, keep=ev.Keep(reason, edition, edition)
+    )
+    action = ev.Install(CO, GUID, (root / path).is_dir(), (step,), bytes(16))
+    return ResolvedInstall(action, (ResolvedStep(step, path, None),))
+
+
+@pytest.fixture
+def stores(root: Path) -> Iterator[tuple[FileOps, KeptStore, DeletedStore]]:
+    kept = KeptStore(str(root.parent / "kept"), 1 << 20)
+    deleted = DeletedStore(str(root.parent / "deleted"), 1 << 20, 30)
+    area = StagingArea(str(root.parent / "staging"), 1 << 30)
+    files = FileOps(str(root), str(root.parent), area, kept, durable=True, compressions=(), deleted=deleted)
+    yield files, kept, deleted
+    files.close()
+    kept.close()
+
+
+def test_what_is_deleted_elsewhere_is_kept_for_a_while_and_a_conflict_like_a_conflict(
+    root: Path, stores: tuple[FileOps, KeptStore, DeletedStore]
+) -> None:
+    files, kept, deleted = stores
+    (root / "d").mkdir(mode=0o750)
+    for name in ("d/a", "b", "c"):
+        (root / name).write_text(name)
+    assert only(files, deletion(root, "d/a", ev.KeepReason.ELSEWHERE)).outcome is ev.Outcome.DONE
+    assert only(files, deletion(root, "b", ev.KeepReason.DELETED)).outcome is ev.Outcome.DONE
+    assert only(files, deletion(root, "d", ev.KeepReason.ELSEWHERE)).outcome is ev.Outcome.DONE
+    item = deletion(root, "c", ev.KeepReason.ELSEWHERE)
+    (root / "c").write_text("a user's")
+    assert only(files, item).outcome is ev.Outcome.TARGET_CHANGED
+    assert os.listdir(root) == ["c"]
+    assert [item.path for item in kept.list()] == ["b"]
+    (group,) = deleted.groups()
+    assert (group.files, group.by) == (1, b"o" * 16)
+    assert only(files, item).outcome is ev.Outcome.TARGET_CHANGED
+    assert restore_group(deleted, group.id, str(root)).files == 1
+    assert (root / "d/a").read_text() == "d/a"
+    assert (root / "d").stat().st_mode & 0o777 == 0o750
+
+
+def test_a_store_of_deleted_files_that_is_broken_loses_nothing(
+    root: Path, stores: tuple[FileOps, KeptStore, DeletedStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, kept, deleted = stores
+
+    def broken(*_: object, **__: object) -> bool:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(deleted, "keep", broken)
+    monkeypatch.setattr(deleted, "flush", broken)
+    (root / "a").write_text("a")
+    assert only(files, deletion(root, "a", ev.KeepReason.ELSEWHERE)).outcome is ev.Outcome.DONE
+    ((item,),) = [kept.list()]
+    assert (item.path, item.reason) == ("a", "deleted elsewhere")
+
+
+def test_where_nothing_deleted_is_to_be_kept_it_is_gone(root: Path) -> None:
+    area = StagingArea(str(root.parent / "staging"), 1 << 30)
+    deleted = DeletedStore(str(root.parent / "deleted"), 1 << 20, 0)
+    with KeptStore(str(root.parent / "kept"), 1 << 20) as kept:
+        files = FileOps(str(root), str(root.parent), area, kept, durable=False, compressions=(), deleted=deleted)
+        (root / "a").write_text("a")
+        assert only(files, deletion(root, "a", ev.KeepReason.ELSEWHERE)).outcome is ev.Outcome.DONE
+        assert os.listdir(root) == kept.list() == deleted.groups() == []
+        files.close()

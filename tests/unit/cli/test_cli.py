@@ -223,6 +223,19 @@ STATUS: dict[str, Any] = {
             "staging": {"used_kib": 5, "free_kib": 6, "quota_kib": 11},
             "pending": {"aging": 1, "local": 2, "inbound": 3, "outbound": 4},
             "last_error": {"time": "2026-01-01T00:00:01Z", "text": "a disk is full"},
+            "missing": None,
+            "deleted": {"files": 12, "used_kib": 34, "quota_kib": 56},
+            "mass_deletions": [
+                {
+                    "by": by,
+                    "originator_guid": "11111111-0000-4000-8000-0000000000ff",
+                    "this_member": here,
+                    "files": files,
+                    "began": "2026-01-01T00:00:02Z",
+                    "last": "2026-01-01T00:00:03Z",
+                }
+                for by, here, files in (("files2", False, 101), (None, True, 102), (None, False, 103))
+            ],
             "connections": [
                 {
                     "name": "a->b",
@@ -268,7 +281,36 @@ def test_status(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "5 KiB used, 6 KiB free, quota 11 KiB",
         "1 aging, 2 local, 3 inbound, 4 outbound",
         "2026-01-01T00:00:01Z a disk is full",
+        "kept of what others deleted: 12 files, 34 of 56 KiB",
+        "mass deletion: 101 files by files2, 2026-01-01T00:00:02Z to 2026-01-01T00:00:03Z",
+        "mass deletion: 102 files by this member",
+        "mass deletion: 103 files by 11111111-0000-4000-8000-0000000000ff",
         "a->b (outbound): joined, backlog 7",
         "b->a (inbound): unjoined, backlog 0; connection refused; retry in 12 s",
     ):
         assert part in text
+
+
+def test_accept_deletions(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked: list[dict[str, Any]] = []
+    loss = {"set": "docs", "files": 1, "folders": 22, "found": 0, "paths": ["a", "b\nc"], "more": 3}
+
+    async def accept(arguments: dict[str, Any]) -> dict[str, Any]:
+        asked.append(arguments)
+        return {"refused": "no such set"} if arguments["set"] == "x" else {"accepted": [loss]}
+
+    command = ["accept-deletions", "--config", str(config)]
+    with Server(config.parent / "state", {"status": answering(STATUS), "accept-deletions": accept}):
+        assert run_cli(command) == ExitCode.OK
+        assert capsys.readouterr().out == "docs: 1 file and 22 folders will be deleted on the other members\n"
+        assert run_cli([*command, "--dry-run", "--set", "docs"]) == ExitCode.OK
+        assert capsys.readouterr().out.splitlines() == [
+            "docs: 1 file and 22 folders would be deleted on the other members",
+            "  a",
+            "  $'b\\nc'",
+            "  and what is in 3 more places",
+        ]
+        assert run_cli([*command, "--set", "x"]) == ExitCode.USAGE
+        assert "no such set" in capsys.readouterr().err
+    assert asked == [{"set": None, "dry_run": False}, {"set": "docs", "dry_run": True}, {"set": "x", "dry_run": False}]
+    assert run_cli(command) == ExitCode.UNREACHABLE

@@ -15,10 +15,12 @@ from typing import Any
 
 import pytest
 
+from agent import deletedcontrol
 from agent.cli import conflicts_cmd, run_cli
-from agent.cli.conflicts_cmd import printable
+from agent.cli.common import printable
 from agent.cli.exit_codes import ExitCode
 from agent.control import SOCKET_NAME, ControlServer
+from agent.deleted import DeletedStore
 from agent.excluded import Excluded
 from agent.kept import KeptStore
 from agent.keptcontrol import KeptOf, conflicts
@@ -57,6 +59,18 @@ class Member:
         finally:
             os.close(fd)
 
+    def deleted(self) -> DeletedStore:
+        return DeletedStore(str(self.state / SET / "deleted"), 1 << 20, 30)
+
+    def delete(self, *paths: str) -> str:
+        """Others delete these files, with their paths as content; the id of the group."""
+        store, fd = self.deleted(), os.open(self.folder, os.O_RDONLY)
+        for path in paths:
+            (self.folder / "gone").write_bytes(os.fsencode(path))
+            store.keep("gone", fd, str(self.folder / "gone"), tree_path=path, by=ORIGINATOR)
+        os.close(fd)
+        return store.groups()[0].id
+
     def frs(self, *arguments: str) -> int:
         return run_cli(["conflicts", *arguments, "--config", str(self.config)])
 
@@ -74,12 +88,12 @@ def begin(request: pytest.FixtureRequest, member: Member) -> Iterator[Callable[[
         def start() -> None:
             if request.param == "stopped":
                 return
-            store = stack.enter_context(member.store())
+            store, deleted = stack.enter_context(member.store()), member.deleted()
             stack.enter_context(StateLock(member.state))
 
             async def handler(arguments: dict[str, Any]) -> dict[str, Any]:
                 one = KeptOf("docs", str(member.root), store, originator=ORIGINATOR, excluded=Excluded(["*.tmp"], []))
-                return conflicts([one], arguments)
+                return conflicts([one._replace(deleted=deleted)], arguments)
 
             loop = asyncio.new_event_loop()
             server = ControlServer(member.state, {"conflicts": handler})
@@ -136,6 +150,73 @@ def test_the_whole_of_it(member: Member, begin: Callable[[], None], capsys: pyte
     assert member.frs("discard", second) == ExitCode.OK
     assert member.frs("list", "--json") == ExitCode.OK
     assert json.loads(capsys.readouterr().out) == []
+
+
+def test_what_others_deleted(
+    member: Member, begin: Callable[[], None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line for all of it, and all of it back at once, or single files of it."""
+    monkeypatch.setattr(deletedcontrol, "PAGE", 2)
+    kept = member.keep("a conflict")
+    group = member.delete(f"sub/{STRANGE}", "b", "c", "d", "taken")
+    (member.root / "taken").touch()
+    begin()
+    assert member.frs("list") == ExitCode.OK
+    told = capsys.readouterr()
+    assert told.out.startswith(kept)
+    assert told.out.count("\n") == 1
+    assert told.err == "frs: kept besides: 1 group of files that others deleted, see --deleted\n"
+    assert member.frs("list", "--json") == ExitCode.OK
+    assert [item["id"] for item in json.loads(capsys.readouterr().out)] == [kept]
+    assert member.frs("list", "--deleted") == ExitCode.OK
+    size = len(os.fsencode(f"sub/{STRANGE}bcdtaken"))
+    assert re.sub(r" +", " ", capsys.readouterr().out).startswith(f"{group} {size} 5 files deleted by {OURS} until 20")
+    assert member.frs("list", "--deleted", "--json") == ExitCode.OK
+    ((listed,),) = [json.loads(capsys.readouterr().out)]
+    assert (listed["id"], listed["files"], listed["size"], listed["set"]) == (group, 5, size, "docs")
+    assert (listed["originator"], listed["by"], listed["not_kept"]) == (OURS, None, 0)
+    assert member.frs("show", group) == ExitCode.OK
+    lines = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()[3:]]
+    assert [line[0] for line in lines] == [f"{group}.{number}" for number in range(1, 6)]
+    assert [line[2] for line in lines] == [r"$'sub/a\n\xff\x1b[2J\'b'", "b", "c", "d", "taken"]
+    assert member.frs("show", group, "--json") == ExitCode.OK
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["contents"][1] == {"id": f"{group}.2", "path": "b", "size": 1}
+    assert member.frs("show", f"{group}.2") == ExitCode.OK
+    assert "reason   deleted elsewhere" in capsys.readouterr().out
+
+    assert member.frs("restore", f"{group}.2") == ExitCode.OK
+    assert capsys.readouterr().out == f"{member.root}/b\n"
+    assert member.frs("restore", f"{group}.3", "--to", "x/c") == ExitCode.OK
+    assert (member.root / "x" / "c").read_text() == "c"
+    assert member.frs("discard", f"{group}.4") == ExitCode.OK
+    capsys.readouterr()
+    assert member.frs("restore", group, "--to", "x") == ExitCode.USAGE
+    assert "leave out --to" in capsys.readouterr().err
+    assert member.frs("restore", group) == ExitCode.OK
+    assert capsys.readouterr().out.splitlines() == [
+        f"2 files restored in {member.root}",
+        f"  taken is taken: restored as taken.kept-{group}.5",
+    ]
+    assert (member.root / "sub" / STRANGE).read_bytes() == os.fsencode(f"sub/{STRANGE}")
+    for arguments in (("show", group), ("restore", group), ("discard", f"{group}.1")):
+        assert member.frs(*arguments) == ExitCode.USAGE
+        assert "frs conflicts list" in capsys.readouterr().err
+    assert member.frs("list", "--deleted") == ExitCode.OK
+    assert capsys.readouterr().out == ""
+
+
+def test_a_group_of_which_not_all_can_be_restored(
+    member: Member, begin: Callable[[], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    group = member.delete("a", "c//x", "b")
+    begin()
+    assert member.frs("restore", group) == ExitCode.FAILURE
+    told = capsys.readouterr()
+    assert told.out == f"2 files restored in {member.root}\n"
+    assert "c//x is not restored, and still kept" in told.err
+    assert member.frs("discard", group) == ExitCode.OK
+    assert member.frs("show", group) == ExitCode.USAGE
 
 
 def test_which_version_this_member_made(

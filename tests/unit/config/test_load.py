@@ -30,6 +30,9 @@ def test_a_configuration_is_read_with_its_defaults(tmp_path: Path) -> None:
     assert config.dashboard_port is None
     assert (config.aging_s, config.sample_interval_s, config.workers, config.fsync) == (3.0, 5.0, 4, True)
     assert (config.compression, config.log_level, config.max_clock_skew_s) == ("auto", "info", 1800.0)
+    assert (config.deleted_quota_bytes, config.keep_deleted_days, config.missing_percent) == (4 << 30, 30.0, 100.0)
+    assert config.mass_deletion_count == 100
+    assert (config.mass_deletion_percent, config.mass_deletion_window_s) == (10.0, 60.0)
     assert local.root == tmp_path / "root"
     assert local.state_dir == tmp_path / "state" / "sets" / "11111111-0000-4000-8000-000000000001"
     assert local.staging_quota_bytes == 4 << 30
@@ -62,6 +65,12 @@ compression = "zstd"
 fsync = false
 workers = 9
 kept_quota = "2 GiB"
+deleted_quota = "1 MiB"
+keep_deleted_days = 0
+missing_percent = 50
+mass_deletion_count = 7
+mass_deletion_percent = 0.5
+mass_deletion_window = 10
 max_clock_skew = 60
 max_retries = 5
 max_retry_days = 0.5
@@ -81,6 +90,9 @@ sample_interval = 0.5
     assert (config.aging_s, config.compression, config.fsync, config.workers) == (1.0, "zstd", False, 9)
     assert (config.max_clock_skew_s, config.sample_interval_s) == (60.0, 0.5)
     assert config.kept_quota_bytes == 2 << 30
+    assert (config.deleted_quota_bytes, config.keep_deleted_days, config.missing_percent) == (1 << 20, 0.0, 50.0)
+    assert config.mass_deletion_count == 7
+    assert (config.mass_deletion_percent, config.mass_deletion_window_s) == (0.5, 10.0)
     assert (config.max_retries, config.max_retry_days) == (5, 0.5)
     assert (config.outbound_log_days, config.tombstone_days) == (1.0, 30.0)
 
@@ -125,6 +137,26 @@ AGENT_FAULTS = {
         10, "replication.compression", "must be one of 'auto', 'lznt1', 'zstd' or 'none', not 'gzip'",
     ),
     "negative time": ('root = "root"', 'root = "root"\n[replication]\naging = -1', 10, "replication.aging", "greater"),
+    "no loss may stop": (
+        'root = "root"', 'root = "root"\n[replication]\nmissing_percent = 0',
+        10, "replication.missing_percent", "greater than 0",
+    ),
+    "more than all": (
+        'root = "root"', 'root = "root"\n[replication]\nmissing_percent = 100.5',
+        10, "replication.missing_percent", "less than or equal to 100",
+    ),
+    "no percentage": (
+        'root = "root"', 'root = "root"\n[replication]\nmass_deletion_percent = nan',
+        10, "replication.mass_deletion_percent", "less than or equal to 100, not nan",
+    ),
+    "negative days": (
+        'root = "root"', 'root = "root"\n[replication]\nkeep_deleted_days = -1',
+        10, "replication.keep_deleted_days", "greater than or equal to 0",
+    ),
+    "no deletion is a mass": (
+        'root = "root"', 'root = "root"\n[replication]\nmass_deletion_count = 0',
+        10, "replication.mass_deletion_count", "greater than or equal to 1",
+    ),
     "not a boolean": ('root = "root"', 'root = "root"\n[replication]\nfsync = 1', 10, "replication.fsync", "true or"),
     "bad size": ('root = "root"', 'root = "root"\nstaging_quota = "many"', 9, "set[0].staging_quota", '"4 GiB"'),
     "set twice": (

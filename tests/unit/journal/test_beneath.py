@@ -155,7 +155,7 @@ def test_links_were_there_before(place, table) -> None:
     place.swap()
     examiner = Examiner(place.root, table)
     assert sorted(c.path for c in examiner.examine(aged("d/f", "d/e/g", "d"))) == ["d"]
-    assert sorted(examiner.missing) == ["d/e/g", "d/f"]
+    assert sorted(examiner.absent) == ["d/e/g", "d/f"]
     for batch in examiner.scan():
         table.apply_all(batch)
     assert table.paths() == {"aside", "aside/e", "aside/e/g", "aside/f", "d", "e"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import shutil
 import tempfile
@@ -230,6 +231,15 @@ def assert_stable(before, table, root):
         assert guid is None or guid == r.file_guid, f"{table.path_of(r.file_guid)} lost its Object ID"
 
 
+def counted(missing):
+    """What is still there, and the files and folders that are not."""
+    return missing.found, *missing.count(missing.tops)
+
+
+def tell(told, missing):
+    told.append(counted(missing))
+
+
 @contextlib.contextmanager
 def places(base):
     top = tempfile.mkdtemp(dir=base)
@@ -252,12 +262,21 @@ def test_scans_alone_follow_the_tree(history, table_class, tmp_path_factory):
             before = keys(table, root)
             for op in ops:
                 mill.do(*op)
-            for batch in examiner.scan(allow_empty=True):
+            live = len(table.live())
+            asked = counted(examiner.missing())
+            told = []
+            deleted = {"file": 0, "folder": 0}
+            for batch in examiner.scan(judge=functools.partial(tell, told)):
+                for change in batch:
+                    if change.kind is Kind.DELETE:
+                        assert told, "a deletion before anybody was asked"
+                        deleted["folder" if change.file_kind == "folder" else "file"] += 1
                 table.apply_all(batch)
+            assert told == [asked] == [(live - sum(deleted.values()), deleted["file"], deleted["folder"])]
             table.assert_describes(root)
             assert_stable(before, table, root)
             assert not examiner.retry
-            assert list(examiner.scan(allow_empty=True)) == []
+            assert list(examiner.scan()) == []
             mark(table, root)
 
 
@@ -283,12 +302,12 @@ async def follow(history, table, top, root, outside):
             linked |= any(op[0] == "hardlink" for op in ops)
             if linked:
                 # A second name that came and went, or is outside, tells nothing of the first: only a scan sees.
-                for batch in examiner.scan(allow_empty=True):
+                for batch in examiner.scan():
                     table.apply_all(batch)
             table.assert_describes(root)
             assert_stable(before, table, root)
             assert not examiner.retry
-            assert all(to_be_checked(change) for batch in examiner.scan(allow_empty=True) for change in batch)
+            assert all(to_be_checked(change) for batch in examiner.scan() for change in batch)
         assert not rescans
     finally:
         journal.stop()

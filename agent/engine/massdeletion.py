@@ -1,0 +1,106 @@
+"""Mass deletions: one member deletes many files within a short time, by intent or by mistake. They are carried out like
+all others; an administrator is told of them, while what was deleted can still be had back (see agent.deleted).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from agent.causes import Cause
+from agent.engine.context import MINUTE, SECOND, Context
+from agent.engine.session import Session
+from agent.wire.guid import guid_text
+
+FEWEST: Final = 10  # so many files are no mass, whatever share of all they are
+_REMEMBERED: Final = 16
+_ORIGINATORS: Final = 64
+
+
+@dataclass(slots=True)
+class MassDeletion:
+    """`files` deleted by the member with the originator GUID `originator` (`name` where it is known, "" for this one)
+    between two FILETIMEs."""
+
+    originator: bytes
+    name: str | None
+    files: int
+    began: int
+    last: int
+
+
+class MassDeletions:
+    """Counts deletions by originator. `sessions` gives those in which a partner told its originator GUID."""
+
+    def __init__(self, ctx: Context, sessions: Callable[[], Iterable[Session]]) -> None:
+        self.ctx = ctx
+        self._sessions = sessions
+        self._recent: dict[bytes, deque[int]] = {}  # originator -> when, the one that deleted last at the end
+        self._found: deque[MassDeletion] = deque(maxlen=_REMEMBERED)
+
+    def deleted(self, originator: bytes, partner: str) -> None:
+        """A file was deleted, here or by a change order that came from `partner`."""
+        ctx, limits = self.ctx, self.ctx.limits
+        times = self._recent.pop(originator, None) or deque()
+        self._recent[originator] = times
+        if len(self._recent) > _ORIGINATORS:
+            del self._recent[next(iter(self._recent))]
+        if times and ctx.now < times[-1] - MINUTE:  # the clock was set back
+            times.clear()
+        times.append(ctx.now)
+        while ctx.now - times[0] > limits.mass_deletion_window or len(times) > limits.mass_deletion_count + 1:
+            times.popleft()
+        going_on = next((m for m in reversed(self._found) if m.originator == originator), None)
+        if going_on is not None and going_on.last <= ctx.now <= going_on.last + limits.mass_deletion_window:
+            going_on.files += 1
+            going_on.last = ctx.now
+            return
+        share = (ctx.store.counts()[0] + len(times)) * limits.mass_deletion_percent / 100
+        most = min(limits.mass_deletion_count, max(FEWEST, share))
+        if len(times) > most:
+            self._report(MassDeletion(originator, self._name(originator), len(times), times[0], ctx.now), partner)
+
+    def told(self) -> list[dict[str, Any]]:
+        """The last mass deletions since the start, the newest first; times as FILETIMEs."""
+        own = self.ctx.config.originator_guid
+        return [
+            {
+                "by": m.name or None,
+                "originator_guid": guid_text(m.originator),
+                "this_member": m.originator == own,
+                "files": m.files,
+                "began": m.began,
+                "last": m.last,
+            }
+            for m in reversed(self._found)
+        ]
+
+    def _report(self, mass: MassDeletion, partner: str) -> None:
+        ctx = self.ctx
+        self._found.append(mass)
+        within = f"within {ctx.limits.mass_deletion_window / SECOND:g} seconds"
+        much = f"{ctx.config.set_name}: {mass.files} files and more were deleted"
+        if mass.name == "":
+            ctx.incident(
+                Cause.MASS_DELETION,
+                ctx.config.member.name,
+                f"{much} in this tree {within}, and so they are on the other members; what those keep of them, for a "
+                "while, `frs conflicts list --deleted` shows there",
+            )
+            return
+        who = mass.name or f"the member with the originator GUID {guid_text(mass.originator)}"
+        via = f" (received from {partner})" if partner != mass.name else ""
+        ctx.incident(
+            Cause.MASS_DELETION,
+            mass.name or partner,
+            f"{much} {within} by {who}{via}; what is kept of them here, for a while, `frs conflicts list --deleted` "
+            "shows, and `frs conflicts restore` gives it back",
+        )
+
+    def _name(self, originator: bytes) -> str | None:
+        if originator == self.ctx.config.originator_guid:
+            return ""
+        found = (s.cxtion.partner.name for s in self._sessions() if s.partner_originator == originator)
+        return next(found, None)
