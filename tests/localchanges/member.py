@@ -17,6 +17,7 @@ from agent.counters.registry import Counters
 from agent.engine import events as ev
 from agent.incidents import Incidents
 from agent.kept import KeptStore
+from agent.keptcontrol import deleted_store
 from agent.replica import Replica
 from agent.wire.packet import decode_packet
 from config.load import load_agent_config
@@ -173,7 +174,8 @@ async def _running(folder: Path, name: str, aging_s: float, replicas: dict[bytes
         ThreadPoolExecutor(2, "frs-worker") as workers,
     ):
         incidents = Incidents(logging.getLogger("frs"))
-        replica = Replica(config, local, Counters(), kept, workers, incidents, send, lambda _: True)
+        deleted = deleted_store(config, local)
+        replica = Replica(config, local, Counters(), kept, deleted, workers, incidents, send, lambda _: True)
         replicas[local.member.guid] = replica
         try:
             await replica.start()

@@ -11,7 +11,7 @@ import pytest
 
 from idtable.reserved import SWAP_PREFIX
 from journal import reasons as why
-from journal.changes import SWAP_PREFIX, Aged, Kind, RootGone, sendable
+from journal.changes import Aged, Kind, RootGone, sendable
 from journal.disk import Blind, Disk
 from journal.examine import Examiner
 from staging.fsops import object_id_get, object_id_set
