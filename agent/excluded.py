@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterable
 
-from journal.changes import PREINSTALL
+from journal.changes import is_own
 
 
 class Excluded:
@@ -18,7 +18,7 @@ class Excluded:
     def __call__(self, path: str) -> bool:
         """True for a path relative to the root that is none of ours. Whether it is a file or a folder is not
         known here: its last name is held against both filters."""
-        if path.partition("/")[0] == PREINSTALL:
+        if is_own(path):
             return True
         if not self._files and not self._folders:
             return False

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from .changes import PREINSTALL, Aged, join, split
+from .changes import Aged, is_own, join, split
 from .log import JournalLog, Row
 from .watches import LIMBO, Node
 
@@ -80,7 +80,7 @@ class AgingCache:
         entry = self.pending.get(key)
         if entry is None:
             path = join(node.path, name)
-            if not name or path == PREINSTALL or path.startswith(PREINSTALL + "/") or self._excluded(path):
+            if not name or is_own(path) or self._excluded(path):
                 return False
             entry = Entry(node, name, self._log.take_usn(), now)
             self.pending[key] = entry

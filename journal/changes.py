@@ -17,6 +17,15 @@ from . import reasons as why
 PREINSTALL = ".frs-preinstall"
 """The agent's own folder in the root of a replica tree; never looked at."""
 
+_OWN = re.compile(re.escape(PREINSTALL) + r"(\.[0-9a-f]{16})?(/.*)?", re.DOTALL)
+
+
+def is_own(path: str) -> bool:
+    """Whether a path in the tree is of the agent's own folder. While something else has its name and cannot be moved
+    away, it has another one."""
+    return path.startswith(PREINSTALL) and _OWN.fullmatch(path) is not None
+
+
 SWAP_PREFIX = "frs-swap-"
 """How the passing name of a record begins that leaves a circle of renames; see Change.temporary."""
 

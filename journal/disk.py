@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from staging.fsops import Fingerprint, fingerprint, object_id_get
 
-from .changes import PREINSTALL, Skips, absolute, kind_of, mounts_below, sendable, split, too_deep
+from .changes import Skips, absolute, is_own, kind_of, mounts_below, sendable, split, too_deep
 
 Key = tuple[int, int, int]
 """The local key of an object: device, inode, birth time."""
@@ -42,7 +42,7 @@ class Disk:
 
     def excluded(self, path: str) -> bool:
         """Whether the path is none of ours: the agent's own, or excluded by the owner."""
-        return path == PREINSTALL or path.startswith(PREINSTALL + "/") or self._excluded(path)
+        return is_own(path) or self._excluded(path)
 
     def look(self, path: str) -> Spot | None:
         """The object at a path, without following a link at its end; None when there is none to replicate.

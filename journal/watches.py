@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from . import inotify as k
 from . import reasons as why
-from .changes import PREINSTALL, absolute, join, mounts_below
+from .changes import absolute, is_own, join, mounts_below
 
 logger = logging.getLogger(__name__)
 
@@ -144,7 +144,7 @@ class Watches:
         node.wd = -1
 
     def _is_excluded(self, path: str) -> bool:
-        return path == PREINSTALL or self._excluded(path)
+        return is_own(path) or self._excluded(path)
 
     def _open_node(self, node: Node) -> int | None:
         """A descriptor of a folder of the tree; None when it is not, or no longer, at its path."""

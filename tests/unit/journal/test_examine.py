@@ -10,7 +10,7 @@ import uuid
 import pytest
 
 from journal import reasons as why
-from journal.changes import SWAP_PREFIX, Aged, Kind, RootEmptied, RootGone, sendable
+from journal.changes import SWAP_PREFIX, Aged, Kind, RootEmptied, RootGone, is_own, sendable
 from journal.disk import Blind, Disk
 from journal.examine import Examiner
 from staging.fsops import object_id_get, object_id_set
@@ -541,3 +541,15 @@ def test_scan_comes_in_batches_that_can_be_applied_one_by_one(bench, table):
         assert len(batch) <= 512
         table.apply_all(batch)
     table.assert_describes(bench.root)
+
+
+@pytest.mark.parametrize(
+    ("path", "own"),
+    [
+        (".frs-preinstall", True), (".frs-preinstall/a/b", True), (".frs-preinstall.0123456789abcdef", True),
+        (".frs-preinstall.0123456789abcdef/a\nb", True), (".frs-preinstall.0123", False), (".frs-preinstalled", False),
+        ("a/.frs-preinstall", False), (".frs-preinstall.0123456789abcdef.aside", False),
+    ],
+)  # fmt: skip
+def test_which_names_are_the_agent_s(path: str, own: bool) -> None:
+    assert is_own(path) is own
