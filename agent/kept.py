@@ -242,6 +242,8 @@ class KeptStore:
     def discard(self, item_id: str) -> None:
         """Deletes an item. Raises UnknownItem, ItemBusy, OSError."""
         with self._claimed(item_id) as item:
+            with contextlib.suppress(FileNotFoundError), self._folder.located(item):
+                pass  # what cannot be reached stays in the list
             with self._lock:
                 doomed = self._drop(item)
             self._folder.remove(doomed)

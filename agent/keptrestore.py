@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from agent import kepttree
+from agent.trust import is_as_open
+from idtable.reserved import reserved
 from staging import fsops
 from staging.beneath import (
     FOLDER,
@@ -131,10 +133,10 @@ def _parts(path: str, suffix: str | None) -> list[str]:
             check_name(part)
     except (StagingError, UnicodeEncodeError) as error:
         raise KeptError(f"{path!r} is no path in the tree: {error}") from None
-    if parts[0] == RESERVED_NAME:
+    if reserved(parts[0]):
         if suffix is None:
-            raise KeptError(f"{RESERVED_NAME} in the tree belongs to the agent")
-        parts[0] = _with_suffix(parts[0], suffix)
+            raise KeptError(f"{parts[0]!r} in the root is a name of the agent's own")
+        parts[0] = _with_suffix(f"restored-{parts[0].lstrip('.')}", suffix)
     return parts
 
 
@@ -169,7 +171,10 @@ def _open_folder(root: RootDir, parts: list[str], suffix: str | None, durable: b
                 name = _with_suffix(part, suffix)
                 below = _open_or_make(root, fd, name, durable)
             if below is None:
-                raise TargetTaken(f"{'/'.join([*path, name])!r} is no folder; nothing is overwritten")
+                raise TargetTaken(
+                    f"{'/'.join([*path, name])!r} is no folder, or one that the owner of the folder it is in may not "
+                    f"write to; nothing was restored"
+                )
             os.close(fd)
             fd = below
             path.append(name)
@@ -180,16 +185,20 @@ def _open_folder(root: RootDir, parts: list[str], suffix: str | None, durable: b
 
 
 def _open_or_make(root: RootDir, above: int, name: str, durable: bool) -> int | None:
-    """None when something that is no folder has the name."""
+    """None when something that is no folder has the name, or a folder that whoever can give it that name may not write
+    to: he would have something put there by it."""
     try:
-        return open_beneath(above, name, FOLDER)
+        fd = open_beneath(above, name, FOLDER)
     except FileNotFoundError:
-        pass
+        return _make_like(root, above, name, durable)
     except OSError as error:
         if error.errno in _NO_FOLDER:
             return None
         raise
-    return _make_like(root, above, name, durable)
+    if is_as_open(above, fd):
+        return fd
+    os.close(fd)
+    return None
 
 
 def _make_like(root: RootDir, above: int, name: str, durable: bool) -> int | None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from journal.changes import PATH_MAX
 from staging import fsops
 from staging.beneath import FOLDER, READ, open_beneath, remove_tree
 
@@ -58,8 +59,8 @@ def _cost(st: os.stat_result) -> tuple[int, int]:
 
 
 def _folders(dir_fd: int, name: str, *, strict: bool) -> Iterator[tuple[int, list[tuple[str, os.stat_result]]]]:
-    """A folder and all that are below it, however deep: each open until the next one, with its entries. What cannot be
-    read is passed over, or raises OSError where that is `strict`."""
+    """A folder and all that are below it, as deep as anything is replicated: each open until the next one, with its
+    entries. What cannot be read is passed over, or raises OSError where that is `strict`."""
     try:
         top = open_beneath(dir_fd, name, FOLDER)
     except PermissionError:
@@ -84,7 +85,11 @@ def _folders(dir_fd: int, name: str, *, strict: bool) -> Iterator[tuple[int, lis
                 yield fd, entries
             finally:
                 os.close(fd)
-            waiting += [f"{path}/{below}" for below, st in entries if stat.S_ISDIR(st.st_mode)]
+            waiting += [
+                f"{path}/{below}"
+                for below, st in entries
+                if stat.S_ISDIR(st.st_mode) and len(os.fsencode(path)) + len(os.fsencode(below)) < PATH_MAX - 1
+            ]
     finally:
         os.close(top)
 

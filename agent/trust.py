@@ -31,6 +31,21 @@ def gives_nothing_away(above: int, fd: int, found: Fingerprint, descriptor: byte
     return descriptor is not None and attributes.descriptor(found, attributes.read(fd)) == descriptor
 
 
+def is_as_open(above: int, fd: int) -> bool:
+    """Whether all who can choose which folder has its name could write into the folder open as `fd`, too: then nothing
+    comes into it by its name that they could not put there. `above` is open on the folder it is in. Raises OSError."""
+    folder, found = os.fstat(above), os.fstat(fd)
+    by_all = bool(found.st_mode & stat.S_IWOTH)
+    if by_all or (folder.st_mode & stat.S_ISVTX and folder.st_uid in (0, os.geteuid())):
+        return True
+    by_group = bool(found.st_mode & stat.S_IWGRP) and found.st_gid == folder.st_gid
+    return (
+        folder.st_uid in (0, os.geteuid(), found.st_uid)
+        and (by_group or not folder.st_mode & stat.S_IWGRP)
+        and not folder.st_mode & stat.S_IWOTH
+    )
+
+
 def set_id_bits(policy: SetIdPolicy, replaced: Fingerprint | None) -> SetId:
     """Which set-id bits a received file may have that replaces `replaced`."""
     if policy == "always":
