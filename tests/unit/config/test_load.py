@@ -62,6 +62,7 @@ compression = "zstd"
 fsync = false
 workers = 9
 kept_quota = "2 GiB"
+set_id = "never"
 max_clock_skew = 60
 max_retries = 5
 max_retry_days = 0.5
@@ -81,6 +82,7 @@ sample_interval = 0.5
     assert (config.aging_s, config.compression, config.fsync, config.workers) == (1.0, "zstd", False, 9)
     assert (config.max_clock_skew_s, config.sample_interval_s) == (60.0, 0.5)
     assert config.kept_quota_bytes == 2 << 30
+    assert config.set_id == "never"
     assert (config.max_retries, config.max_retry_days) == (5, 0.5)
     assert (config.outbound_log_days, config.tombstone_days) == (1.0, 30.0)
 
@@ -123,6 +125,10 @@ AGENT_FAULTS = {
     "bad choice": (
         'root = "root"', 'root = "root"\n[replication]\ncompression = "gzip"',
         10, "replication.compression", "must be one of 'auto', 'lznt1', 'zstd' or 'none', not 'gzip'",
+    ),
+    "set-id bits": (
+        'root = "root"', 'root = "root"\n[replication]\nset_id = "root"',
+        10, "replication.set_id", "must be one of 'same-owner', 'always' or 'never', not 'root'",
     ),
     "negative time": ('root = "root"', 'root = "root"\n[replication]\naging = -1', 10, "replication.aging", "greater"),
     "not a boolean": ('root = "root"', 'root = "root"\n[replication]\nfsync = 1', 10, "replication.fsync", "true or"),
