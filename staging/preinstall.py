@@ -252,10 +252,10 @@ class Preinstall:
         folder, a folder must be writable itself."""
         root = self._root.fd
         for name in self._names_of(os.fstat(self.fd).st_ino):
-            if self._is_ours(name):
-                if move_to_free_name(root, name, root, RESERVED_NAME):
-                    return
-                with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):
+                if self._is_ours(name):
+                    if move_to_free_name(root, name, root, RESERVED_NAME):
+                        return
                     fsops.renameat2(root, name, root, RESERVED_NAME, RENAME_EXCHANGE)
                     self._told(f"{self._in_root} was renamed to {name!r}; what had its name is {name!r} now")
                     return
