@@ -21,7 +21,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from staging import posixacl, sd
+from staging import posixacl, sd, sparse
 from staging.fsops import Fingerprint
 from staging.sd import Posix
 from staging.streams import (
@@ -184,6 +184,11 @@ def allowed(attribute: bytes, value: bytes) -> bool:
 # control lists it is valid for.
 _KEPT: Final = struct.Struct("<BIII8s")
 _KEPT_VERSION: Final = 1
+# One that says set-id bits which the file does not have holds for its content only: who writes to a file that has them
+# takes them away, but here there is nothing to take away. Size and digest of the content follow.
+_CONTENT: Final = struct.Struct("<Q16s")
+_KEPT_FOR_CONTENT: Final = 2
+_HEADS: Final = {_KEPT_VERSION: _KEPT.size, _KEPT_FOR_CONTENT: _KEPT.size + _CONTENT.size}
 
 
 def _digest(access: bytes | None, default: bytes | None) -> bytes:
@@ -193,9 +198,30 @@ def _digest(access: bytes | None, default: bytes | None) -> bytes:
     return hashlib.blake2b(both, digest_size=8).digest()
 
 
-def keep(descriptor: bytes, mode: int, uid: int, gid: int, access: bytes | None, default: bytes | None) -> bytes:
-    """The value of user.frs.security_descriptor."""
-    return _KEPT.pack(_KEPT_VERSION, mode, uid, gid, _digest(access, default)) + descriptor
+def keep(
+    descriptor: bytes,
+    mode: int,
+    uid: int,
+    gid: int,
+    access: bytes | None,
+    default: bytes | None,
+    *,
+    content: tuple[int, bytes] | None = None,
+) -> bytes:
+    """The value of user.frs.security_descriptor. `content`: it holds for that content only, see `content_of`."""
+    version = _KEPT_VERSION if content is None else _KEPT_FOR_CONTENT
+    head = _KEPT.pack(version, mode, uid, gid, _digest(access, default))
+    return head + (b"" if content is None else _CONTENT.pack(*content)) + descriptor
+
+
+def content_of(fd: int) -> tuple[int, bytes]:
+    """The size of an open file and a digest of its content. Raises OSError, Torn when it becomes shorter."""
+    size = os.fstat(fd).st_size
+    digest = hashlib.blake2b(digest_size=16)
+    for offset, data in sparse.runs(fd, size):
+        digest.update(offset.to_bytes(8, "little"))
+        digest.update(data)
+    return size, digest.digest()
 
 
 def only_ours(st: Fingerprint, access: bytes | None) -> bool:
@@ -203,12 +229,21 @@ def only_ours(st: Fingerprint, access: bytes | None) -> bool:
     return st.uid == os.geteuid() and not st.mode & 0o022 and access is None
 
 
-def descriptor(st: Fingerprint, found: Attributes) -> bytes:
-    """The security descriptor to send for a file. Raises StagingError when none can be built.
+def _same_content(kept: bytes, fd: int | None) -> bool:
+    """Whether the content is the one that a kept descriptor holds for."""
+    if kept[0] == _KEPT_VERSION:
+        return True
+    size, digest = _CONTENT.unpack_from(kept, _KEPT.size)
+    return fd is not None and os.fstat(fd).st_size == size and content_of(fd) == (size, digest)
 
-    A kept one is sent on as long as nobody changed owner, group, mode or lists. After a change, owner and
-    group of a kept descriptor of ours still count where they were not what was changed (an agent without the
-    right to give files away must not take them from their owners elsewhere).
+
+def descriptor(st: Fingerprint, found: Attributes, fd: int | None = None) -> bytes:
+    """The security descriptor to send for a file, which may be open as `fd` for reading. Raises StagingError when none
+    can be built, OSError.
+
+    A kept one is sent on as long as nobody changed owner, group, mode or lists, nor the content where it holds for
+    that only. After a change, owner and group of a kept descriptor of ours still count where they were not what was
+    changed (an agent without the right to give files away must not take them from their owners elsewhere).
     """
     if stat.S_ISLNK(st.mode):
         return sd.build(Posix(sd.SYMLINK_MODE, st.uid, st.gid))
@@ -216,11 +251,13 @@ def descriptor(st: Fingerprint, found: Attributes) -> bytes:
     kept = found.kept
     if kept is None and found.kept_by_user is not None and only_ours(st, found.access):
         kept = found.kept_by_user
-    if kept is not None and len(kept) > _KEPT.size and kept[0] == _KEPT_VERSION:
+    head = _HEADS.get(kept[0], 0) if kept else 0
+    if kept is not None and head and len(kept) > head:
         _, mode, kept_uid, kept_gid, digest = _KEPT.unpack_from(kept)
-        data = kept[_KEPT.size :]
+        data = kept[head:]
         same_owner, same_group = kept_uid == uid, kept_gid == gid
-        if same_owner and same_group and mode == st.mode and digest == _digest(found.access, found.default):
+        same = same_owner and same_group and mode == st.mode and digest == _digest(found.access, found.default)
+        if same and _same_content(kept, fd):
             return data
         ours = sd.parse(data, stat.S_IFMT(st.mode))
         if ours is not None:

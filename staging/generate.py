@@ -294,7 +294,7 @@ def _file_or_folder(fd: int, header: StageHeader, out: tuple[int | None, int | N
     found = attributes.read(fd)
     size = st.size if kind == "file" else 0
     header.info = _info(before, kind)
-    security = stream(BACKUP_SECURITY_DATA, attributes.descriptor(st, found), STREAM_CONTAINS_SECURITY)
+    security = stream(BACKUP_SECURITY_DATA, attributes.descriptor(st, found, fd), STREAM_CONTAINS_SECURITY)
     others = b"".join((*attributes.encode(found.user), _object_id(header.object_id)))
     whole = len(security) + size + len(others) + 64
     sink = _Sink(out[0], header.compression, min(PIECE, whole), out[1])

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -39,6 +40,7 @@ RESERVED_NAME: Final = ".frs-preinstall"  # in the root of a tree: never replica
 STATE_NAME: Final = "preinstall"
 SWAP_SUFFIX: Final = ".swap"
 ASIDE_SUFFIX: Final = ".aside"
+_UNNAMED: Final = re.compile(re.escape(RESERVED_NAME) + r"\.[0-9a-f]{16}")  # see free_name()
 _RECORD: Final = "inside"  # in the folder of the state directory: which folder of the tree is ours
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _NOT_OURS: Final = (errno.ELOOP, errno.ENOTDIR, errno.EPERM)
@@ -151,6 +153,7 @@ class Preinstall:
     def _begin(self) -> None:
         """Finds the folder of a former run in the tree, and makes this run's."""
         left = self._find_recorded()
+        self._remove_unnamed(left)
         if self.inside:
             self.fd = left
             if not self._is_ours(RESERVED_NAME):
@@ -168,6 +171,15 @@ class Preinstall:
             finally:
                 os.close(left)
         self._take_foreign()
+
+    def _remove_unnamed(self, ours: int) -> None:
+        """Removes what a crash left that came between making a folder and naming it."""
+        with os.scandir(self._root.fd) as entries:
+            unnamed = [entry.name for entry in entries if _UNNAMED.fullmatch(entry.name)]
+        for name in unnamed:
+            if not self._is_ours(name, ours):
+                with contextlib.suppress(OSError):  # something is in it, or it is no folder
+                    os.rmdir(name, dir_fd=self._root.fd)
 
     def _remove(self, fd: int) -> None:
         """Removes the folder from the tree, which must be empty."""
@@ -220,8 +232,13 @@ class Preinstall:
             # Another one that is as good as the one just made does no harm.
             if not is_private(os.fstat(fd)) or os.listdir(fd):
                 return False
-            make_private(fd)
-            self._write_record(fd)
+            try:
+                make_private(fd)
+                self._write_record(fd)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.rmdir(name, dir_fd=self._root.fd)
+                raise
             if self.fd < 0:
                 self.fd = os.dup(fd)
             else:  # whoever has the number works in the new one from now on
@@ -235,10 +252,10 @@ class Preinstall:
         folder, a folder must be writable itself."""
         root = self._root.fd
         for name in self._names_of(os.fstat(self.fd).st_ino):
-            if self._is_ours(name):
-                if move_to_free_name(root, name, root, RESERVED_NAME):
-                    return
-                with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):
+                if self._is_ours(name):
+                    if move_to_free_name(root, name, root, RESERVED_NAME):
+                        return
                     fsops.renameat2(root, name, root, RESERVED_NAME, RENAME_EXCHANGE)
                     self._told(f"{self._in_root} was renamed to {name!r}; what had its name is {name!r} now")
                     return
@@ -270,11 +287,15 @@ class Preinstall:
         new = free_name(_RECORD)
         record = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self._state_fd)
         try:
-            os.write(record, f"{ours.ino} {ours.btime_ns}\n".encode())
-            os.fsync(record)
-        finally:
-            os.close(record)
-        os.rename(new, _RECORD, src_dir_fd=self._state_fd, dst_dir_fd=self._state_fd)
+            try:
+                os.write(record, f"{ours.ino} {ours.btime_ns}\n".encode())
+                os.fsync(record)
+            finally:
+                os.close(record)
+            os.rename(new, _RECORD, src_dir_fd=self._state_fd, dst_dir_fd=self._state_fd)
+        except BaseException:
+            os.unlink(new, dir_fd=self._state_fd)
+            raise
         os.fsync(self._state_fd)
 
     def _find_recorded(self) -> int:

@@ -321,8 +321,9 @@ def _apply_descriptor(fd: int, content: Content, file_type: int, set_id: SetId) 
             return refused
     result = fs_fingerprint(fd)
     found = attributes.read(fd)
-    if attributes.descriptor(result, found) != descriptor:
-        _keep_descriptor(fd, content, descriptor, result, found)
+    if attributes.descriptor(result, found, fd) != descriptor:
+        lacking = 0 if posix is None else posix.mode & ~result.mode & SET_ID_BITS
+        _keep_descriptor(fd, content, descriptor, result, found, bool(lacking) and stat.S_ISREG(file_type))
     return refused
 
 
@@ -340,9 +341,12 @@ def _chown(fd: int, uid: int, gid: int) -> None:
 
 
 def _keep_descriptor(
-    fd: int, content: Content, descriptor: bytes, st: Fingerprint, found: attributes.Attributes
+    fd: int, content: Content, descriptor: bytes, st: Fingerprint, found: attributes.Attributes, lacks_set_id: bool
 ) -> None:
-    value = attributes.keep(descriptor, st.mode, st.uid, st.gid, found.access, found.default)
+    value = attributes.keep(
+        descriptor, st.mode, st.uid, st.gid, found.access, found.default,
+        content=attributes.content_of(fd) if lacks_set_id else None,
+    )  # fmt: skip
     try:
         if os.geteuid() == 0:
             os.setxattr(fd, TRUSTED_DESCRIPTOR_XATTR, value)

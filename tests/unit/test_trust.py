@@ -81,17 +81,26 @@ def test_set_id_bits_are_taken_over_where_they_were_before(
     # it is the file that came, and would be sent on as it came
     assert end.exact
     assert end.md5 == generate(str(host.x), None, object_id=GUID).md5
-    # and nothing of it is lost by an edit here
-    host.x.write_bytes(b"edited")
-    os.chmod(host.x, mode_of(host.x) & 0o1777)
-    staged = host.base / "sent on"
-    generate(str(host.x), str(staged), object_id=GUID)
-    again(host, "always")
-    os.rename(staged, host.area.path_of(b"c" * 16))
+
+
+@only_root
+@pytest.mark.parametrize("sent", [0o4755, 0o2775, 0o6775])
+def test_refused_bits_are_sent_on_with_the_content_that_they_came_with(host: Host, sent: int) -> None:
+    """Who may write to the file must not have what he writes get the bits on another member."""
+    md5 = host.staged(lambda p: file(p, b"#! that of the owner", sent))
+    assert host.install(Step.CONTENT, md5=md5).outcome is ev.Outcome.DONE
+    assert generate(str(host.x), None, object_id=GUID).md5 == md5
+    before = host.x.stat()
+    with open(host.x, "r+b") as stream:
+        stream.write(b"#! another's")
+    os.utime(host.x, ns=(before.st_atime_ns, before.st_mtime_ns))
+    sent_on = host.base / "sent on"
+    generate(str(host.x), str(sent_on), object_id=GUID)
     host.x.unlink()
+    again(host, "always")
+    sent_on.rename(host.area.path_of(b"c" * 16))
     assert host.install(Step.CONTENT).outcome is ev.Outcome.DONE
-    if before is None or not before & 0o6000:
-        assert mode_of(host.x) == sent
+    assert (mode_of(host.x), host.x.stat().st_uid) == (sent & 0o1777, USER)
 
 
 @only_root

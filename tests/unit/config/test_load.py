@@ -71,6 +71,7 @@ missing_percent = 50
 mass_deletion_count = 7
 mass_deletion_percent = 0.5
 mass_deletion_window = 10
+set_id = "never"
 max_clock_skew = 60
 max_retries = 5
 max_retry_days = 0.5
@@ -93,6 +94,7 @@ sample_interval = 0.5
     assert (config.deleted_quota_bytes, config.keep_deleted_days, config.missing_percent) == (1 << 20, 0.0, 50.0)
     assert config.mass_deletion_count == 7
     assert (config.mass_deletion_percent, config.mass_deletion_window_s) == (0.5, 10.0)
+    assert config.set_id == "never"
     assert (config.max_retries, config.max_retry_days) == (5, 0.5)
     assert (config.outbound_log_days, config.tombstone_days) == (1.0, 30.0)
 
@@ -135,6 +137,10 @@ AGENT_FAULTS = {
     "bad choice": (
         'root = "root"', 'root = "root"\n[replication]\ncompression = "gzip"',
         10, "replication.compression", "must be one of 'auto', 'lznt1', 'zstd' or 'none', not 'gzip'",
+    ),
+    "set-id bits": (
+        'root = "root"', 'root = "root"\n[replication]\nset_id = "root"',
+        10, "replication.set_id", "must be one of 'same-owner', 'always' or 'never', not 'root'",
     ),
     "negative time": ('root = "root"', 'root = "root"\n[replication]\naging = -1', 10, "replication.aging", "greater"),
     "no loss may stop": (

@@ -335,6 +335,31 @@ def test_somebody_who_never_lets_it_be_made(inside, monkeypatch):
     assert os.path.samestat(os.fstat(area.fd), inside.reserved.stat())
 
 
+def test_nothing_is_left_where_it_cannot_be_noted_which_one_is_ours(inside, monkeypatch):
+    """The disk of the state directory is full."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(preinstall.os, "write", full)
+        for _ in range(2):
+            with pytest.raises(NoSpace):
+                inside.start()
+    assert os.listdir(inside.path) == os.listdir(inside.state / "preinstall") == []
+    inside.start()
+    assert os.listdir(inside.path) == [RESERVED_NAME]
+
+
+def test_what_a_crash_left_unnamed_is_removed(inside):
+    for name in ("0123456789abcdef", "fedcba9876543210", "0123"):
+        (inside.path / f"{RESERVED_NAME}.{name}").mkdir()
+    (inside.path / f"{RESERVED_NAME}.fedcba9876543210" / "x").touch()
+    inside.start()
+    names = [RESERVED_NAME, f"{RESERVED_NAME}.0123", f"{RESERVED_NAME}.fedcba9876543210"]
+    assert sorted(os.listdir(inside.path)) == names
+
+
 def test_a_probe_that_somebody_takes_or_exchanges(host, monkeypatch):
     """What comes back in its place is not deleted."""
     real = os.rename
