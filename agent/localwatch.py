@@ -419,7 +419,7 @@ class LocalWatch:
             host.told.object_id(change.path, "the root or of a member")
             return
         record = host.store.get(change.object_id)
-        if record is None or record.ino is None or (found.nlink > 1 and not record.is_dir):
+        if record is None or record.ino is None or (found.nlink > 1 and change.file_kind == "file"):
             return  # nobody's; and the names of a hard link share an attribute
         alike = record.is_dir or (record.fsize, record.mtime_ns) == (found.size, found.mtime_ns)
         if record.kind != change.file_kind or not alike:

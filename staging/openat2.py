@@ -9,6 +9,7 @@ import ctypes
 import errno
 import os
 import re
+import stat
 from typing import Final
 
 _NUMBER: Final = 437  # of openat2 on every architecture but alpha
@@ -35,20 +36,20 @@ class _Kernel:
 
 
 def open_beneath(dir_fd: int, relpath: str | bytes, flags: int) -> int:
-    """A descriptor, to be closed by the caller, of what is at `relpath` beneath the open folder `dir_fd`; "" is the
-    folder itself, opened anew. O_CLOEXEC is added; nothing is created.
+    """A descriptor, to be closed by the caller, of what is at `relpath` beneath the open folder `dir_fd`; "" and "."
+    are the folder itself, opened anew. O_NOFOLLOW and O_CLOEXEC are added; nothing is created.
 
-    No component may be a symbolic link, "." or "..", or something mounted beneath `dir_fd`; the last one may be a link
-    if `flags` hold O_PATH and O_NOFOLLOW. Raises OSError: ELOOP or ENOTDIR for a link, EXDEV for a mount, EINVAL for
-    what is no path of that kind, and as open(2).
+    No component may be a symbolic link, "." or "..", or something mounted beneath `dir_fd`; a link at the end is opened
+    with O_PATH alone. Raises OSError: ELOOP or ENOTDIR for a link, EXDEV for a mount, EINVAL for what is no path of
+    that kind, and as open(2).
     """
     raw = os.fsencode(relpath)
+    if raw == b".":
+        raw = b""
     if flags & os.O_CREAT or (raw and _ODD.search(raw)):
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), relpath)
-    if len(raw) >= _PATH_MAX:
-        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), relpath)
-    flags |= os.O_CLOEXEC
-    if not _Kernel.missing:
+    flags |= os.O_NOFOLLOW | os.O_CLOEXEC
+    if not _Kernel.missing and len(raw) < _PATH_MAX:
         fd, number = _openat2(dir_fd, raw or b".", flags)
         if fd >= 0:
             return fd
@@ -86,23 +87,16 @@ def _walk(dir_fd: int, raw: bytes, flags: int) -> int:
     """The same by one open(2) a component."""
     if not raw:
         return os.open(b".", flags, dir_fd=dir_fd)
-    dev = os.fstat(dir_fd).st_dev
-    above, (*folders, name) = dir_fd, raw.split(b"/")
-    try:
-        for part in (*folders, None):
-            if part is None:
-                fd = os.open(name, flags | os.O_NOFOLLOW, dir_fd=above)
-            else:
-                fd = os.open(part, _STEP, dir_fd=above)
-            if os.fstat(fd).st_dev != dev:
-                os.close(fd)
-                raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), raw)
-            if part is None:
-                return fd
+    dev, above = os.fstat(dir_fd).st_dev, dir_fd
+    *folders, name = raw.split(b"/")
+    for part, how in (*((folder, _STEP) for folder in folders), (name, flags)):
+        try:
+            fd = os.open(part, how, dir_fd=above)
+        finally:
             if above != dir_fd:
                 os.close(above)
-            above = fd
-    finally:
-        if above != dir_fd:
-            os.close(above)
-    raise AssertionError("not reached")
+        above, found = fd, os.fstat(fd)
+        if found.st_dev != dev and stat.S_ISDIR(found.st_mode):  # files may have another one than their folder
+            os.close(fd)
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), raw)
+    return above

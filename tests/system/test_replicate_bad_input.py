@@ -226,23 +226,3 @@ def test_an_emptied_root_is_told_apart_from_a_lost_one(tmp_path: Path) -> None:
         demo.wait_converged()
         for member in demo.members.values():
             assert differences(want, snapshot(member.root)) == []
-
-
-@pytest.mark.slow
-def test_the_top_folder_of_another_disk_is_not_taken_for_the_root(tmp_path: Path) -> None:
-    """The top folders of two file systems have the same inode number, and a fresh one is not even empty. Mounting needs
-    rights that tests may lack: what tells the two apart, the object ID of the root, is taken away instead."""
-    with Demo(tmp_path / "demo", members=2, aging=0.3) as demo:
-        a, b = demo.members["a"], demo.members["b"]
-        for number in range(30):
-            (a.root / f"file {number}").write_bytes(b"%d" % number)
-        demo.wait_converged()
-        demo.kill9("b")
-        os.removexattr(b.root, "user.frs.object_id")
-        for path in b.root.iterdir():
-            path.unlink()
-        (b.root / "lost+found").mkdir()
-        done = demo.frs("run", "--config", os.fspath(b.config))
-        assert done.returncode == 4, done.stderr
-        assert "is not the folder it was" in done.stderr
-        assert len(list(a.root.iterdir())) == 30

@@ -46,7 +46,11 @@ def read(fd: int) -> bytes:
 def test_what_is_there_is_opened(root: int) -> None:
     assert read(open_beneath(root, "a/b/file", READ)) == b"inside"
     assert read(open_beneath(root, b"a/b/file", READ)) == b"inside"
-    for path, inode in (("", os.fstat(root).st_ino), ("a/b", os.stat("a/b", dir_fd=root).st_ino)):
+    for path, inode in (
+        (".", os.fstat(root).st_ino),
+        ("", os.fstat(root).st_ino),
+        ("a/b", os.stat("a/b", dir_fd=root).st_ino),
+    ):
         fd = open_beneath(root, path, FOLDER)
         assert fd != root
         assert os.fstat(fd).st_ino == inode
@@ -55,24 +59,20 @@ def test_what_is_there_is_opened(root: int) -> None:
 
 
 @pytest.mark.parametrize("path", ["link", "link/file", "a/end", "a/same", "a/same/file"])
-@pytest.mark.parametrize("flags", [READ, FOLDER, os.O_PATH])
+@pytest.mark.parametrize("flags", [READ, FOLDER, os.O_PATH | os.O_DIRECTORY])
 def test_no_link_is_followed(root: int, path: str, flags: int) -> None:
-    if path == "a/end" and flags == FOLDER:
-        path = "a/same"
-    if flags == os.O_PATH and path in ("link", "a/end", "a/same"):
-        flags |= os.O_DIRECTORY
     with pytest.raises(OSError) as error:
         open_beneath(root, path, flags)
     assert error.value.errno in (errno.ELOOP, errno.ENOTDIR)
 
 
 def test_a_link_itself_can_be_held(root: int) -> None:
-    fd = open_beneath(root, "a/end", os.O_PATH | os.O_NOFOLLOW)
+    fd = open_beneath(root, "a/end", os.O_PATH)
     assert os.readlink("", dir_fd=fd).endswith("outside/file")
     os.close(fd)
 
 
-@pytest.mark.parametrize("path", ["..", "a/..", "../tree", "/etc", "a//b", "a/./b", "a/", ".", "a\0b"])
+@pytest.mark.parametrize("path", ["..", "a/..", "../tree", "/etc", "a//b", "a/./b", "a/", "./a", "a\0b"])
 def test_what_is_no_relative_path_is_refused(root: int, path: str) -> None:
     with pytest.raises(OSError) as error:
         open_beneath(root, path, READ)
@@ -91,7 +91,7 @@ def test_nothing_is_created(root: int) -> None:
         ("none", errno.ENOENT),
         ("a/b/file/x", errno.ENOTDIR),
         ("x" * 300, errno.ENAMETOOLONG),
-        ("/".join(["x" * 200] * 21), errno.ENAMETOOLONG),
+        ("/".join(["x" * 200] * 21), errno.ENOENT),
     ],
 )
 def test_errors_are_those_of_open(root: int, path: str, number: int) -> None:
@@ -100,12 +100,26 @@ def test_errors_are_those_of_open(root: int, path: str, number: int) -> None:
     assert error.value.errno == number
 
 
+def test_what_is_deeper_than_a_path_can_be_long(root: int) -> None:
+    names = ["x" * 200] * 21
+    fd = os.dup(root)
+    for name in names:
+        os.mkdir(name, dir_fd=fd)
+        below = os.open(name, FOLDER, dir_fd=fd)
+        os.close(fd)
+        fd = below
+    found = open_beneath(root, "/".join(names), FOLDER)
+    assert os.path.samestat(os.fstat(found), os.fstat(fd))
+    os.close(found)
+    os.close(fd)
+
+
 def test_no_mount_is_crossed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slash = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
     try:
         for missing in (False, True):
             monkeypatch.setattr(openat2._Kernel, "missing", missing)
-            for path in ("proc", "proc/self/status"):
+            for path in ("proc", "proc/sys/kernel"):
                 with pytest.raises(OSError) as error:
                     open_beneath(slash, path, READ)
                 assert error.value.errno == errno.EXDEV
