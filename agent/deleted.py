@@ -22,17 +22,24 @@ from typing import Final
 
 from agent import deletedgroup, kepttree
 from agent.clock import filetime_now, iso_time
-from agent.deletedgroup import LINE_CHARGE, DeletedFile, DeletedFolder, Line, Missed, Summary, charge_of, size_of
+from agent.deletedfolder import StoreFolder
+from agent.deletedgroup import (
+    LINE_CHARGE,
+    DeletedFile,
+    DeletedFolder,
+    Line,
+    Missed,
+    Summary,
+    charge_of,
+    size_of,
+)
 from agent.engine.context import DAY, SECOND
 from agent.kept import ItemBusy, UnknownItem
-from agent.keptindex import ITEM_ID
 from agent.wire.guid import guid_text
 from staging import fsops
-from staging.beneath import FOLDER, remove_tree
 from staging.fsops import Fingerprint
 
 LONGEST_S: Final = 3600.0  # a group that goes on for longer is continued by another
-_GONE: Final = ".gone"
 _MISSED_LINES: Final = 1000
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
@@ -79,7 +86,6 @@ class DeletedStore:
         A group ends with a pause of `pause_s` seconds. With `keep_days` 0 nothing is kept. `read_only`: nothing is
         written; for looking while another process has the store. Raises OSError when the folder is unusable.
         """
-        self.dir = os.path.abspath(dir)
         self.quota_bytes = quota_bytes
         self._days = keep_days
         self._pause = int(pause_s * SECOND)
@@ -93,60 +99,46 @@ class DeletedStore:
         self._doomed: list[str] = []  # what is to be removed once nobody waits for the lock
         self._new = False
         self._used = 0
-        self._load(read_only)
-        if not read_only:
-            with self._lock:
-                self._make_room(0, None)
-            self.expire()
+        self._folder = StoreFolder(dir, read_only=read_only)
+        self.dir = self._folder.path
+        try:
+            self._load(read_only)
+            if not read_only:
+                with self._lock:
+                    self._make_room(0, None)
+                self.expire()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Gives up the folder. May be called twice."""
+        self._folder.close()
+
+    def __enter__(self) -> DeletedStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _load(self, read_only: bool) -> None:
-        if not read_only:
-            os.makedirs(self.dir, mode=0o700, exist_ok=True)
-        try:
-            names = sorted(os.listdir(self.dir))
-        except (FileNotFoundError, NotADirectoryError):
-            return
+        ids, self._doomed = self._folder.names()
         found: list[Group] = []
-        for name in names:
-            if name.endswith(_GONE) and ITEM_ID.fullmatch(name.removesuffix(_GONE)):
-                self._doomed.append(name)
-            elif ITEM_ID.fullmatch(name):
-                try:
-                    summary, missing = deletedgroup.summary(self._at(name))
-                    if not read_only and self._finish_moves(name, missing):
-                        summary, _ = deletedgroup.summary(self._at(name))
-                except OSError as error:
-                    log.error("the deleted files in %s cannot be read: %s", self._at(name), error)
-                    continue
-                found.append(Group(**{key: getattr(summary, key) for key in Summary.__slots__}, id=name))
+        for group_id in ids:
+            try:
+                with self.opened(group_id) as group_fd:
+                    summary, missing = deletedgroup.summary(group_fd)
+                    if not read_only and self._folder.take_late(group_fd, missing):
+                        summary, _ = deletedgroup.summary(group_fd)
+            except OSError as error:
+                log.error("the deleted files in %s cannot be read: %s", self._folder.at(group_id), error)
+                continue
+            found.append(Group(**{key: getattr(summary, key) for key in Summary.__slots__}, id=group_id))
         for group in sorted(found, key=lambda group: (group.began, group.id)):
             self._groups[group.id] = group
             self._used += group.charge
             if not group.files and not group.missed and not read_only:
                 self._try_to_drop(group)
-
-    def _finish_moves(self, group_id: str, missing: list[DeletedFile]) -> bool:
-        """A crash may have come between the line of a file and its move: whether any was still where it had been."""
-        moved = False
-        for file in missing:
-            folder, name = os.path.split(file.origin)
-            try:
-                fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            except OSError:
-                continue
-            try:
-                st = os.fstat(fd)
-                if (st.st_uid, stat.S_IMODE(st.st_mode)) != (os.geteuid(), 0o700):
-                    continue  # not the agent's own
-                found = fsops.fingerprint(name, dir_fd=fd)
-                if (found.ino, found.btime_ns) == file.inode:
-                    self._move_in(name, fd, file.origin, self.place(group_id, file))
-                    moved = True
-            except OSError:
-                continue
-            finally:
-                os.close(fd)
-        return moved
 
     # -- asking --
 
@@ -182,14 +174,18 @@ class DeletedStore:
     def lines(self, group_id: str) -> Iterator[Line]:
         """What was in a group: files, as far as they are still there, and folders, and what there was no room for.
         Raises UnknownItem, OSError."""
-        folder = self._at(self.get(group_id).id)
-        for line in deletedgroup.lines(folder):
-            if not isinstance(line, DeletedFile) or os.path.lexists(os.path.join(folder, str(line.number))):
-                yield line
+        with self.opened(self.get(group_id).id) as group_fd:
+            for line in deletedgroup.lines(group_fd):
+                if not isinstance(line, DeletedFile) or deletedgroup.is_there(group_fd, line.number):
+                    yield line
 
     def place(self, group_id: str, file: DeletedFile) -> str:
-        """Where the content of a file is now."""
-        return os.path.join(self._at(group_id), str(file.number))
+        """Where the content of a file is now, for people."""
+        return self._folder.place(group_id, file.number)
+
+    def opened(self, group_id: str) -> contextlib.AbstractContextManager[int]:
+        """The folder of a group, open; its files are called by their numbers. Raises OSError."""
+        return self._folder.opened(group_id)
 
     # -- keeping --
 
@@ -239,7 +235,8 @@ class DeletedStore:
                 return
             try:
                 line = DeletedFolder(tree_path, stat.S_IMODE(found.mode), found.uid, found.gid)
-                deletedgroup.note(self._at(group.id), line)
+                with self.opened(group.id) as group_fd:
+                    deletedgroup.note(group_fd, line)
             except OSError as error:
                 log.warning("the mode of the folder %r, which was deleted, is not remembered: %s", tree_path, error)
                 return
@@ -255,11 +252,11 @@ class DeletedStore:
                 new, self._new = self._new, False
             if not self.durable:
                 return
-            for group_id in dirty:
-                with contextlib.suppress(FileNotFoundError):  # dropped meanwhile
-                    deletedgroup.sync(self._at(group_id))
+            for group_id in dirty:  # but for those dropped meanwhile
+                with contextlib.suppress(FileNotFoundError), self.opened(group_id) as group_fd:
+                    deletedgroup.sync(group_fd)
             if new:
-                fsops.fsync_dir(self.dir)
+                os.fsync(self._folder.fd)
 
     def _group_of(self, by: bytes) -> Group:
         """The group for what is deleted now. Under the lock."""
@@ -270,7 +267,7 @@ class DeletedStore:
         while True:
             group_id = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
             with contextlib.suppress(FileExistsError):
-                deletedgroup.begin(self._at(group_id), by, now)
+                deletedgroup.begin(self._folder.fd, group_id, by, now)
                 break
         group = Group(by, now, now, files=0, size=0, charge=0, first=1, next=1, missed=0, id=group_id)
         self._groups[group_id] = group
@@ -297,8 +294,8 @@ class DeletedStore:
         if group.missed == 0:
             log.warning("not all that is deleted now elsewhere can be kept: deleted_quota is used up by it alone")
         if group.missed < _MISSED_LINES:
-            with contextlib.suppress(OSError):
-                deletedgroup.note(self._at(group.id), Missed(tree_path, size_of(st)))
+            with contextlib.suppress(OSError), self.opened(group.id) as group_fd:
+                deletedgroup.note(group_fd, Missed(tree_path, size_of(st)))
         group.missed += 1
         return 0
 
@@ -312,31 +309,17 @@ class DeletedStore:
         noted = False
         for attempt in (1, 2):
             try:
-                if not noted:
-                    deletedgroup.note(self._at(group.id), file)
-                    noted = True
-                self._move_in(name, dir_fd, file.origin, self.place(group.id, file))
+                with self.opened(group.id) as group_fd:
+                    if not noted:
+                        deletedgroup.note(group_fd, file)
+                        noted = True
+                    self._folder.take(name, dir_fd, group_fd, file.number)
                 break
             except OSError as error:
                 if error.errno not in _FULL or attempt == 2 or not self._drop_oldest_but(group):
                     raise
         with self._lock:
             self._dirty.add(group.id)
-
-    def _move_in(self, name: str, dir_fd: int, path: str, target: str) -> None:
-        try:
-            os.rename(name, target, src_dir_fd=dir_fd)
-        except OSError as error:
-            if error.errno != errno.EXDEV:
-                raise
-            folder, number = os.path.split(target)
-            fd = os.open(folder, FOLDER | os.O_CLOEXEC)
-            try:
-                kepttree.copy_at_rest(dir_fd, name, fd, f"{number}.part")
-                os.rename(f"{number}.part", number, src_dir_fd=fd, dst_dir_fd=fd)
-            finally:
-                os.close(fd)
-            os.unlink(name, dir_fd=dir_fd)
 
     # -- making room --
 
@@ -360,21 +343,20 @@ class DeletedStore:
 
     def _drop_some(self, group: Group, excess: int) -> None:
         """Drops the oldest files of a group until it counts that much less."""
-        folder = self._at(group.id)
         target = group.charge - excess
-        while group.files and group.charge > target:
-            path = os.path.join(folder, str(group.first))
-            try:
-                st = os.lstat(path)
-                os.unlink(path)
-                self._account(group, st, -1)
-            except FileNotFoundError:
-                if group.first >= group.next:
-                    break
-            except OSError as error:
-                log.error("%s cannot be dropped: %s", path, error)
-                break
-            group.first += 1
+        try:
+            with self.opened(group.id) as group_fd:
+                while group.files and group.charge > target:
+                    try:
+                        st = os.stat(str(group.first), dir_fd=group_fd, follow_symlinks=False)
+                        os.unlink(str(group.first), dir_fd=group_fd)
+                        self._account(group, st, -1)
+                    except FileNotFoundError:
+                        if group.first >= group.next:
+                            break
+                    group.first += 1
+        except OSError as error:
+            log.error("%s cannot be dropped: %s", self._folder.at(group.id), error)
         if group.files == 0:
             self._try_to_drop(group)
 
@@ -387,30 +369,23 @@ class DeletedStore:
 
     def _drop(self, group: Group) -> None:
         """Takes a group out of the store for good; _sweep() then removes it. Under the lock. Raises OSError."""
-        gone = f"{group.id}{_GONE}"
-        os.rename(self._at(group.id), self._at(gone))
+        self._doomed.append(self._folder.drop(group.id))
         del self._groups[group.id]
         self._used -= group.charge
-        self._doomed.append(gone)
 
     def _try_to_drop(self, group: Group) -> bool:
         try:
             self._drop(group)
             return True
         except OSError as error:
-            log.error("%s cannot be dropped: %s", self._at(group.id), error)
+            log.error("%s cannot be dropped: %s", self._folder.at(group.id), error)
             return False
 
     def _sweep(self) -> None:
         """Removes what was taken out of the store. Not under the lock: it may take long."""
         while self._doomed:
             try:
-                name = self._doomed.pop()
-                fd = os.open(self.dir, FOLDER | os.O_CLOEXEC)
-                try:
-                    remove_tree(fd, name)
-                finally:
-                    os.close(fd)
+                self._folder.remove(self._doomed.pop())
             except IndexError:
                 return
             except OSError as error:
@@ -450,14 +425,11 @@ class DeletedStore:
                 with self._lock:
                     self._drop(group)
             else:
-                path = os.path.join(self._at(group.id), str(number))
-                try:
-                    st = os.lstat(path)
-                    os.unlink(path)
-                except FileNotFoundError:
-                    raise UnknownItem(f"nothing with the id {group_id}.{number} is kept") from None
+                with self.opened(group.id) as group_fd:
+                    try:
+                        st = os.stat(str(number), dir_fd=group_fd, follow_symlinks=False)
+                        os.unlink(str(number), dir_fd=group_fd)
+                    except FileNotFoundError:
+                        raise UnknownItem(f"nothing with the id {group_id}.{number} is kept") from None
                 self.left(group, st)
         log.info("discarded %s of what was deleted elsewhere", group_id if number is None else f"{group_id}.{number}")
-
-    def _at(self, name: str) -> str:
-        return os.path.join(self.dir, name)

@@ -19,9 +19,10 @@ from typing import Any, Final
 
 from agent.clock import filetime
 from agent.keptindex import append_line
-from staging import fsops
 
 LIST_NAME: Final = "list"
+FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NUMBER: Final = re.compile(r"[1-9]\d{0,17}")
 LINE_CHARGE: Final = 512  # bytes that an entry and its line count
 TAIL: Final = 512  # more files than can be on their way in at a time
@@ -87,13 +88,26 @@ def size_of(st: os.stat_result) -> int:
     return st.st_size if stat.S_ISREG(st.st_mode) else 0
 
 
-def begin(folder: str, by: bytes, began: int) -> None:
+def begin(store_fd: int, group_id: str, by: bytes, began: int) -> None:
     """Makes the folder of a group and its list. Raises OSError."""
-    os.mkdir(folder, 0o700)
-    append_line(os.path.join(folder, LIST_NAME), {"by": by.hex(), "began": began}, durable=False)
+    os.mkdir(group_id, 0o700, dir_fd=store_fd)
+    group_fd = os.open(group_id, FOLDER, dir_fd=store_fd)
+    try:
+        _append(group_fd, {"by": by.hex(), "began": began})
+    finally:
+        os.close(group_fd)
 
 
-def note(folder: str, line: Line) -> None:
+def _append(group_fd: int, entry: dict[str, object]) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(LIST_NAME, flags, 0o600, dir_fd=group_fd)
+    try:
+        append_line(fd, entry, durable=False)
+    finally:
+        os.close(fd)
+
+
+def note(group_fd: int, line: Line) -> None:
     """Adds a line; it is durable after the next fsync of the list. Raises OSError."""
     entry: dict[str, object]
     match line:
@@ -111,32 +125,41 @@ def note(folder: str, line: Line) -> None:
             entry = {"folder": line.path, "mode": line.mode, "uid": line.uid, "gid": line.gid}
         case Missed():
             entry = {"missed": line.path, "size": line.size}
-    append_line(os.path.join(folder, LIST_NAME), entry, durable=False)
+    _append(group_fd, entry)
 
 
-def sync(folder: str) -> None:
+def sync(group_fd: int) -> None:
     """Makes the list and the names of the files durable. Raises OSError."""
-    fd = os.open(os.path.join(folder, LIST_NAME), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    fd = os.open(LIST_NAME, _READ, dir_fd=group_fd)
     try:
         os.fsync(fd)
     finally:
         os.close(fd)
-    fsops.fsync_dir(folder)
+    os.fsync(group_fd)
 
 
-def lines(folder: str) -> Iterator[Line]:
+def lines(group_fd: int) -> Iterator[Line]:
     """The list, without its first line; lines that are damaged are passed over. Raises OSError."""
-    with open(os.path.join(folder, LIST_NAME), "rb") as stream:
+    with os.fdopen(os.open(LIST_NAME, _READ, dir_fd=group_fd), "rb") as stream:
         for raw in stream:
             line = _parsed(raw)
             if line is not None:
                 yield line
 
 
-def summary(folder: str) -> tuple[Summary, list[DeletedFile]]:
+def is_there(group_fd: int, number: int) -> bool:
+    """Whether a file of the group is still in it."""
+    try:
+        os.stat(str(number), dir_fd=group_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def summary(group_fd: int) -> tuple[Summary, list[DeletedFile]]:
     """What is in a group, and the files that may have been on their way in. Raises OSError."""
     files = size = charge = highest = first = 0
-    with os.scandir(folder) as entries:
+    with os.scandir(group_fd) as entries:
         for entry in entries:
             if not _NUMBER.fullmatch(entry.name):
                 continue
@@ -145,7 +168,7 @@ def summary(folder: str) -> tuple[Summary, list[DeletedFile]]:
             highest, first = max(highest, number), min(first or number, number)
     by, began, missed = bytes(16), 0, 0
     tail: deque[DeletedFile] = deque(maxlen=TAIL)
-    with contextlib.suppress(FileNotFoundError), open(os.path.join(folder, LIST_NAME), "rb") as stream:
+    with contextlib.suppress(FileNotFoundError), os.fdopen(os.open(LIST_NAME, _READ, dir_fd=group_fd), "rb") as stream:
         by, began = _head(next(stream, b""))
         for raw in stream:
             if raw.startswith(b'{"missed"'):
@@ -154,10 +177,10 @@ def summary(folder: str) -> tuple[Summary, list[DeletedFile]]:
                 charge += LINE_CHARGE
             elif isinstance(line := _parsed(raw), DeletedFile):
                 tail.append(line)
-    last = max((line.time for line in tail), default=began) or filetime(os.stat(folder).st_mtime_ns)
+    last = max((line.time for line in tail), default=began) or filetime(os.fstat(group_fd).st_mtime_ns)
     highest = max([highest, *(line.number for line in tail)])
     found = Summary(by, began or last, last, files, size, charge, first or highest + 1, highest + 1, missed)
-    return found, [line for line in tail if not os.path.lexists(os.path.join(folder, str(line.number)))]
+    return found, [line for line in tail if not is_there(group_fd, line.number)]
 
 
 def _head(raw: bytes) -> tuple[bytes, int]:

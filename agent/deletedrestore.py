@@ -13,7 +13,7 @@ from agent.deleted import DeletedStore, Group
 from agent.deletedgroup import DeletedFile, DeletedFolder
 from agent.kept import KeptError, UnknownItem
 from agent.keptrestore import put_back
-from staging.beneath import FOLDER, Entry
+from staging.beneath import Entry
 from staging.errors import StagingError
 from staging.rootdir import RootDir, check_name
 
@@ -81,21 +81,17 @@ def _try(
 def _put_back(
     store: DeletedStore, group: Group, file: DeletedFile, root: str, target: str | None, *, durable: bool
 ) -> str:
-    source = store.place(group.id, file)
-    st = os.lstat(source)
-    path = file.path if target is None else target
-    fd = os.open(os.path.dirname(source), FOLDER | os.O_CLOEXEC)
-    try:
-        entry = Entry(fd, os.path.basename(source), source)
-        restored = put_back(entry, f"{group.id}.{file.number}", root, path, exact=target is not None, durable=durable)
-    finally:
-        os.close(fd)
-    try:
-        restored.close(durable)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(source)  # it was copied
-        store.left(group, st)
+    path, number = file.path if target is None else target, str(file.number)
+    with store.opened(group.id) as group_fd:
+        st = os.stat(number, dir_fd=group_fd, follow_symlinks=False)
+        source = Entry(group_fd, number, store.place(group.id, file))
+        restored = put_back(source, f"{group.id}.{number}", root, path, exact=target is not None, durable=durable)
+        try:
+            restored.close(durable)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(number, dir_fd=group_fd)  # it was copied
+            store.left(group, st)
     return restored.path
 
 

@@ -72,7 +72,12 @@ class Index:
         self._append({"drop": item_id})
 
     def _append(self, entry: dict[str, object]) -> None:
-        if append_line(self.path, entry, durable=self.durable) and self.durable:
+        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            first = append_line(fd, entry, durable=self.durable)
+        finally:
+            os.close(fd)
+        if first and self.durable:
             fsops.fsync_dir(os.path.dirname(self.path))
 
     def read(self) -> tuple[dict[str, KeptItem], bool]:
@@ -112,24 +117,19 @@ class Index:
         fsops.fsync_dir(os.path.dirname(self.path))
 
 
-def append_line(path: str, entry: dict[str, object], *, durable: bool) -> bool:
-    """Adds a line to a file of JSON lines: whole, or not at all. True when the file had none before, and may have been
-    made. Raises OSError."""
+def append_line(fd: int, entry: dict[str, object], *, durable: bool) -> bool:
+    """Adds a line to an open file of JSON lines: whole, or not at all; True when it is the first. Raises OSError."""
     data = _encoded(entry)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    end = os.fstat(fd).st_size
     try:
-        end = os.fstat(fd).st_size
-        try:
-            while data:
-                data = data[os.write(fd, data) :]
-            if durable:
-                os.fsync(fd)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.ftruncate(fd, end)
-            raise
-    finally:
-        os.close(fd)
+        while data:
+            data = data[os.write(fd, data) :]
+        if durable:
+            os.fsync(fd)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.ftruncate(fd, end)
+        raise
     return end == 0
 
 

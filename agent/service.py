@@ -221,8 +221,10 @@ class Service:
         self._closers.clear()
         await asyncio.gather(*(link.close() for link in self._links.values()), return_exceptions=True)
         self._workers.shutdown(wait=True, cancel_futures=True)
-        for store in self.kept.values():
-            store.close()
+        for kept in self.kept.values():
+            kept.close()
+        for deleted in self.deleted.values():
+            deleted.close()
 
     # -- partners --
 

@@ -220,5 +220,5 @@ def _without_agent(config_file: Path, state_dir: Path, unreachable: str, argumen
             stack.enter_context(store)
             one = KeptOf(local.name, str(local.root), store, originator=originator, excluded=excluded)
             looking = read_only or not os.path.isdir(os.path.join(local.state_dir, DELETED_NAME))
-            sets.append(one._replace(deleted=deleted_store(config, local, read_only=looking)))
+            sets.append(one._replace(deleted=stack.enter_context(deleted_store(config, local, read_only=looking))))
         return conflicts(sets, arguments)

@@ -481,7 +481,8 @@ def test_what_was_on_its_way_is_taken_from_no_folder_of_others(bench: Bench) -> 
     (bench.out / "left").write_bytes(b"x")
     found = fsops.fingerprint(str(bench.out / "left"))
     line = DeletedFile(7, "b", 1, "file", bench.now, str(bench.out / "left"), (found.ino, found.btime_ns))
-    deletedgroup.note(os.path.join(bench.store.dir, group), line)
+    with bench.store.opened(group) as group_fd:
+        deletedgroup.note(group_fd, line)
     bench.out.chmod(0o755)
     bench.open()
     assert bench.files() == [["a"]]
