@@ -1,13 +1,13 @@
 """The events of one replica set: all that wait are handled in one store transaction; after its commit, and only then,
 their actions are carried out. So one fsync covers many change orders (group commit), and nothing is acknowledged
-before it is durable.
+before it is durable. A transaction ends after a while, however much there is: the next begins with whoever's turn it
+is.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -16,10 +16,11 @@ from agent.engine import events as ev
 from agent.engine.context import SECOND
 from agent.engine.cutoff import Cutoff
 from agent.engine.engine import Engine
+from agent.eventqueue import EventQueue
 from idtable.store import Store
 
 BATCH: Final = 1024
-MAX_QUEUED: Final = 100_000
+LONGEST: Final = SECOND * 3 // 100  # of handling events, before their transaction is committed
 
 
 class Batches:
@@ -42,7 +43,7 @@ class Batches:
         self._act = act
         self._failed = failed
         self._runs = runs
-        self._events: deque[ev.Event] = deque()
+        self._events = EventQueue()
         self._cutoff = Cutoff()
         self._scheduled = False
         self._closed = False
@@ -68,10 +69,9 @@ class Batches:
             if not future.done():
                 future.set_result(None)
 
-    @property
-    def full(self) -> bool:
-        """So much is queued that partners had better wait."""
-        return len(self._events) > MAX_QUEUED
+    def has_room(self, partner: bytes) -> bool:
+        """Whether a packet of the partner with this member GUID may be queued; else it had better wait."""
+        return self._events.has_room(partner)
 
     async def settled(self) -> None:
         """Wait until all events queued so far are handled and committed, or dropped."""
@@ -110,6 +110,8 @@ class Batches:
                     event = self._events.popleft()
                     self._cutoff.handled(event, actions)
                     actions += engine.handle(event, now)
+                    if filetime_now() - now > LONGEST:
+                        break
                 self._store.commit()
         except Exception as error:
             self._failed(error)

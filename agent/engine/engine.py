@@ -53,6 +53,7 @@ from agent.engine.telling import Telling
 from agent.engine.vsn import OwnNumbers
 from agent.engine.window import InboundWindow
 from agent.wire import constants as c
+from agent.wire.guid import ZERO_GUID
 from agent.wire.packet import Packet
 
 _ONLINE = "online"
@@ -163,6 +164,11 @@ class Engine:
         if packet.from_.guid != session.cxtion.partner.guid or packet.to.guid != self.ctx.config.member.guid:
             return NOT_FOR_US
         return SUCCESS
+
+    def is_present(self, packet: Packet) -> bool:
+        """The packet is of the connection's present session, or of the one that is about to begin."""
+        session = self._session(packet)
+        return session is not None and packet.join_guid == session.join_guid != ZERO_GUID
 
     def next_deadline(self) -> int | None:
         """When the next Tick is wanted, as a FILETIME; None for never."""
