@@ -1,6 +1,7 @@
 """The events of one replica set: all that wait are handled in one store transaction; after its commit, and only then,
 their actions are carried out. So one fsync covers many change orders (group commit), and nothing is acknowledged
-before it is durable.
+before it is durable. A transaction ends after a while, however much there is: the next begins with whoever's turn it
+is.
 
 An event that the engine fails on is told from the others: it alone is dropped, and the others are handled again. An
 action that fails does not keep the others from being carried out.
@@ -10,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -19,11 +19,12 @@ from agent.engine import events as ev
 from agent.engine.context import SECOND
 from agent.engine.cutoff import Cutoff
 from agent.engine.engine import Engine
+from agent.eventqueue import EventQueue
 from idtable.errors import StoreError
 from idtable.store import Store
 
 BATCH: Final = 1024
-MAX_QUEUED: Final = 100_000
+LONGEST: Final = SECOND * 3 // 100  # of handling events, before their transaction is committed
 
 
 class Batches:
@@ -55,7 +56,7 @@ class Batches:
         self._failed = failed
         self._broken = broken
         self._runs = runs
-        self._events: deque[ev.Event] = deque()
+        self._events = EventQueue()
         self._cutoff = Cutoff()
         self._scheduled = False
         self._held = False
@@ -91,10 +92,9 @@ class Batches:
             if not future.done():
                 future.set_result(None)
 
-    @property
-    def full(self) -> bool:
-        """So much is queued that partners had better wait."""
-        return len(self._events) > MAX_QUEUED
+    def has_room(self, partner: bytes) -> bool:
+        """Whether a packet of the partner with this member GUID may be queued; else it had better wait."""
+        return self._events.has_room(partner)
 
     async def settled(self) -> None:
         """Wait until all events queued so far are handled and committed, or dropped."""
@@ -159,6 +159,8 @@ class Batches:
                     in_engine = True
                     actions += engine.handle(event, now)
                     in_engine = False
+                    if filetime_now() - now > LONGEST:
+                        break
                 self._store.commit()
         except Exception as error:
             if in_engine and not isinstance(error, StoreError | OSError | MemoryError):

@@ -50,8 +50,8 @@ RESTART_S: Final = 5.0
 ROOT_CHECK_S: Final = 2.0
 EXPIRY_S: Final = 600.0
 _SCANNED: Final = "scanned"
-#: Packets of so many refused sessions are told from those of later ones.
-REFUSED_MOST: Final = 1000
+#: ERROR_IO_DEVICE: tells the partner to come again later, with a new session.
+_COME_LATER: Final = 0x45D
 
 
 class Replica(Telling):
@@ -87,7 +87,7 @@ class Replica(Telling):
         self.error: str | None = None
         self._closed = False
         self._started = False
-        self._refused: dict[bytes, None] = {}  # sessions of which a packet was refused, the latest last
+        self._refused: dict[bytes, bytes] = {}  # connection -> the session of which a packet was refused
         self._faults = Faults()
         self._lost = False
         self._restarting = False
@@ -310,19 +310,24 @@ class Replica(Telling):
         """A packet from a partner; returns what FrsRpcSendCommPkt is to return."""
         if self._closed or not self._started or self.error is not None:
             return 0x426  # ERROR_SERVICE_NOT_ACTIVE
-        barred = self._faults.barred(packet.from_.guid)
-        if barred or self._batches.full or packet.join_guid in self._refused:
-            # ERROR_IO_DEVICE: tells the partner to come again later, with a new session. This one is over: a later
-            # change taken for the next one would have the version vector pass over the refused one.
-            if packet.join_guid != ZERO_GUID:
-                self._refused[packet.join_guid] = None
-                if len(self._refused) > REFUSED_MOST:
-                    del self._refused[next(iter(self._refused))]
-            return 0x45D
         status = self.engine.check(packet)
-        if status == 0:
-            self.post(ev.PacketReceived(packet, minor))
-        return status
+        if status != 0:
+            return status
+        cxtion, sender = packet.cxtion.guid, packet.from_
+        if self._refused.get(cxtion) == packet.join_guid != ZERO_GUID:
+            return _COME_LATER
+        barred = self._faults.barred(sender.guid)
+        if barred or not self._batches.has_room(sender.guid):
+            # This session is over: a later change taken for the next one would have the version vector pass over the
+            # refused one. (Packets of any other session than the present one are passed over anyway.)
+            if self.engine.is_present(packet):
+                self._refused[cxtion] = packet.join_guid
+            if not barred:
+                text = f"set {self.name}: {sender.name} sends faster than it can be handled; its session ends"
+                self.incidents.report(Cause.FLOOD, sender.name, text)
+            return _COME_LATER
+        self.post(ev.PacketReceived(packet, minor))
+        return 0
 
     def partner_has_room(self, partner: bytes) -> None:
         """The partner has taken what was sent to it: read more staging files for it."""

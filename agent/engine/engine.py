@@ -52,7 +52,9 @@ from agent.engine.session import Session, close
 from agent.engine.stuck import Stuck
 from agent.engine.telling import Telling
 from agent.engine.vsn import OwnNumbers
+from agent.engine.window import InboundWindow
 from agent.wire import constants as c
+from agent.wire.guid import ZERO_GUID
 from agent.wire.packet import Packet
 
 _ONLINE = "online"
@@ -96,6 +98,7 @@ class Engine:
         self.serving.end = self.out_sessions.end
         for session in self.out_sessions.sessions.values():
             self.outbound.add(session)
+        self.window = InboundWindow(ctx, self.inbound)
         self.fetching = Fetching(ctx, self.inbound)
         self.retire = Retire(ctx, self.inbound, self.outbound, self.local)
         self.installs = Installs(ctx, self.inbound, self.fetching, self.local, self.retire)
@@ -165,6 +168,11 @@ class Engine:
             return NOT_FOR_US
         return SUCCESS
 
+    def is_present(self, packet: Packet) -> bool:
+        """The packet is of the connection's present session, or of the one that is about to begin."""
+        session = self._session(packet)
+        return session is not None and packet.join_guid == session.join_guid != ZERO_GUID
+
     def next_deadline(self) -> int | None:
         """When the next Tick is wanted, as a FILETIME; None for never."""
         times = [s.deadline for s in self.in_sessions.sessions.values() if s.deadline]
@@ -176,6 +184,8 @@ class Engine:
                 if s.joined and s.cxtion.schedule is not None and not s.closing:
                     times.append(next_change(s.cxtion.schedule, self.ctx.now) or self.ctx.now + DAY)
         times += self.stuck.deadlines()
+        if self.window.any_full:
+            times.append(self.ctx.now + SECOND)
         times.append(self._trim_at or self.ctx.now + SECOND)
         return min(times)
 
@@ -212,13 +222,18 @@ class Engine:
             self._commands[command](session, packet)
 
     def _remote_co(self, session: Session, packet: Packet) -> None:
+        if self.window.refuses(session):
+            return
         if packet.remote_co is not None:
             if self.reseed.removes(packet.remote_co.file_guid):
                 self.in_sessions.ask_for_everything(session)  # the file among it
                 self.in_sessions.unjoin(session, "a file is being removed that the partner sends")
                 return
             self.reseed.seen(packet.remote_co.file_guid)
+        before = len(self.inbound.entries)
         entry = self.inbound.remote_co(session, packet)
+        if len(self.inbound.entries) > before:
+            self.window.took(session)
         if entry is not None:
             self.installs.advance(entry)
 
@@ -242,6 +257,8 @@ class Engine:
         self.retire.finish(entry, None, aborted=True)
 
     def _vvjoin_done(self, session: Session, packet: Packet) -> None:
+        if self.window.full(session):
+            return  # not all of it was taken
         self.in_sessions.vvjoin_done(session)
         self._maybe_online()
 
@@ -375,6 +392,11 @@ class Engine:
     def _tick(self, _: Tick) -> None:
         ctx = self.ctx
         self.in_sessions.tick()
+        for session in self.in_sessions.sessions.values() if self.window.any_full else ():
+            if self.window.reopened(session):
+                close(ctx, session)
+                self.in_sessions.unjoin(session, "what it had sent is done", retry=False)
+                self.in_sessions.need_join(session)
         self._maybe_online()
         self.out_sessions.tick()
         self.stuck.tick()

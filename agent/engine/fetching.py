@@ -31,6 +31,7 @@ class Fetching:
         self.ctx = ctx
         self.inbound = inbound
         self._active: dict[bytes, dict[Key, Entry]] = {}  # by connection; some may have ended since
+        self._looked: dict[bytes, int] = {}  # by connection: Inbound.fetches_ended when those were left out
         self._turn: dict[bytes, dict[Key, Entry]] = {}  # by connection: what waits until another is fetched
 
     # -- whose turn it is --
@@ -55,9 +56,10 @@ class Fetching:
         self._request(session, entry)
 
     def _full(self, cxtion: bytes) -> bool:
-        active = self._active.setdefault(cxtion, {})
-        if len(active) >= self.ctx.limits.fetches:
+        active, ended = self._active.setdefault(cxtion, {}), self.inbound.fetches_ended
+        if len(active) >= self.ctx.limits.fetches and self._looked.get(cxtion) != ended:
             active = self._active[cxtion] = {k: e for k, e in active.items() if self._fetches(cxtion, e)}
+            self._looked[cxtion] = ended
         return len(active) >= self.ctx.limits.fetches
 
     def _fetches(self, cxtion: bytes, entry: Entry) -> bool:
@@ -191,6 +193,7 @@ class Fetching:
             return None
         entry.stage = Stage.FETCHED
         entry.staged = True
+        self.inbound.fetches_ended += 1
         self.ctx.count("Staging Files Fetched")
         self.ctx.count("Bytes of Staging Fetched", entry.stage_size)
         return entry

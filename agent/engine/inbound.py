@@ -28,6 +28,10 @@ from idtable.records import IDRecord, InlogRow
 
 _RESTORED = b""  # instead of a connection, in RetireOrder
 _WAITS_FOR_CLAIMS = (Outcome.PARENT_MISSING, Outcome.NAME_TAKEN, Outcome.NOT_EMPTY)
+#: Change orders for one change, other than the one that is carried out, that are kept of one connection.
+_OFFERS = 4
+#: Versions that are remembered of one file, and files of which any are (see passed_over).
+_MARKS, _LINES = 256, 4096
 
 
 class Inbound:
@@ -44,11 +48,12 @@ class Inbound:
         self.pending_names: dict[bytes, tuple[bytes, str]] = {}
         self.wanted: dict[tuple[bytes, str], dict[Key, None]] = {}  # parent and name -> unfinished entries that want it
         self.waiting: set[Key] = set()
-        self._line: dict[bytes, tuple[int, set[int]]] = {}  # file GUID -> mark of its version here, see descends()
+        self._line: dict[bytes, tuple[int, dict[int, None]]] = {}  # file GUID -> mark of its version here: descends()
         self.on_finished: Callable[[Entry], None] = lambda entry: None  # one that is finished has come in its order
         #: The worklist: what may go on now, in order. The engine works it off after every event, so that no end of a
         #: change order calls the next one's.
         self.unblocked: OrderedDict[Key, None] = OrderedDict()
+        self.fetches_ended = 0  # counts up when one may have
         #: What the inbound log held of connections that are no more, and whether it was finished.
         self.abandoned: list[tuple[Key, bool]] = []
         self._orphans: dict[bytes, dict[Key, None]] = {}  # folder that is missing -> what waits for it
@@ -146,6 +151,10 @@ class Inbound:
             return entry
         same = (guid, co.change_order_guid)
         entry.alternates = [a for a in entry.alternates if (a[0], a[1].change_order_guid) != same] + [(guid, co)]
+        offers = [a for a in entry.alternates if a[0] == guid]
+        if len(offers) > _OFFERS:  # nobody has so many change orders for one change
+            entry.alternates.remove(offers[0])
+            self.answers.dampen(session, offers[0][1])
         if not self.sessions[entry.cxtion].joined and entry.stage in (Stage.QUEUED, Stage.FETCHING):
             self.switch(entry)
             return entry
@@ -161,6 +170,7 @@ class Inbound:
                 if entry.begun:
                     self.ctx.out.append(DropStage(entry.co.change_order_guid))
                 entry.early.clear()
+                self.fetches_ended += 1
                 if self.order.waits(entry.key):
                     co.flags &= ~c.CO_FLAG_SKIP_VV_UPDATE  # it came in its order, too
                 entry.cxtion, entry.co, entry.gone = guid, co, b""
@@ -172,6 +182,7 @@ class Inbound:
 
     def discard(self, entry: Entry) -> None:
         """The fetch of the entry's staging file is over: what came of it gives its room back."""
+        self.fetches_ended += 1
         entry.early.clear()
         if entry.begun and not entry.staged:
             entry.begun = False
@@ -262,7 +273,7 @@ class Inbound:
         """The change was made by somebody who knew the record's version, or a change made from it (see records)."""
         base = co.ack_version & MARKS
         here = mark_of(record)
-        seen, line = self._line.get(co.file_guid, (0, set[int]()))
+        seen, line = self._line.get(co.file_guid, (0, dict[int, None]()))
         return base == here or (base != 0 and seen == here and base in line)
 
     def passed_over(self, co: ChangeOrder, record: IDRecord | None) -> None:
@@ -270,13 +281,24 @@ class Inbound:
         if record is None or record.deleted or not self.descends(co, record):
             return
         here = mark_of(record)
-        if self._line.get(co.file_guid, (0,))[0] != here:
-            self._line[co.file_guid] = (here, set())
-        self._line[co.file_guid][1].add(mark(co.originator_guid, co.frs_vsn))
+        seen, marks = self._line.pop(co.file_guid, (here, {}))
+        if seen != here:
+            marks = {}
+        marks[mark(co.originator_guid, co.frs_vsn)] = None
+        self._line[co.file_guid] = (here, marks)
+        # What is forgotten may cost that something is kept which need not be.
+        if len(marks) > _MARKS:
+            del marks[next(iter(marks))]
+        if len(self._line) > _LINES:
+            del self._line[next(iter(self._line))]
 
-    def of_file(self, file_guid: bytes) -> list[Key]:
+    def of_file(self, file_guid: bytes) -> Iterator[Key]:
         """The change orders of that file which have not ended, in order of arrival."""
-        return [key for key in self.claims.waiting_on(("g", file_guid)) if key[0] == file_guid]
+        return self.claims.exclusive_on(("g", file_guid))
+
+    def head(self, file_guid: bytes) -> Key | None:
+        """The first of them. Only that one is ever begun, or waits to be tried again."""
+        return next(self.of_file(file_guid), None)
 
     def pending_for(self, file_guid: bytes, but: Key | None = None) -> bool:
         """A change order of that file (other than `but`) is in the inbound log and not finished."""
@@ -284,7 +306,7 @@ class Inbound:
 
     def line(self, entry: Entry) -> list[Key]:
         """The entry and those of its file that stand behind it."""
-        keys = self.of_file(entry.co.file_guid)
+        keys = list(self.of_file(entry.co.file_guid))
         return keys[keys.index(entry.key) :] if entry.key in keys else [entry.key]
 
     def without_folder(self) -> Iterator[Entry]:
@@ -314,8 +336,9 @@ class Inbound:
 
     def moving(self, file_guid: bytes) -> bool:
         """As pending_for(), and it does not just wait to be tried again."""
-        found = (self.entries.get(key) for key in self.of_file(file_guid))
-        return any(entry is not None and self._moves(entry) for entry in found)
+        head = self.head(file_guid)
+        entry = self.entries.get(head) if head is not None else None
+        return entry is not None and self._moves(entry)
 
     def joining_anew(self, but: Entry) -> bool:
         """Some upstream partner is still sending all that it has, and does not just wait for what waits here."""
@@ -327,8 +350,8 @@ class Inbound:
     def _moves(self, entry: Entry, but: Entry | None = None) -> bool:
         """The entry, or the one of its file that it stands behind, is under way: it is not `but`, not finished, and
         does not wait to be tried again (nor is just about to be)."""
-        line = self.of_file(entry.co.file_guid) if entry.stage < Stage.FINISHED else []
-        entry = self.entries.get(line[0], entry) if line else entry
+        head = self.head(entry.co.file_guid) if entry.stage < Stage.FINISHED else None
+        entry = self.entries.get(head, entry) if head is not None else entry
         if entry is but:
             return False
         tried_before = entry.waits_for is not None and entry.stage in (Stage.QUEUED, Stage.FETCHED)
@@ -353,7 +376,7 @@ class Inbound:
         self.waiting.add(entry.key)
         # What it waits for may be among those that wait for it: it keeps its turn for its own file only, and so do
         # those of the same file behind it, which may be newer and end it.
-        line = self.of_file(entry.co.file_guid)
+        line = list(self.of_file(entry.co.file_guid))
         for key in line:
             self._unblock(self.claims.keep_only(key, ("g", entry.co.file_guid)))
         self._unblock(key for key in line if key != entry.key)
@@ -425,6 +448,7 @@ class Inbound:
 
     def let_go(self, entry: Entry) -> None:
         """The entry is finished and wants its name no more."""
+        self.fetches_ended += 1
         place = (entry.co.new_parent_guid, entry.co.file_name)
         if self.pending_names.get(entry.co.file_guid) == place:
             del self.pending_names[entry.co.file_guid]
@@ -433,6 +457,10 @@ class Inbound:
         if not wanted:
             self.wanted.pop(place, None)
         self.waiting.discard(entry.key)
+        orphans = self._orphans.get(entry.co.new_parent_guid, {})
+        orphans.pop(entry.key, None)
+        if not orphans:
+            self._orphans.pop(entry.co.new_parent_guid, None)
 
     def wake_for_name(self, parent: bytes, name: str) -> list[Entry]:
         """What waited for that name, which is free now, in order of arrival."""

@@ -77,18 +77,15 @@ class Installs:
     def _overtake(self, entry: Entry) -> None:
         """An earlier change order of the same file that waits for a retry is out of date once a newer one has come
         (3.1.1.10.4)."""
-        for key in self.inbound.of_file(entry.co.file_guid):
-            if key == entry.key:
-                return
-            other = self.inbound.entries.get(key)
-            if other is None or key not in self.inbound.waiting:
-                continue
-            if other.stage in (Stage.QUEUED, Stage.FETCHED) and change_order_wins(offered(entry.co), offered(other.co)):
-                if against_version(offered(entry.co), offered(other.co)):
-                    entry.outdid = max(entry.outdid, other.co.file_version_number)
-                entry.outdid = max(entry.outdid, other.outdid)
-                self.retire.finish(other, None, lost=True)
-                return
+        key = self.inbound.head(entry.co.file_guid)
+        other = self.inbound.entries.get(key) if key is not None and key in self.inbound.waiting else None
+        if other is None or other is entry or other.stage not in (Stage.QUEUED, Stage.FETCHED):
+            return
+        if change_order_wins(offered(entry.co), offered(other.co)):
+            if against_version(offered(entry.co), offered(other.co)):
+                entry.outdid = max(entry.outdid, other.co.file_version_number)
+            entry.outdid = max(entry.outdid, other.outdid)
+            self.retire.finish(other, None, lost=True)
 
     def _judge(self, entry: Entry) -> bool:
         """Compare with what the IDTable knows of the file; False when the change order ended here."""

@@ -120,6 +120,10 @@ class InboundSessions:
         if not self.may_join(session) or session.state is not JoinState.JOINING:
             session.state = JoinState.UNJOINED  # another was faster: this one is paused (3.1.5.1)
             return
+        if session.joins_too_often(ctx):
+            session.state = JoinState.UNJOINED
+            session.deadline = ctx.now + ctx.limits.first_join_interval
+            return
         first = session.last_join_time == NEVER
         session.state = JoinState.VVJOIN if first else JoinState.JOINED
         session.deadline = 0
@@ -276,6 +280,8 @@ class OutboundSessions:
             return
         if not session.cxtion.trigger and not session.is_open(ctx.now):
             session.last_error = CLOSED
+            return
+        if session.joins_too_often(ctx):
             return
         if session.joined:
             self.unjoin(session, "the partner joined anew")

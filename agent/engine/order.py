@@ -12,6 +12,7 @@ by: less may pass it than could have, and nothing that must not.
 from __future__ import annotations
 
 import bisect
+from collections.abc import Iterable
 from typing import NamedTuple
 
 Key = tuple[bytes, bytes, int]  # file GUID, originator GUID, VSN: the identity of one change
@@ -65,18 +66,28 @@ class RetireOrder:
         self._done.discard(key)
         for place in places:
             queue = self._queues[place]
-            queue.remove(key)
+            del queue[self._position(queue, key)]
             if not queue:
                 del self._queues[place]
         return places
 
-    def behind(self, key: Key) -> list[Key]:
-        """The finished changes that wait for this one."""
+    @staticmethod
+    def _position(queue: list[Key], key: Key) -> int:
+        at = bisect.bisect_left(queue, key[2], key=lambda k: k[2])
+        while queue[at] != key:
+            at += 1  # of another file, and the same VSN
+        return at
+
+    def behind(self, keys: Iterable[Key]) -> list[Key]:
+        """The finished changes that wait for one of these."""
+        first: dict[tuple[bytes, bytes], int] = {}
+        for key in keys:
+            for place in self._where.get(key, ()):
+                at = self._position(self._queues[place], key)
+                first[place] = min(at, first.get(place, at))
         found: dict[Key, None] = {}
-        for place in self._where.get(key, ()):
-            queue = self._queues[place]
-            at = queue.index(key)
-            for other in queue[at + 1 :]:
+        for place, at in first.items():
+            for other in self._queues[place][at + 1 :]:
                 if other in self._done:
                     found[other] = None
         return list(found)

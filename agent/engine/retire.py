@@ -122,7 +122,7 @@ class Retire:
         """The entry will take long, and so will those of its file that stand behind it: what is finished behind them
         is passed on now, marked so that nobody's version vector moves past the one that is missing (3.1.1.10.5), and
         once more when its turn has come."""
-        for key in (key for late in self.inbound.line(entry) for key in self.inbound.order.behind(late)):
+        for key in self.inbound.order.behind(self.inbound.line(entry)):
             done = self.inbound.entries.get(key)
             if done is not None and done.stage is Stage.FINISHED:
                 self._pass_on(done, extra=c.CO_FLAG_SKIP_VV_UPDATE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
+from agent.causes import Cause
 from agent.engine.context import DAY, MINUTE, Context, Cxtion
 from agent.engine.schedule import is_open, next_change, next_trigger
 from agent.wire import constants as c
@@ -56,11 +57,26 @@ class Session:
     upto: int = 0  # outbound log number at the Join (trigger schedules)
     partner_vv: dict[bytes, int] = field(default_factory=dict)
     compressions: frozenset[bytes] = frozenset((c.COMPRESSION_NONE,))
+    joins: float = 0.0  # Joins of late: they count less and less
+    joins_at: int = 0  # when that was the number
 
     @property
     def joined(self) -> bool:
         """True when change orders may pass."""
         return self.state in (JoinState.JOINED, JoinState.VVJOIN)
+
+    def joins_too_often(self, ctx: Context) -> bool:
+        """Whether one Join more would be too many: each makes this member look at much of what it has. Counts it if
+        not, else tells of it."""
+        pace = max(ctx.limits.join_pace, 1)
+        self.joins = max(self.joins - max(ctx.now - self.joins_at, 0) / pace, 0.0)
+        self.joins_at = ctx.now
+        if self.joins + 1 > ctx.limits.joins:
+            self.last_error = f"{self.cxtion.partner.name} joins too often: it may again in some seconds"
+            ctx.incident(Cause.FLOOD, self.cxtion.partner.name, f"{self.cxtion.key}: {self.last_error}")
+            return True
+        self.joins += 1
+        return False
 
     def is_open(self, now: int) -> bool:
         """The schedule lets replicate now (3.3.2.1), or does not count."""

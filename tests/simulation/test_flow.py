@@ -3,14 +3,19 @@ world of simulated members."""
 
 from __future__ import annotations
 
+import dataclasses
+import sys
 from collections.abc import Callable
 
 import pytest
 
 from agent.causes import Cause
 from agent.engine import events as ev
+from agent.engine import flags as fl
 from agent.engine.context import Limits
 from agent.engine.entry import Entry, Stage
+from agent.engine.records import mark_of
+from agent.engine.session import NEVER, JoinState
 from agent.wire import constants as c
 from agent.wire.packet import Packet, decode_packet, encode_packet
 from tests.simulation.schedule import mesh
@@ -307,3 +312,276 @@ def test_a_request_for_a_block_that_no_file_has(offset: int) -> None:
     world.run(1)
     assert not reads
     assert incidents(a) == [(Cause.IMPLAUSIBLE, "b")]
+
+
+# ---- more change orders than a window allows -----------------------------------------------------------------
+
+
+REMOVED = {"location_cmd": fl.location(c.CO_LOCATION_DELETE, False), "content_cmd": c.REASON_FILE_DELETE}
+
+
+class Forger:
+    """Change orders from a member, in the order of their VSNs, of an originator that nobody knows."""
+
+    def __init__(self, world: Tapped, limits: Limits | None = None) -> None:
+        self.a, self.b = world.members["a"], world.members["b"]
+        make(self.a, "first", b"x")
+        world.run(60)
+        self.model = world.last(self.a, c.CMD_REMOTE_CO)
+        self.number = 0
+
+    def next(self, **changes: object) -> Packet:
+        self.number += 1
+        packet = decode_packet(encode_packet(self.model))
+        co = packet.remote_co
+        assert co is not None
+        number = self.number.to_bytes(8, "big")
+        fields = {
+            "file_guid": b"file" + number + bytes(4),
+            "change_order_guid": b"co" + number + bytes(6),
+            "file_name": f"f{self.number}",
+            "frs_vsn": co.frs_vsn + self.number,
+            "originator_guid": b"somebody unknown",
+        }
+        packet.remote_co = co.replace(**(fields | changes))  # type: ignore[arg-type]
+        return packet
+
+    def abort(self, world: Tapped) -> None:
+        """Nothing of it can be had: whatever is asked for, and was, is aborted (3.3.4.4.10)."""
+
+        def answer(packet: Packet) -> bool:
+            if packet.command != c.CMD_SEND_STAGE:
+                return False
+            back = decode_packet(encode_packet(packet))
+            back.command, back.remote_co, back.co_extension_2, back.file_size = c.CMD_ABORT_FETCH, None, None, 0
+            back.to, back.from_, back.replica = packet.from_, packet.to, packet.replica._replace(guid=packet.from_.guid)
+            world.after(1000, lambda: self.b.receive(encode_packet(back)))
+            return True
+
+        held, world.held, world.holds = world.held, [], answer
+        for _, _, packet in held:
+            answer(packet)
+
+    def removal(self) -> Packet:
+        """Of a file that nobody has: it is carried out at once."""
+        return self.next(**REMOVED)
+
+
+def silent(packet: Packet) -> bool:
+    return packet.command == c.CMD_SEND_STAGE
+
+
+def test_the_inbound_log_holds_a_window() -> None:
+    world = Tapped(limits=Limits(inbound_window=50))
+    forger = Forger(world)
+    b = forger.b
+    world.holds = silent
+    for _ in range(300):
+        receive(b, forger.next())
+    assert len(b.engine.inbound.entries) == 50
+    assert b.store.inlog_count() == 50
+    assert incidents(b) == [(Cause.FLOOD, "a")]
+    (report,) = [r for r in b.reports if r.cause is not None]
+    assert "'f1'" in report.text
+    vv = dict(b.store.vv_get())
+    forger.abort(world)
+    world.run(120)
+    assert not b.store.inlog_count()
+    assert incidents(b) == [(Cause.FLOOD, "a")]
+    assert max(b.store.vv_get().values()) > max(vv.values())
+    world.let_go()
+    make(forger.a, "after", b"after")
+    world.run(60)
+    assert b.tree() == forger.a.tree()
+    assert not world.pending()
+
+
+def test_what_is_over_the_window_waits_with_its_sender_and_is_not_lost() -> None:
+    world = Tapped(limits=Limits(inbound_window=50, window=1000))
+    a, b = world.members["a"], world.members["b"]
+    world.holds = silent
+    for number in range(300):
+        make(a, f"f{number}", b"x%d" % number)
+    world.run(60)
+    assert len(b.engine.inbound.entries) == 50
+    world.let_go()
+    world.run(300)
+    assert len(b.tree()) == 300
+    assert not world.pending()
+    world.check()
+    assert world.violations == []
+
+
+def test_a_vvjoin_over_the_window_is_done_again() -> None:
+    limits = Limits(inbound_window=20, window=1000)
+    world = Tapped(limits=limits)
+    a, b = world.members["a"], world.members["b"]
+    b.crash()
+    for number in range(100):
+        make(a, f"f{number}", b"x%d" % number)
+    world.run(60)
+    with b.store.transaction():
+        b.store.meta_set("everything", world.guid_of("cxtion", "a", "b"))
+    row = b.store.cxtion_get(world.guid_of("cxtion", "a", "b"))
+    assert row is not None
+    with b.store.transaction():
+        b.store.cxtion_put(dataclasses.replace(row, vvjoin_done=False))
+    world.holds = silent
+    b.start()
+    world.run(30)
+    session = b.engine.in_sessions.sessions[world.guid_of("cxtion", "a", "b")]
+    assert session.state is JoinState.VVJOIN
+    assert len(b.engine.inbound.entries) == 20
+    done = world.last(a, c.CMD_REMOTE_CO)
+    done.command, done.remote_co, done.co_extension_2 = c.CMD_VVJOIN_DONE, None, None
+    receive(b, done)  # that is not true
+    assert session.state is JoinState.VVJOIN
+    world.let_go()
+    world.run(600)
+    assert len(b.tree()) == 100
+    assert not world.pending()
+    world.check()
+    assert world.violations == []
+
+
+def test_what_waits_behind_one_is_bounded_by_what_is_here() -> None:
+    world = Tapped(limits=Limits(inbound_log=100))
+    forger = Forger(world)
+    b = forger.b
+    world.holds = silent
+    receive(b, forger.next())  # is never fetched
+    for _ in range(500):
+        receive(b, forger.removal())
+    most = 100 + 2 * sum(b.store.counts()[:2])
+    assert len(b.engine.inbound.entries) == most
+    assert incidents(b) == [(Cause.FLOOD, "a")]
+    forger.abort(world)
+    world.run(60)
+    assert not b.store.inlog_count()
+
+
+def test_a_change_is_offered_so_often_and_no_more() -> None:
+    world = Tapped()
+    forger = Forger(world)
+    b = forger.b
+    world.holds = silent
+    packet = forger.next()
+    receive(b, packet)
+    assert packet.remote_co is not None
+    answered = world.count(b, c.CMD_REMOTE_CO_DONE)
+    for number in range(100):
+        packet.remote_co = packet.remote_co.replace(change_order_guid=number.to_bytes(16, "big"))
+        receive(b, packet)
+    assert len(only_entry(b).alternates) == 4
+    assert world.count(b, c.CMD_REMOTE_CO_DONE) == answered + 96
+
+
+def test_what_lost_is_remembered_so_long() -> None:
+    """Of a file that is here, versions made from the one that is here, which lose to it."""
+    world = Tapped()
+    forger = Forger(world)
+    b = forger.b
+    co = forger.model.remote_co
+    assert co is not None
+    record = b.store.get(co.file_guid)
+    assert record is not None
+    for _ in range(1000):
+        older = {"file_guid": co.file_guid, "event_time": co.event_time - 1, "ack_version": mark_of(record)}
+        receive(b, forger.next(**older))
+    ((_, marks),) = b.engine.inbound._line.values()
+    assert len(marks) == 256
+
+
+def calls(work: Callable[[], None]) -> int:
+    count = 0
+
+    def note(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+FLOODS: dict[str, Callable[[Forger], Packet]] = {
+    "new files": lambda forger: forger.next(),
+    "one file": lambda forger: forger.next(file_guid=b"the one file!!!!", file_name="one"),
+    "one name": lambda forger: forger.next(file_name="one"),
+    "one folder that is missing": lambda forger: forger.next(new_parent_guid=b"missing!" * 2),
+    "removals": lambda forger: forger.removal(),
+    "removals of one file": lambda forger: forger.next(file_guid=b"the one file!!!!", **REMOVED),
+    "into the one file": lambda forger: forger.next(new_parent_guid=b"the one file!!!!"),
+}
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_a_change_order_costs_the_same_however_many_there_are(name: str) -> None:
+    """Of one file, of one name, in one folder: calls, not seconds, from the first to the last hundred."""
+    world = Tapped()
+    forger = Forger(world)
+    b = forger.b
+    world.holds = silent
+    receive(b, forger.next(file_guid=b"the one file!!!!", file_name="one"))
+    cost = []
+    for _ in range(8):
+        packets = [FLOODS[name](forger) for _ in range(100)]
+        cost.append(calls(lambda packets=packets: [receive(b, packet) for packet in packets]))  # type: ignore[misc, arg-type]
+    assert cost[-1] < 2 * cost[0] + 5000, cost
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_a_flood_ends_at_a_cost_that_is_linear(name: str) -> None:
+    """Their sender has none of the staging files: everything is carried out or given up."""
+    cost = []
+    for size in (40, 160):
+        world = Tapped()
+        forger = Forger(world)
+        b = forger.b
+        world.holds = silent
+        receive(b, forger.next(file_guid=b"the one file!!!!", file_name="one"))
+        for _ in range(size):
+            receive(b, FLOODS[name](forger))
+        forger.abort(world)
+        cost.append(calls(lambda world=world: world.run(30)))  # type: ignore[misc]
+        assert not b.store.inlog_count()
+    assert cost[1] < 8 * cost[0], cost
+
+
+def test_a_storm_of_joins_is_answered_in_moderation() -> None:
+    world = Tapped()
+    a, b = world.members["a"], world.members["b"]
+    packet = world.last(b, c.CMD_JOINING)
+    answered = world.count(a, c.CMD_JOINED)
+    for number in range(300):
+        packet.join_guid = number.to_bytes(16, "big")
+        packet.last_join_time, packet.join_time = NEVER, world.now
+        receive(a, packet)
+    assert world.count(a, c.CMD_JOINED) - answered <= world.limits.joins
+    assert (Cause.FLOOD, "b") in incidents(a)
+    make(a, "after", b"after")
+    world.run(300)
+    assert b.tree() == a.tree()
+    assert not world.pending()
+
+
+def test_a_storm_of_joins_from_upstream_is_taken_in_moderation() -> None:
+    world = Tapped()
+    a, b = world.members["a"], world.members["b"]
+    session = b.engine.in_sessions.sessions[world.guid_of("cxtion", "a", "b")]
+    start, joined = world.last(a, c.CMD_START_JOIN), world.last(a, c.CMD_JOINED)
+    begun = 0
+    for _ in range(300):
+        receive(b, start)
+        joined.join_guid = session.join_guid
+        receive(b, joined)
+        begun += session.joined
+    assert begun <= world.limits.joins
+    assert (Cause.FLOOD, "a") in incidents(b)
+    make(a, "after", b"after")
+    world.run(300)
+    assert b.tree() == a.tree()
+    assert not world.pending()

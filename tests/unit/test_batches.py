@@ -23,6 +23,10 @@ def packet(to: bytes) -> ev.Send:
     return ev.Send(to, Packet(command=0, to=name, from_=name, replica=name, cxtion=name))
 
 
+#: An event that keeps its place before and after a loss of the same partner.
+FROM_ONE = ev.PacketReceived(packet(ONE).packet, 9)
+
+
 class Talker:
     """Stands for the engine: every event wants a packet to each partner."""
 
@@ -71,7 +75,7 @@ def run(*events: ev.Event) -> tuple[list[ev.Send], list[Any]]:
 
 def test_nothing_of_the_old_sessions_follows_a_loss() -> None:
     """The events before the loss was told wanted packets of sessions in which one is missing."""
-    wanted, sent = run(ev.Tick(), ev.Tick(), ev.PartnerUnreachable(ONE, "gone"), ev.Tick())
+    wanted, sent = run(FROM_ONE, FROM_ONE, ev.PartnerUnreachable(ONE, "gone"), FROM_ONE)
     assert [a.partner for a in wanted] == [ONE, OTHER] * 4
     assert sent == [wanted[1], wanted[3], *wanted[4:]]
 

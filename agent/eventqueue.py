@@ -1,0 +1,102 @@
+"""The events that wait for an engine: those of each partner in their order, the partners by turns.
+
+What the packets of one partner may take of memory is bounded, and where it has sent too many, the others do not wait
+for them to be handled: their next packet, and whatever ends in this member, comes after one of that partner.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from agent.engine import events as ev
+from agent.wire.packet import Packet
+
+#: Bytes of packets of one partner that may wait. Of what our own agents have in flight, blocks of staging files that
+#: were asked for take at most 16 MiB, all else a few.
+MOST: Final = 32 << 20
+#: What a packet takes beside its block and version vector.
+_EACH: Final = 4096
+_GVSN: Final = 128
+_OURS: Final = b""  # whatever is from no partner
+
+
+def size_of(packet: Packet) -> int:
+    """About how many bytes of memory a packet takes."""
+    return _EACH + len(packet.block or b"") + _GVSN * len(packet.vvector)
+
+
+class EventQueue:
+    """A queue with turns. Only for the event loop's thread."""
+
+    def __init__(self) -> None:
+        self._front: deque[ev.Event] = deque()  # before all others
+        self._lanes: dict[bytes, deque[ev.Event]] = {}  # by member GUID, those with events; whose turn is next first
+        self._bytes: dict[bytes, int] = {}
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[ev.Event]:
+        """In no other order than that of each partner."""
+        yield from self._front
+        for lane in self._lanes.values():
+            yield from lane
+
+    def has_room(self, partner: bytes) -> bool:
+        """Whether a packet of this partner may be queued."""
+        return self._bytes.get(partner, 0) < MOST
+
+    def append(self, event: ev.Event) -> None:
+        """Queue an event behind those of its partner; Started, with which an engine begins, before all others."""
+        self._length += 1
+        if isinstance(event, ev.Started):
+            self._front.append(event)
+            return
+        self._count(event, 1)
+        self._lanes.setdefault(_lane(event), deque()).append(event)
+
+    def popleft(self) -> ev.Event:
+        """The next event. Raises IndexError when there is none."""
+        if self._front:
+            event = self._front.popleft()
+        else:
+            if not self._lanes:
+                raise IndexError("no event is queued")
+            name = next(iter(self._lanes))
+            lane = self._lanes.pop(name)
+            event = lane.popleft()
+            if lane:
+                self._lanes[name] = lane
+        self._length -= 1
+        self._count(event, -1)
+        return event
+
+    def extendleft(self, events: Iterable[ev.Event]) -> None:
+        """Put events back, each before all others."""
+        for event in events:
+            self._length += 1
+            self._count(event, 1)
+            self._front.appendleft(event)
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        self._front.clear()
+        self._lanes.clear()
+        self._bytes.clear()
+        self._length = 0
+
+    def _count(self, event: ev.Event, sign: int) -> None:
+        if isinstance(event, ev.PacketReceived):
+            partner = event.packet.from_.guid
+            self._bytes[partner] = self._bytes.get(partner, 0) + sign * size_of(event.packet)
+            if self._bytes[partner] <= 0:
+                del self._bytes[partner]
+
+
+def _lane(event: ev.Event) -> bytes:
+    if isinstance(event, ev.PacketReceived):
+        return event.packet.from_.guid
+    return event.partner if isinstance(event, ev.PartnerUnreachable) else _OURS

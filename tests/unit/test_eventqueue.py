@@ -1,0 +1,165 @@
+"""The events that wait for an engine: order, turns, and what a partner's packets may take of memory."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent import batches, eventqueue
+from agent.batches import Batches
+from agent.engine import events as ev
+from agent.eventqueue import MOST, EventQueue, size_of
+from agent.wire import constants as c
+from agent.wire.packet import Gvsn, NamedGuid, Packet
+from idtable.store import Store
+
+ONE, OTHER = b"1" * 16, b"2" * 16
+BLOCK = bytes(c.MAX_BLOCK)
+
+
+def packet(partner: bytes, number: int = 0, block: bytes | None = None) -> ev.PacketReceived:
+    name = NamedGuid(partner, "x")
+    made = Packet(command=c.CMD_REMOTE_CO, to=name, from_=name, replica=name, cxtion=name, last_join_time=number)
+    made.block = block
+    return ev.PacketReceived(made, 9)
+
+
+def test_a_partner_with_little_does_not_wait_for_one_with_much() -> None:
+    queue = EventQueue()
+    for number in range(10_000):
+        queue.append(packet(ONE, number))
+    queue.append(packet(OTHER))
+    queue.append(ev.Tick())
+    first = [queue.popleft() for _ in range(3)]
+    assert [type(event) for event in first].count(ev.Tick) == 1
+    assert OTHER in [event.packet.from_.guid for event in first if isinstance(event, ev.PacketReceived)]
+
+
+def test_what_a_partner_sends_takes_so_much_memory() -> None:
+    queue = EventQueue()
+    taken = 0
+    while queue.has_room(ONE):
+        queue.append(event := packet(ONE, block=BLOCK))
+        taken += size_of(event.packet)
+    assert MOST <= taken < MOST + 2 * len(BLOCK)
+    assert queue.has_room(OTHER)
+    queue.popleft()
+    assert queue.has_room(ONE)
+    queue.clear()
+    assert queue.has_room(ONE)
+    assert not queue._bytes
+
+
+def test_small_packets_and_long_version_vectors_count() -> None:
+    one = packet(ONE).packet
+    assert size_of(one) >= 2048
+    one.vvector = [Gvsn(1, ONE)] * 1000
+    assert size_of(one) > 1000 * 100
+
+
+def test_an_engine_begins_with_started() -> None:
+    queue = EventQueue()
+    queue.append(packet(ONE))
+    queue.append(ev.Tick())
+    queue.append(ev.Started())
+    assert isinstance(queue.popleft(), ev.Started)
+
+
+def lane(event: ev.Event) -> bytes:
+    if isinstance(event, ev.PacketReceived):
+        return event.packet.from_.guid
+    return event.partner if isinstance(event, ev.PartnerUnreachable) else b""
+
+
+events = st.one_of(
+    st.builds(packet, st.sampled_from([ONE, OTHER, b"3" * 16]), st.integers(0, 1000)),
+    st.builds(ev.PartnerUnreachable, st.sampled_from([ONE, OTHER]), st.text(max_size=3)),
+    st.builds(ev.FetchStored, st.binary(min_size=16, max_size=16), st.booleans(), st.integers(0, 10)),
+)
+
+
+@given(st.lists(st.one_of(events, st.none(), st.just("back")), max_size=60))
+def test_each_partner_keeps_its_order(steps: list[Any]) -> None:
+    """Put in, take out (None), and put back what was taken out last, as after a failed transaction."""
+    queue, model = EventQueue(), dict[bytes, deque[ev.Event]]()
+    taken: list[ev.Event] = []
+    for step in steps:
+        if step == "back":
+            queue.extendleft(reversed(taken))
+            for event in reversed(taken):
+                model.setdefault(lane(event), deque()).appendleft(event)
+            taken = []
+        elif step is not None:
+            queue.append(step)
+            model.setdefault(lane(step), deque()).append(step)
+        elif len(queue):
+            event = queue.popleft()
+            assert event is model[lane(event)].popleft()
+            taken.append(event)
+        assert len(queue) == sum(map(len, model.values())) == len(list(queue))
+    while len(queue):
+        event = queue.popleft()
+        assert event is model[lane(event)].popleft()
+    with pytest.raises(IndexError):
+        queue.popleft()
+    assert not queue._bytes
+
+
+def test_turns_are_taken_one_by_one() -> None:
+    queue = EventQueue()
+    for number in range(6):
+        queue.append(packet(ONE, number))
+    for number in range(3):
+        queue.append(packet(OTHER, number))
+    order = [event.packet.from_.guid for event in (queue.popleft() for _ in range(9))]  # type: ignore[union-attr]
+    assert order == [ONE, OTHER] * 3 + [ONE] * 3
+
+
+def test_a_transaction_ends_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each event takes its time: what comes meanwhile does not wait for a thousand of them."""
+    now = [0]
+    monkeypatch.setattr(batches, "filetime_now", lambda: now[0])
+    handled: list[int] = []
+    commits: list[int] = []
+
+    class Slow:
+        def handle(self, event: ev.Event, at: int) -> list[ev.Action]:
+            now[0] += batches.LONGEST // 10
+            handled.append(now[0])
+            return []
+
+        def next_deadline(self) -> int | None:
+            commits.append(len(handled))
+            return None
+
+    async def all_of_it() -> None:
+        store = Store(":memory:")
+        made = Batches(
+            store,
+            threading.RLock(),
+            lambda: Slow(),  # type: ignore[arg-type, return-value]
+            act=lambda action: None,
+            failed=lambda error: pytest.fail(str(error)),
+            runs=lambda: True,
+        )
+        for number in range(1000):
+            made.post(packet(ONE, number))
+        await made.settled()
+        made.close()
+        store.close()
+
+    asyncio.run(all_of_it())
+    assert len(handled) == 1000
+    assert max(b - a for a, b in zip([0, *commits], commits, strict=False)) <= 12
+
+
+def test_the_bound_leaves_room_for_what_our_own_agents_send() -> None:
+    """What was asked for of staging files, and full windows of change orders and of requests."""
+    asked = 2 * 128 * size_of(packet(ONE, block=BLOCK).packet)
+    assert asked + (3 * 256 + 1024) * size_of(packet(ONE).packet) < eventqueue.MOST
