@@ -387,4 +387,4 @@ def _costs(row: dict[str, Any], fleet: Fleet, course: Course) -> None:
     # A short attack may have the first lines of each cause, which come at once.
     row["log_kib_per_minute"] = worst("log", 1024) / max(minutes, 1.0)
     size = fleet.sizes.disk if fleet.limited else math.inf
-    row["disk_free_share"] = min(1 - most[name].disk / size for name in HONEST)
+    row["disk_free_mib"] = min((size - most[name].disk) / MIB for name in HONEST)
