@@ -82,7 +82,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
         rate=args.rate,
         targets=args.targets,
         returns=not args.no_return,
-        sizes=Sizes(disk=args.disk * MIB, quota=args.quota * MIB, give_up=max(60.0, min(300.0, args.seconds))),
+        sizes=Sizes(disk=args.disk * MIB, quota=args.quota * MIB, give_up=max(120.0, min(300.0, args.seconds))),
         bounds=Bounds(latency=args.latency, memory_mib=args.memory),
         tell=lambda text: print(f"  {time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True),
     )

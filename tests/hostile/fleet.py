@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import resource
 import secrets
 import shutil
 import signal
@@ -35,6 +36,7 @@ HONEST_HOST, HOSTILE_HOST = "127.0.0.1", "127.0.0.3"
 MIB = 1 << 20
 #: Content of the tree from the beginning: files of this size, for whoever asks for more than he takes.
 LARGE = 24 * MIB
+USUAL_DESCRIPTORS = 1024
 
 
 @dataclass(frozen=True)
@@ -146,12 +148,17 @@ class Fleet:
     # -- processes --
 
     def start(self, name: str) -> None:
-        """Start a member."""
+        """Start a member, with the limit on descriptors that a service usually begins with."""
         place = self.places[name]
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         with open(place.log, "ab") as log:
-            self.processes[name] = spawn(
-                [sys.executable, "-P", "-m", "agent.cli", "run", "--config", os.fspath(place.config)], log
-            )
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(USUAL_DESCRIPTORS, soft), hard))
+            try:
+                self.processes[name] = spawn(
+                    [sys.executable, "-P", "-m", "agent.cli", "run", "--config", os.fspath(place.config)], log
+                )
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
     def stop_all(self) -> None:
         """End the members, those that do not want to as well."""

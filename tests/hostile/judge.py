@@ -32,6 +32,7 @@ class Bounds:
     latency: float = 2.0
     memory_mib: float = 150
     state_mib: float = 100
+    disk_free_mib: float = 40
     log_kib_per_minute: float = 1024
     binds: float = 0.95
 
@@ -174,8 +175,8 @@ def judge(row: dict[str, Any], bounds: Bounds) -> list[str]:
         found.append(f"staging area of {row['staging_mib']:.0f} MiB, quota {row['quota_mib']:.0f}")
     if row["state_mib"] > bounds.state_mib:
         found.append(f"state directory grew by {row['state_mib']:.0f} MiB")
-    if row["disk_free_share"] < 0.05:
-        found.append("disk full")
+    if row["disk_free_mib"] < bounds.disk_free_mib:
+        found.append(f"disk full: {row['disk_free_mib']:.0f} MiB were free")
     if row["log_kib_per_minute"] > bounds.log_kib_per_minute:
         found.append(f"{row['log_kib_per_minute']:.0f} KiB of log a minute")
     if row["binds_share"] < bounds.binds:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from staging.preinstall import RESERVED_NAME
 from tests.hostile.attack import Attack
 from tests.hostile.fleet import HONEST, HOSTILE, MIB, Fleet, Sizes, tail
 from tests.hostile.judge import Bounds, Costs, Watch, judge
@@ -25,6 +24,7 @@ from tests.system.demo import compare_trees, environment
 
 READY_S = 180.0
 PAUSE_S = 0.1
+RESERVED_NAME = ".frs-preinstall"  # in a root, where the state is on another file system
 
 
 class Failed(Exception):
@@ -314,7 +314,7 @@ def forbidden(fleet: Fleet) -> list[str]:
                 found.append(f"set-id bits: {path} {stat.filemode(mode)} of {status.st_uid}")
             elif not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
                 found.append(f"not a file: {path} {stat.filemode(mode)}")
-            if os.path.basename(path) == RESERVED_NAME:
+            if Path(path) == fleet.places[name].root / RESERVED_NAME:
                 found.append(f"a name of the agent's own: {path}")
     more = [f"and {len(found) - 5} more of this kind"] if len(found) > 5 else []
     return found[:5] + more
@@ -387,4 +387,4 @@ def _costs(row: dict[str, Any], fleet: Fleet, course: Course) -> None:
     # A short attack may have the first lines of each cause, which come at once.
     row["log_kib_per_minute"] = worst("log", 1024) / max(minutes, 1.0)
     size = fleet.sizes.disk if fleet.limited else math.inf
-    row["disk_free_share"] = min(1 - most[name].disk / size for name in HONEST)
+    row["disk_free_mib"] = min((size - most[name].disk) / MIB for name in HONEST)
