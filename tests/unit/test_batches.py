@@ -110,7 +110,7 @@ class Fails:
         return None
 
 
-EVENTS = [ev.Tick(), ev.ForceReplication(ONE), ev.ForceReplication(OTHER), ev.Tick(), ev.Started()]
+EVENTS = [ev.Started(), ev.Tick(), ev.ForceReplication(ONE), ev.ForceReplication(OTHER), ev.Tick()]
 
 
 @pytest.mark.parametrize("number", range(len(EVENTS)))
