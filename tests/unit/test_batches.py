@@ -218,7 +218,7 @@ def test_an_action_that_fails_does_not_keep_the_others_from_being_carried_out() 
             runs=lambda: True,
         )
         for _ in range(3):
-            batches.post(ev.Tick())
+            batches.post(FROM_ONE)  # which come before the loss, as they are of the same partner
         await batches.settled()
         batches.close()
         store.close()
