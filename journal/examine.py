@@ -124,13 +124,13 @@ class Examiner:
             folder, guid = stack.pop()
             try:
                 with disk.folder(folder) as opened:
-                    entries = list(opened.entries())
+                    entries = [(entry.name, _kind(entry)) for entry in opened.entries()]
             except OSError:
                 continue
-            for entry in entries:
-                path = join(folder, entry.name)
-                record = None if disk.excluded(path) else self._lookup.by_name(guid, entry.name)
-                if record is None or record.kind != _kind(entry):
+            for name, kind in entries:
+                path = join(folder, name)
+                record = None if disk.excluded(path) else self._lookup.by_name(guid, name)
+                if record is None or record.kind != kind:
                     continue
                 number -= 1
                 if number <= 0:

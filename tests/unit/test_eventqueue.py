@@ -145,7 +145,9 @@ def test_a_transaction_ends_after_a_while(monkeypatch: pytest.MonkeyPatch) -> No
             threading.RLock(),
             lambda: Slow(),  # type: ignore[arg-type, return-value]
             act=lambda action: None,
+            unacted=lambda action, error: pytest.fail(str(error)),
             failed=lambda error: pytest.fail(str(error)),
+            broken=lambda event, error: pytest.fail(str(error)),
             runs=lambda: True,
         )
         for number in range(1000):

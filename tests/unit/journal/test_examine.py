@@ -688,14 +688,14 @@ class TestMissing:
     def test_what_cannot_be_looked_at_counts_on_neither_side(self, bench, monkeypatch):
         bench.known("d/", "d/a", "b")
         os.unlink(bench.path("b"))
-        scandir = os.scandir
+        folder = Disk.folder
 
-        def closed(path):
-            if path == bench.path("d"):
+        def closed(disk, path):
+            if path == "d":
                 raise PermissionError(path)
-            return scandir(path)
+            return folder(disk, path)
 
-        monkeypatch.setattr(os, "scandir", closed)
+        monkeypatch.setattr(Disk, "folder", closed)
         assert self.look(bench) == (1, 1, 0, {"b"})
 
     def test_what_comes_back_meanwhile_is_not_missing(self, bench, monkeypatch):
