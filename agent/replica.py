@@ -92,6 +92,7 @@ class Replica(Telling):
     def _prepare(self) -> None:
         self._identity = identify(self.store, self.local, self.counters)
         self.root_guid = self._identity.root_guid
+        self.root_key = self._identity.root_key
         self.area = StagingArea(str(self.local.state_dir / "staging"), self.local.staging_quota_bytes)
         self.area.sweep()
         self.files = FileOps(
@@ -101,6 +102,7 @@ class Replica(Telling):
             self._kept,
             durable=self.config.fsync,
             compressions=stage_compressions(self.config.compression),
+            root_key=self._identity.root_key,
             set_id=self.config.set_id,
             report=self._report,
         )

@@ -349,7 +349,9 @@ class Service:
                 replica = self.replicas.get(guid)
                 one = KeptOf(local.name, str(local.root), self.kept[guid])
                 if replica is not None:
-                    one = one._replace(refusal=replica.not_the_root(), originator=replica.originator_guid)
+                    one = one._replace(
+                        refusal=replica.not_the_root(), originator=replica.originator_guid, root_key=replica.root_key
+                    )
                 stores.append(one._replace(excluded=Excluded(local.set.file_filter, local.set.directory_filter)))
         return await asyncio.to_thread(conflicts, stores, arguments)
 

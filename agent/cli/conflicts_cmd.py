@@ -198,6 +198,13 @@ def _without_agent(config_file: Path, state_dir: Path, unreachable: str, argumen
             )
             originator = peek_meta(local.state_dir / "frs.db", "originator_guid")
             excluded = Excluded(local.set.file_filter, local.set.directory_filter)
+            ino = peek_meta(local.state_dir / "frs.db", "root_ino")
+            root_key = None if ino is None else (None, int(ino))
             stack.enter_context(store)
-            sets.append(KeptOf(local.name, str(local.root), store, originator=originator, excluded=excluded))
+            sets.append(
+                KeptOf(
+                    local.name, str(local.root), store,
+                    originator=originator, excluded=excluded, root_key=root_key,
+                )
+            )  # fmt: skip
         return conflicts(sets, arguments)
