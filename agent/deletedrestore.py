@@ -15,7 +15,7 @@ from agent.kept import KeptError, UnknownItem
 from agent.keptrestore import put_back
 from staging.beneath import Entry
 from staging.errors import StagingError
-from staging.rootdir import RootDir, check_name
+from staging.rootdir import RootDir, RootKey, check_name
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _SAID: Final = 1000
@@ -31,22 +31,30 @@ class GroupRestored:
     failed: list[tuple[str, str]] = field(default_factory=list)
 
 
-def restore_file(store: DeletedStore, group_id: str, number: int, root: str, target: str | None = None) -> str:
+def restore_file(
+    store: DeletedStore,
+    group_id: str,
+    number: int,
+    root: str,
+    target: str | None = None,
+    root_key: RootKey | None = None,
+) -> str:
     """Puts one file back, as KeptStore.restore() does; returns its path. Raises what that raises."""
     with store.claimed(group_id) as group:
         for line in store.lines(group_id):
             if isinstance(line, DeletedFile) and line.number == number:
-                return _put_back(store, group, line, root, target, durable=store.durable)
+                return _put_back(store, group, line, root, root_key, target, durable=store.durable)
         raise UnknownItem(f"nothing with the id {group_id}.{number} is kept")
 
 
-def restore_group(store: DeletedStore, group_id: str, root: str) -> GroupRestored:
+def restore_group(store: DeletedStore, group_id: str, root: str, root_key: RootKey | None = None) -> GroupRestored:
     """Puts all files of a group back at their old places, or beside what is there by now, and the folders that they
-    were in as they were. Raises UnknownItem, ItemBusy, KeptError when the root cannot be opened, OSError."""
+    were in as they were. `root_key` says which folder the root must be. Raises UnknownItem, ItemBusy, KeptError when
+    the root cannot be opened, OSError."""
     done = GroupRestored()
     with store.claimed(group_id) as group:
         try:
-            tree = RootDir(root)
+            tree = RootDir(root, root_key)
         except StagingError as error:
             raise KeptError(f"{root}: {error}") from error
         with tree:
@@ -55,7 +63,7 @@ def restore_group(store: DeletedStore, group_id: str, root: str) -> GroupRestore
             try:
                 for line in store.lines(group_id):
                     if isinstance(line, DeletedFile):
-                        _try(store, group, line, root, done, touched)
+                        _try(store, group, line, tree, done, touched)
             finally:
                 _close_to_others(tree, made)
                 if store.durable:
@@ -64,10 +72,10 @@ def restore_group(store: DeletedStore, group_id: str, root: str) -> GroupRestore
 
 
 def _try(
-    store: DeletedStore, group: Group, file: DeletedFile, root: str, done: GroupRestored, touched: set[str]
+    store: DeletedStore, group: Group, file: DeletedFile, tree: RootDir, done: GroupRestored, touched: set[str]
 ) -> None:
     try:
-        path = _put_back(store, group, file, root, None, durable=False)
+        path = _put_back(store, group, file, tree.path, tree.key, None, durable=False)
     except (KeptError, OSError) as error:
         if len(done.failed) < _SAID:
             done.failed.append((file.path, str(error)))
@@ -79,13 +87,23 @@ def _try(
 
 
 def _put_back(
-    store: DeletedStore, group: Group, file: DeletedFile, root: str, target: str | None, *, durable: bool
+    store: DeletedStore,
+    group: Group,
+    file: DeletedFile,
+    root: str,
+    root_key: RootKey | None,
+    target: str | None,
+    *,
+    durable: bool,
 ) -> str:
     path, number = file.path if target is None else target, str(file.number)
     with store.opened(group.id) as group_fd:
         st = os.stat(number, dir_fd=group_fd, follow_symlinks=False)
         source = Entry(group_fd, number, store.place(group.id, file))
-        restored = put_back(source, f"{group.id}.{number}", root, path, exact=target is not None, durable=durable)
+        restored = put_back(
+            source, f"{group.id}.{number}", root, path,
+            root_key=root_key, exact=target is not None, durable=durable,
+        )  # fmt: skip
         try:
             restored.close(durable)
         finally:

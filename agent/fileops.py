@@ -17,7 +17,7 @@ from agent.stages import Stages
 from config.model import SetIdPolicy
 from staging.area import StagingArea
 from staging.preinstall import RESERVED_NAME, Preinstall
-from staging.rootdir import RootDir
+from staging.rootdir import RootDir, RootKey
 
 Event = ev.FetchStored | ev.FetchFailed | ev.Installed | ev.StageBlock | ev.StageRefused
 
@@ -35,15 +35,17 @@ class FileOps:
         *,
         durable: bool,
         compressions: Iterable[bytes],
+        root_key: RootKey | None = None,
         set_id: SetIdPolicy = "same-owner",
         report: Report = lambda cause, source, text: None,
         dropped: Callable[[ev.FetchFailed], None] = lambda event: None,
         deleted: DeletedStore | None = None,
     ) -> None:
-        """`set_id` says which set-id bits of received files are taken over; `report` hears of incidents; `dropped`, in
-        any thread, of a staging file half received that had to make room for others; `deleted` takes what others
-        delete. Raises StagingError when the root cannot be opened or no folder for installs can be made."""
-        self.root = RootDir(root)
+        """`root_key` says which folder the root is, `set_id` which set-id bits of received files are taken over;
+        `report` hears of incidents; `dropped`, in any thread, of a staging file half received that had to make room for
+        others; `deleted` takes what others delete. Raises StagingError when the root cannot be opened or no folder for
+        installs can be made."""
+        self.root = RootDir(root, root_key)
         self.area = area
         try:
             self._preinstall = Preinstall(

@@ -28,6 +28,7 @@ from agent.keptindex import ITEM_ID, UNIX_EPOCH, Index, KeptItem, filetime_now, 
 from agent.keptrestore import KeptError, TargetTaken, put_back
 from staging import fsops
 from staging.beneath import Entry, has_entry
+from staging.rootdir import RootKey
 
 __all__ = ["ItemBusy", "KeptError", "KeptItem", "KeptStore", "TargetTaken", "UnknownItem"]
 
@@ -249,8 +250,11 @@ class KeptStore:
             self._folder.remove(doomed)
         log.info("discarded %r (%s)", item.path, item.id)
 
-    def restore(self, item_id: str, target_root: str, target: str | None = None) -> str:
+    def restore(
+        self, item_id: str, target_root: str, target: str | None = None, root_key: RootKey | None = None
+    ) -> str:
         """Puts an item into the tree at `target_root` as something new; returns the path it has there, relative.
+        `root_key` says which folder that must be.
 
         Without `target` at its old path, or, where that is taken, beside it with the suffix `.kept-ID`; with it
         exactly there. Folders that are missing are made. Nothing is overwritten, and no link is followed. Raises
@@ -259,7 +263,10 @@ class KeptStore:
         with self._claimed(item_id) as item:
             path = item.path if target is None else target
             with self._folder.located(item) as source:
-                restored = put_back(source, item.id, target_root, path, exact=target is not None, durable=self.durable)
+                restored = put_back(
+                    source, item.id, target_root, path,
+                    root_key=root_key, exact=target is not None, durable=self.durable,
+                )  # fmt: skip
                 doomed = None
                 try:
                     restored.close(self.durable)

@@ -12,16 +12,17 @@ from agent.deleted import DeletedStore
 from agent.kept import KeptError, KeptStore, UnknownItem
 from agent.wire.guid import guid_text
 from config.model import AgentConfig, LocalSet
+from staging.rootdir import RootKey
 
 KEPT_NAME: Final = "kept"  # in the state folder of a set
 DELETED_NAME: Final = "deleted"  # likewise
 
 
 class KeptOf(NamedTuple):
-    """What is kept of the set `name`, whose tree is at `root`. `refusal` says why nothing may be put there now;
-    `originator` is the originator GUID of this member in the set, None where it is not known; `excluded` tells of a
-    path in the tree whether it is not replicated. `deleted`: what was deleted elsewhere; `names`: members by the text
-    of their originator GUIDs, as far as they are known."""
+    """What is kept of the set `name`, whose tree is at `root`, the folder of the `root_key`. `refusal` says why nothing
+    may be put there now; `originator` is the originator GUID of this member in the set, None where it is not known;
+    `excluded` tells of a path in the tree whether it is not replicated. `deleted`: what was deleted elsewhere; `names`:
+    members by the text of their originator GUIDs, as far as they are known."""
 
     name: str
     root: str
@@ -29,6 +30,7 @@ class KeptOf(NamedTuple):
     refusal: str = ""
     originator: bytes | None = None
     excluded: Callable[[str], bool] = lambda path: False
+    root_key: RootKey | None = None
     deleted: DeletedStore | None = None
     names: Mapping[str, str] = {}
 
@@ -72,7 +74,8 @@ def conflicts(sets: Sequence[KeptOf], arguments: dict[str, Any]) -> dict[str, An
             case "restore" if one.refusal:
                 return {"refused": one.refusal}
             case "restore":
-                path = one.store.restore(item_id, one.root, None if to is None else _in_tree(one.root, to))
+                target = None if to is None else _in_tree(one.root, to)
+                path = one.store.restore(item_id, one.root, target, one.root_key)
                 return {"set": one.name, "root": one.root, "path": path, "excluded": one.excluded(path)}
             case "discard":
                 one.store.discard(item_id)

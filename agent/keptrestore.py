@@ -27,7 +27,7 @@ from staging.beneath import (
 )
 from staging.errors import StagingError
 from staging.preinstall import RESERVED_NAME
-from staging.rootdir import RootDir, check_name
+from staging.rootdir import RootDir, RootKey, check_name
 
 _NAME_MAX: Final = 255
 _FREE_NAMES: Final = 1000
@@ -58,7 +58,16 @@ class Restored:
             os.close(self._folder)
 
 
-def put_back(source: Entry, item_id: str, target_root: str, path: str, *, exact: bool, durable: bool) -> Restored:
+def put_back(
+    source: Entry,
+    item_id: str,
+    target_root: str,
+    path: str,
+    *,
+    root_key: RootKey | None,
+    exact: bool,
+    durable: bool,
+) -> Restored:
     """Moves `source` to `path` in the tree, or copies it where that is another file system; `exact`: there and
     nowhere else, otherwise beside what is there already.
 
@@ -68,7 +77,7 @@ def put_back(source: Entry, item_id: str, target_root: str, path: str, *, exact:
     parts = _parts(path, suffix)
     with contextlib.ExitStack() as stack:
         try:
-            root = stack.enter_context(RootDir(target_root))
+            root = stack.enter_context(RootDir(target_root, root_key))
         except StagingError as error:
             raise KeptError(f"{target_root}: {error}") from error
         folder, above = _open_folder(root, parts[:-1], suffix, durable)

@@ -109,7 +109,8 @@ def _drop_object_id(dir_fd: int, name: str, mode: int) -> None:
         return
     fd = open_beneath(dir_fd, name, READ)
     try:
-        os.removexattr(fd, fsops.OBJECT_ID_XATTR)
+        if fsops.OBJECT_ID_XATTR in os.listxattr(fd):
+            os.removexattr(fd, fsops.OBJECT_ID_XATTR)
     except OSError as error:
         if error.errno not in (errno.ENODATA, errno.ENOTSUP, errno.EOPNOTSUPP):
             raise

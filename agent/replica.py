@@ -112,6 +112,7 @@ class Replica(Telling):
     def _prepare(self) -> None:
         self._identity = self.root.identify(self.store, self.counters)
         self.root_guid = self._identity.root_guid
+        self.root_key = self._identity.root_key
         self.member_guids = frozenset(member.guid for member in self.local.set.members.values())
         self._cxtions = connections_of(self.local)
         partners = {cxtion.partner.guid for cxtion in self._cxtions}
@@ -124,13 +125,13 @@ class Replica(Telling):
             self._kept,
             durable=self.config.fsync,
             compressions=stage_compressions(self.config.compression),
+            root_key=self.root_key,
             set_id=self.config.set_id,
             report=self._report,
             dropped=self._stage_dropped,
             deleted=self.deleted,
         )
         try:
-            self.root.check_same(self.files.root.fd)
             self._make_parts()
         except BaseException:
             self.files.close()
@@ -239,7 +240,7 @@ class Replica(Telling):
                 str(self.local.state_dir),
                 aging_s=self.config.aging_s,
                 excluded=Excluded(self.local.set.file_filter, self.local.set.directory_filter),
-                root_key=self._identity.root_key,
+                root_key=self.root_key,
             )
             await self._watch.start(first=first)
         except RootGone as error:

@@ -52,11 +52,6 @@ class ReplicaRoot:
         )
         return self._identity
 
-    def check_same(self, fd: int) -> None:
-        """Raises ReplicaError unless `fd`, opened by the path of the root, is open on the root."""
-        if not os.path.samestat(os.fstat(fd), os.fstat(self._fd)):
-            raise ReplicaError(f"the root {self._local.root} became another folder at this moment; start again")
-
     def mark(self, store: Store) -> None:
         """Give the root its mark, once nothing can keep the agent from running any more. Raises ReplicaError,
         StoreError."""

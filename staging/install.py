@@ -154,9 +154,10 @@ def _take_back(temp: Entry, at: Entry, ours: int, outcome: Outcome) -> InstallRe
 
 
 def _give_back(aside: Entry, at: Entry, result: InstallResult) -> InstallResult:
-    """Puts back what is not to be taken; when its name is taken by now, it is the caller's."""
-    if move_to_free_name(aside.fd, aside.name, at.fd, at.name):
-        return result
+    """Puts back what is not to be taken; when its name is taken by now, or its folder gone, it is the caller's."""
+    with contextlib.suppress(OSError):
+        if move_to_free_name(aside.fd, aside.name, at.fd, at.name):
+            return result
     return replace(result, displaced=(*result.displaced, aside))
 
 

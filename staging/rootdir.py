@@ -17,6 +17,9 @@ from staging.errors import StagingError, Vanished, from_oserror
 _ABOVE: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAME_MAX: Final = 255
 
+RootKey = tuple[int | None, int]
+"""The device of a root, None where it is not known, and its inode."""
+
 FolderKey = tuple[int, int]
 """The inode of a folder and its time of birth in Unix nanoseconds, 0 where that is not known."""
 
@@ -32,13 +35,19 @@ def check_name(name: str) -> None:
 class RootDir:
     """The root folder of a replica tree, held open. Relative paths use "/", "" is the root itself."""
 
-    def __init__(self, path: str) -> None:
-        """Raises Vanished, AccessDenied or StagingError. The path of the root itself may hold links."""
+    def __init__(self, path: str, key: RootKey | None = None) -> None:
+        """Raises Vanished, AccessDenied or StagingError. The path of the root itself may hold links; what is opened
+        there must be the folder of the `key`."""
         try:
             self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise from_oserror(error, "opening the root folder") from error
+        found = os.fstat(self.fd)
+        if key is not None and (found.st_ino != key[1] or key[0] not in (None, found.st_dev)):
+            os.close(self.fd)
+            raise Vanished(f"{path} is not the folder that is replicated; put that one back")
         self.path = path
+        self.key: RootKey = (found.st_dev, found.st_ino)
         self._lock = threading.Lock()
 
     def close(self) -> None:

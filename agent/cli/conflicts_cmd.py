@@ -217,8 +217,12 @@ def _without_agent(config_file: Path, state_dir: Path, unreachable: str, argumen
             )
             originator = peek_meta(local.state_dir / "frs.db", "originator_guid")
             excluded = Excluded(local.set.file_filter, local.set.directory_filter)
+            ino = peek_meta(local.state_dir / "frs.db", "root_ino")
+            root_key = None if ino is None else (None, int(ino))
             stack.enter_context(store)
-            one = KeptOf(local.name, str(local.root), store, originator=originator, excluded=excluded)
+            one = KeptOf(
+                local.name, str(local.root), store, originator=originator, excluded=excluded, root_key=root_key
+            )
             looking = read_only or not os.path.isdir(os.path.join(local.state_dir, DELETED_NAME))
             sets.append(one._replace(deleted=stack.enter_context(deleted_store(config, local, read_only=looking))))
         return conflicts(sets, arguments)

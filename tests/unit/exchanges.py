@@ -244,6 +244,8 @@ SWAPS: dict[str, Callable[[Swap], None]] = {
     "the entry for root's folder": lambda s: s.exchange(s.d, "x", "rootonly"),
     "the entry for root's file": lambda s: s.exchange(s.d, "x", "rootfile"),
 }
+if not ROOT:  # then they are the user's, and the agent's
+    SWAPS = {name: swap for name, swap in SWAPS.items() if "root's" not in name}
 OF_THE_ROOT: dict[str, Callable[[Swap], None]] = {
     "unfinished installs for a link": lambda s: s.link(s.root, RESERVED_NAME, "../outside/etc"),
     "unfinished installs leave": lambda s: s.move(s.root, RESERVED_NAME, s.root, "elsewhere"),

@@ -15,6 +15,7 @@ import pytest
 from agent.engine import events as ev
 from agent.kept import KeptError
 from agent.wire import constants as c
+from staging import beneath
 from tests.unit.exchanges import (
     GUID,
     OF_THE_ROOT,
@@ -266,3 +267,13 @@ def test_whenever_something_is_exchanged(tmp_path: Path, make: Callable[[Host], 
 @pytest.mark.parametrize("make", ACTIONS, ids=lambda make: make.__name__)
 def test_whenever_unfinished_installs_are_exchanged(tmp_path: Path, make: Callable[[Host], Action]) -> None:
     try_all(tmp_path, make, OF_THE_ROOT, ["inside", "inside, momentary"])
+
+
+@pytest.mark.parametrize(
+    "make", [new_file, the_rights_of_a_folder, a_new_file_marked_and_staged, something_restored_with_its_folder]
+)
+def test_where_the_kernel_cannot_open_beneath_a_folder(
+    tmp_path: Path, make: Callable[[Host], Action], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beneath, "has_openat2", False)
+    try_all(tmp_path, make, SWAPS, ["for good", "momentary"])

@@ -287,6 +287,23 @@ def test_a_target_is_taken_as_it_is_said(store: KeptStore, root: Path, out: Path
     assert (root / "x/y/z").read_bytes() == b"data"
 
 
+def test_nothing_is_put_into_another_folder_that_took_the_place_of_the_root(
+    store: KeptStore, root: Path, out: Path, tmp_path: Path
+) -> None:
+    item_id = keep(store, out, "a")
+    st = root.stat()
+    root.rename(tmp_path / "was")
+    (tmp_path / "another").mkdir()
+    root.symlink_to("another")
+    for key in ((st.st_dev, st.st_ino), (None, st.st_ino)):
+        with pytest.raises(KeptError, match="not the folder that is replicated"):
+            store.restore(item_id, str(root), None, key)
+    assert os.listdir(root) == []
+    root.unlink()
+    (tmp_path / "was").rename(root)
+    assert store.restore(item_id, str(root), None, (st.st_dev, st.st_ino)) == "a"
+
+
 def test_a_restored_file_keeps_time_mode_and_attributes(store: KeptStore, root: Path, out: Path) -> None:
     (out / "f").write_bytes(b"x")
     (out / "f").chmod(0o4751)

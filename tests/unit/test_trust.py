@@ -299,6 +299,30 @@ def test_an_exchange_is_told_and_undone(host: Host, monkeypatch: pytest.MonkeyPa
     assert host.told == [Cause.SWAPPED]
 
 
+@pytest.mark.parametrize("step", [Step.DELETE, Step.CONTENT])
+def test_what_cannot_go_back_into_a_folder_that_is_gone_is_kept(
+    host: Host, step: ev.InstallStep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody edits a file while it is replaced or removed, and removes its folder with what is there then."""
+    for path in host.precious[1:]:
+        path.rename(host.e / path.name)
+    file(host.x, b"old", 0o644)
+    expected = host.facts(host.x)
+    md5 = host.staged(lambda p: file(p, b"new", 0o644))
+    real = install._look_out
+
+    def look_out(out: Entry, seen: fsops.Fingerprint) -> tuple[install.Outcome, bool]:
+        Path(out.path).write_bytes(b"edited")
+        host.x.unlink(missing_ok=True)
+        host.d.rmdir()
+        return real(out, seen)
+
+    monkeypatch.setattr(install, "_look_out", look_out)
+    assert host.install(step, md5=md5, expected=expected).outcome is ev.Outcome.TARGET_CHANGED
+    (item,) = host.kept.list()
+    assert Path(item.place).read_bytes() == b"edited"
+
+
 def test_what_two_files_displaced_is_kept_twice(host: Host) -> None:
     """The first could not be moved to what is kept, and waits where the second one comes to."""
     host.kept.close()

@@ -500,6 +500,16 @@ def test_root_dir(tree):
     check_name("..a")
 
 
+def test_the_root_is_the_folder_that_was_meant(tree):
+    """Whoever may write to the folder above it exchanges it before it is opened."""
+    found = os.stat(tree.path)
+    for key in ((found.st_dev, found.st_ino), (None, found.st_ino)):
+        RootDir(str(tree.path), key).close()
+    for key in ((found.st_dev + 1, found.st_ino), (found.st_dev, found.st_ino + 1), (None, 1)):
+        with pytest.raises(Vanished, match="not the folder that is replicated"):
+            RootDir(str(tree.path), key)
+
+
 def test_no_descriptor_is_left_open(tree):
     def count():
         return len(os.listdir("/proc/self/fd"))
