@@ -99,6 +99,10 @@ class Replica(Telling):
         self._identity = self.root.identify(self.store, self.counters)
         self.root_guid = self._identity.root_guid
         self.member_guids = frozenset(member.guid for member in self.local.set.members.values())
+        for guid in self.member_guids:
+            record = self.store.get(guid)
+            if record is not None and not record.deleted:
+                self.told.taken_for_a_member(self.store.path_of(guid) or record.name)
         self.area = StagingArea(str(self.local.state_dir / "staging"), self.local.staging_quota_bytes)
         self.area.sweep()
         self.files = FileOps(
