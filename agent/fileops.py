@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from agent.engine import events as ev
 from agent.installing import Installer, ResolvedInstall
 from agent.keeping import keep_displaced
 from agent.kept import KeptStore
 from agent.stages import Stages
+from agent.underway import Key
 from staging import preinstall
 from staging.area import StagingArea
 from staging.rootdir import RootDir
@@ -33,6 +34,7 @@ class FileOps:
         *,
         durable: bool,
         compressions: Iterable[bytes],
+        made: Callable[[bytes, Key], None] = lambda co_guid, key: None,
     ) -> None:
         """Raises StagingError when the root cannot be opened or no folder for installs can be made."""
         self.root = RootDir(root)
@@ -45,8 +47,7 @@ class FileOps:
             self.root.close()
             raise
         self._stages = Stages(self.root, area, compressions)
-        self._installer = Installer(self.root, area, kept, self.preinstall, durable=durable)
-        self.made = self._installer.made
+        self._installer = Installer(self.root, area, kept, self.preinstall, durable=durable, made=made)
 
     def close(self) -> None:
         """Give up what is half done; remove our folder from the tree if it stands there and is empty."""

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +14,7 @@ from agent.engine import events as ev
 from agent.facts import facts_of, fingerprint_of
 from agent.keeping import keep_displaced
 from agent.kept import KeptStore
+from agent.underway import Key
 from staging import fsops, install, preinstall, restore
 from staging.area import StagingArea
 from staging.errors import AccessDenied, NoSpace, StagingError, Unsupported, Vanished
@@ -43,14 +45,23 @@ class ResolvedInstall:
 class Installer:
     """Installs in one replica tree. Methods may be called from several threads, one at a time per change order."""
 
-    def __init__(self, root: RootDir, area: StagingArea, kept: KeptStore, preinstall: str, *, durable: bool) -> None:
+    def __init__(
+        self,
+        root: RootDir,
+        area: StagingArea,
+        kept: KeptStore,
+        preinstall: str,
+        *,
+        durable: bool,
+        made: Callable[[bytes, Key], None] = lambda co_guid, key: None,
+    ) -> None:
+        """`made` hears of each change order that puts a file or folder with that local key into the tree."""
         self._root = root
         self._area = area
         self._kept = kept
         self._preinstall = preinstall
         self._durable = durable
-        self.made: set[tuple[int, int, int]] = set()
-        """The local keys (device, inode, birth time) of files and folders that installs under way put into the tree."""
+        self._made = made
 
     def install_all(self, installs: list[ResolvedInstall]) -> list[ev.Installed]:
         """Carry out installs, then make the folders they touched durable, all at once."""
@@ -175,7 +186,7 @@ class Installer:
                 found = None
             if found is None:
                 os.mkdir(name, 0o700, dir_fd=fd)
-                self.made.add(fsops.fingerprint(name, dir_fd=fd)[:3])
+                self._made(action.co_guid, fsops.fingerprint(name, dir_fd=fd)[:3])
                 self._make_like(f"/proc/self/fd/{fd}/{name}", step.step.expected)
             fsops.object_id_set(f"/proc/self/fd/{fd}/{name}", step.step.file_guid)
             return ev.Installed(action.co_guid, ev.Outcome.DONE, facts_of(fsops.fingerprint(name, dir_fd=fd)))
@@ -208,7 +219,7 @@ class Installer:
             if wrong:
                 self._area.remove(action.co_guid)
                 return ev.Installed(action.co_guid, ev.Outcome.STAGE_DAMAGED, detail=wrong)
-            self.made.add(fsops.fingerprint(temp)[:3])
+            self._made(action.co_guid, fsops.fingerprint(temp)[:3])
             result = install.install(temp, self._root, step.path, expected, keep=step.step.keep is not None)
         finally:
             _remove(temp)

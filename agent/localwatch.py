@@ -22,11 +22,11 @@ from agent.engine import events as ev
 from agent.fileops import FileOps
 from agent.localstage import LocalStage, Unsure, Work
 from agent.treeincidents import TreeIncidents
+from agent.underway import UnderWay
 from agent.wire import constants as c
 from idtable.records import IDRecord
 from idtable.store import Store
 from journal.changes import PATH_MAX, Aged, Change, Kind, RootGone, too_deep
-from journal.disk import Key
 from journal.examine import Examiner
 from journal.journal import Journal
 from journal.reasons import CONTENT, METADATA
@@ -50,7 +50,7 @@ class Host(Protocol):
     told: TreeIncidents
 
     def post(self, event: ev.Event) -> None: ...
-    def installing(self) -> tuple[set[bytes], set[tuple[bytes, str]], set[Key]]: ...
+    def look(self) -> UnderWay: ...
     def count(self, counter: str, n: int = 1) -> None: ...
     def local_error(self, text: str) -> None: ...
     def stop_for(self, text: str) -> None: ...
@@ -127,6 +127,7 @@ class LocalWatch:
         self.scanned = asyncio.Event()  # the whole tree was compared once
         self._first = False
         self._started = 0
+        self._under_way = UnderWay()
         self._too_deep = False  # and the log says so
         self._stager = LocalStage(host.files, lambda: self._first, host.local_error)
 
@@ -219,6 +220,7 @@ class LocalWatch:
         self._busy += len(batch)
         try:
             loop = asyncio.get_running_loop()
+            self._under_way = self._host.look()
             changes, moved_away = await loop.run_in_executor(self._thread, self._examine, batch)
             if moved_away:
                 self._rescan_later("a folder was renamed before what happened in it was looked at")
@@ -259,6 +261,7 @@ class LocalWatch:
 
     async def _scan(self, subtree: str) -> None:
         loop = asyncio.get_running_loop()
+        self._under_way = self._host.look()
         batches: Iterator[list[Change]] = self._examiner.scan(subtree)
         while (batch := await loop.run_in_executor(self._thread, next, batches, None)) is not None:
             for start in range(0, len(batch), BATCH):
@@ -280,17 +283,29 @@ class LocalWatch:
         jobs = []
         for part in _parts(works, 16):
             jobs.append(loop.run_in_executor(self._host.workers, self._stager.stage_all, part, compression))
+        paths = {work.guid: work.change.path for work in works}
         for job in jobs:
             for event in await job:
-                if isinstance(event, ev.LocalChange):
-                    self._host.post(event)
-                else:
+                if not isinstance(event, ev.LocalChange):
                     self._trouble(*event)
+                elif self._overtaken(event):
+                    self.touch(paths[event.file_guid], after=RETRY_S)
+                else:
+                    self._host.post(event)
+
+    def _overtaken(self, event: ev.LocalChange) -> bool:
+        """An install came while the change was staged, and may have ended since: what was found before is out of
+        date."""
+        key = (event.facts.dev, event.facts.ino, event.facts.btime_ns) if event.facts is not None else None
+        if not self._under_way.concerns(event.file_guid, key, (event.parent_guid, event.name)):
+            return False
+        if event.staged:
+            self._host.files.drop(event.stage_guid)
+        return True
 
     def _sort_out(self, changes: list[Change], told: dict[str, Aged]) -> list[Work]:
         """Give GUIDs to what is new, and leave out what is an install of ours under way."""
         host = self._host
-        guids, places, made_by_us = host.installing()
         made: dict[str, bytes] = {}
         came_from = {aged.moved_to: aged for aged in told.values()}  # whatever their folders were called
         works: list[Work] = []
@@ -302,11 +317,8 @@ class LocalWatch:
                 if parent is None:
                     self.touch(change.path, after=RETRY_S)
                     continue
-                ours = (
-                    change.file_guid in guids
-                    or (parent, change.name) in places
-                    or (change.fingerprint is not None and change.fingerprint[:3] in made_by_us)
-                )
+                key = change.fingerprint[:3] if change.fingerprint is not None else None
+                ours = self._under_way.concerns(change.file_guid, key, (parent, change.name))
                 if ours or (change.kind is Kind.CREATE and self._is_known(change, parent)):
                     self.touch(change.path, after=RETRY_S)
                     continue
@@ -340,8 +352,8 @@ class LocalWatch:
         store = self._host.store
         if store.by_name(parent, change.name) is not None:
             return True
-        if change.fingerprint is None or change.fingerprint.nlink > 1:
-            return False  # the names of a hard link share an object ID, and each is a file of its own here
+        if change.fingerprint is None or (change.fingerprint.nlink > 1 and change.file_kind != "folder"):
+            return False  # each name of a hard link is a file of its own here
         return any(record.kind == change.file_kind for record in store.by_local_key(*change.fingerprint[:3]))
 
     def _check_object_id(self, change: Change) -> None:

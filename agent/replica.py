@@ -28,6 +28,7 @@ from agent.log import get_logger
 from agent.replicaroot import ReplicaRoot
 from agent.telling import Telling
 from agent.treeincidents import TreeIncidents
+from agent.underway import UnderWay
 from agent.waiting import disk_is_full
 from agent.wire import constants as c
 from agent.wire.guid import ZERO_GUID, new_guid
@@ -36,7 +37,6 @@ from config.model import AgentConfig, LocalSet
 from idtable.errors import StoreError
 from idtable.store import Store
 from journal.changes import RootGone
-from journal.disk import Key
 from staging.area import StagingArea
 
 RESTART_S: Final = 5.0
@@ -79,6 +79,7 @@ class Replica(Telling):
         self._restarting = False
         self._watch = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self.under_way = UnderWay()
         self.told = TreeIncidents(incidents, self.name)
         self.root = ReplicaRoot(local, str(config.state_dir), self.told)
         try:
@@ -112,6 +113,7 @@ class Replica(Telling):
             self._kept,
             durable=self.config.fsync,
             compressions=stage_compressions(self.config.compression),
+            made=self.under_way.made,
         )
         try:
             self.root.check_same(self.files.root.fd)
@@ -144,6 +146,7 @@ class Replica(Telling):
             keys={cxtion.guid: cxtion.key for cxtion in self._cxtions},
             send=self._send,
             post=self.post,
+            under_way=self.under_way,
             incidents=self.incidents,
             log=self.log,
         )
@@ -367,13 +370,11 @@ class Replica(Telling):
 
     # -- what the local watch asks for --
 
-    def installing(self) -> tuple[set[bytes], set[tuple[bytes, str]], set[Key]]:
-        """File GUIDs and places whose installs are under way, and the local keys of what they put there."""
-        guids = self.engine.installing()
-        if not guids:
-            self._actions.places.clear()
-            self.files.made.clear()
-        return guids, self._actions.places, self.files.made
+    def look(self) -> UnderWay:
+        """Somebody begins to look at the tree; returns what tells whether what is found is the work of an install."""
+        with self.lock:
+            self.under_way.look(self.engine.installing())
+        return self.under_way
 
     def count(self, counter: str, n: int = 1) -> None:
         """Count in FileReplicaSet."""
