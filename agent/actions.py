@@ -16,6 +16,7 @@ from agent.fileops import Event as FileEvent
 from agent.fileops import FileOps
 from agent.incidents import Incidents
 from agent.installing import ResolvedInstall, ResolvedStep
+from agent.underway import UnderWay
 from agent.wire.packet import encode_packet
 from agent.workqueue import Job, WorkQueue
 from idtable.store import Store
@@ -41,6 +42,7 @@ class Actions:
         send: Callable[[bytes, bytes, str], None],
         has_room: Callable[[bytes], bool],
         post: Callable[[ev.Event], None],
+        under_way: UnderWay,
         incidents: Incidents,
         log: LoggerAdapter[Logger],
     ) -> None:
@@ -52,13 +54,13 @@ class Actions:
         self._send = send
         self._has_room = has_room
         self._post = post
+        self._under_way = under_way
         self._incidents = incidents
         self._log = log
         self._generation = 0
         self._fetching: dict[bytes, deque[ev.StoreBlock | ev.DropStage]] = {}
         self._installs: dict[bytes, deque[ResolvedInstall]] = {}  # by partner
         self._held: dict[bytes, deque[ev.ReadStage]] = {}  # by partner: until it has taken what was read before
-        self.places: set[tuple[bytes, str]] = set()  # of the installs under way
         self.renew()
 
     def renew(self) -> None:
@@ -174,7 +176,8 @@ class Actions:
                     break
                 assert steps is not None
                 steps.append(ResolvedStep(step, place[0], place[1], old[0], old[1]))
-                self.places.add((step.parent_guid, step.name))
+        files = (action.file_guid, *(step.file_guid for step in action.steps))
+        self._under_way.begin(action.co_guid, files, ((step.parent_guid, step.name) for step in action.steps))
         self._installs.setdefault(action.partner, deque()).append(
             ResolvedInstall(action, None if steps is None else tuple(steps))
         )

@@ -14,6 +14,7 @@ from agent.installing import NOT_OURS, Installer, Report, ResolvedInstall
 from agent.keeping import keep_displaced
 from agent.kept import KeptStore
 from agent.stages import Stages
+from agent.underway import Key
 from config.model import SetIdPolicy
 from staging.area import StagingArea
 from staging.preinstall import RESERVED_NAME, Preinstall
@@ -40,6 +41,7 @@ class FileOps:
         report: Report = lambda cause, source, text: None,
         dropped: Callable[[ev.FetchFailed], None] = lambda event: None,
         deleted: DeletedStore | None = None,
+        made: Callable[[bytes, Key], None] = lambda co_guid, key: None,
     ) -> None:
         """`root_key` says which folder the root is, `set_id` which set-id bits of received files are taken over;
         `report` hears of incidents; `dropped`, in any thread, of a staging file half received that had to make room for
@@ -66,9 +68,9 @@ class FileOps:
             raise
         self._stages = Stages(self.root, area, compressions, dropped)
         self._installer = Installer(
-            self.root, area, kept, self._preinstall, durable=durable, set_id=set_id, report=report, deleted=deleted
+            self.root, area, kept, self._preinstall, durable=durable, set_id=set_id, report=report, deleted=deleted,
+            made=made,
         )
-        self.made = self._installer.made
 
     def close(self) -> None:
         """Give up what is half done; remove our folder from the tree if it stands there and is empty."""

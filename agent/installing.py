@@ -23,6 +23,7 @@ from agent.keeping import keep_deleted, keep_displaced
 from agent.kept import KeptStore
 from agent.lookups import folder_of, is_meant, is_the_same, look, make_like, opened, went_on
 from agent.trust import gives_nothing_away, set_id_bits
+from agent.underway import Key
 from config.model import SetIdPolicy
 from staging import fsops, install, restore
 from staging.area import StagingArea
@@ -84,8 +85,10 @@ class Installer:
         set_id: SetIdPolicy,
         report: Report,
         deleted: DeletedStore | None = None,
+        made: Callable[[bytes, Key], None] = lambda co_guid, key: None,
     ) -> None:
-        """Without `deleted` nothing is kept of what others delete, but for conflicts."""
+        """Without `deleted` nothing is kept of what others delete, but for conflicts. `made` hears of each change order
+        that puts a file or folder with that local key into the tree."""
         self._root = root
         self._area = area
         self._kept = kept
@@ -94,8 +97,7 @@ class Installer:
         self._durable = durable
         self._set_id = set_id
         self._report = report
-        self.made: set[tuple[int, int, int]] = set()
-        """The local keys (device, inode, birth time) of files and folders that installs under way put into the tree."""
+        self._made = made
 
     def install_all(self, installs: list[ResolvedInstall]) -> list[ev.Installed]:
         """Carry out installs, then make the folders they touched durable, all at once."""
@@ -232,7 +234,7 @@ class Installer:
         try:
             os.mkdir(temp.name, 0o700, dir_fd=temp.fd)
             with opened(open_beneath, temp, FOLDER) as fd:
-                self.made.add(fsops.fingerprint(fd)[:3])
+                self._made(action.co_guid, fsops.fingerprint(fd)[:3])
                 make_like(fd, at.fd, step.expected)
                 fsops.object_id_set(fd, step.file_guid)
                 result = install.install(temp, self._root, at, None)
@@ -266,7 +268,7 @@ class Installer:
             if wrong:
                 self._area.remove(action.co_guid)
                 return ev.Installed(action.co_guid, ev.Outcome.STAGE_DAMAGED, detail=wrong)
-            self.made.add(built.fingerprint[:3])
+            self._made(action.co_guid, built.fingerprint[:3])
             result = install.install(temp, self._root, at, expected, keep=step.keep is not None)
         finally:
             remove_tree(temp.fd, temp.name)

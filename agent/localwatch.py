@@ -25,12 +25,12 @@ from agent.localstage import LocalStage, Unsure, Work
 from agent.lookup import LockedLookup
 from agent.missing import MissingFiles, TooMuchMissing
 from agent.treeincidents import TreeIncidents
+from agent.underway import UnderWay
 from agent.wire import constants as c
 from idtable.records import IDRecord
 from idtable.store import Store
 from journal.aging import LONGEST_AGING
 from journal.changes import PATH_MAX, Aged, Change, Kind, Missing, RootGone, too_deep
-from journal.disk import Key
 from journal.examine import Examiner
 from journal.journal import Journal
 from journal.reasons import CONTENT, METADATA
@@ -56,7 +56,7 @@ class Host(Protocol):
     missing: MissingFiles
 
     def post(self, event: ev.Event) -> None: ...
-    def installing(self) -> tuple[set[bytes], set[tuple[bytes, str]], set[Key]]: ...
+    def look(self) -> UnderWay: ...
     def count(self, counter: str, n: int = 1) -> None: ...
     def local_error(self, text: str) -> None: ...
     def stop_for(self, text: str) -> None: ...
@@ -113,6 +113,7 @@ class LocalWatch:
         self._first = False
         self._started = 0
         self._patience: float | None = None  # until then deletions that the journal tells of are waited for
+        self._under_way = UnderWay()
         self._too_deep = False  # and the log says so
         self._moves = 0  # of folders, up to when the tree was looked at last
         self._put_offs: list[tuple[str, int]] = []  # paths that are aging again, and the moves before they were put off
@@ -230,6 +231,7 @@ class LocalWatch:
         loop = asyncio.get_running_loop()
         moves = min((aged.moves for aged in batch), default=0)
         while batch:
+            self._under_way = self._host.look()
             changes, moved_away = await loop.run_in_executor(self._thread, self._examine, batch)
             moved = set(await self.journal.moved_since(moves))
             moves = self._moves = self.journal.moves
@@ -292,6 +294,7 @@ class LocalWatch:
         """Raises RootGone, TooMuchMissing."""
         loop = asyncio.get_running_loop()
         self._moves = self.journal.moves
+        self._under_way = self._host.look()
         judge = functools.partial(self._judge, subtree)
         batches: Iterator[list[Change]] = self._examiner.scan(subtree, judge=judge)
         try:
@@ -340,17 +343,29 @@ class LocalWatch:
         jobs = []
         for part in _parts(works, 16):
             jobs.append(loop.run_in_executor(self._host.workers, self._stager.stage_all, part, compression))
+        changes_of = {work.guid: work.change for work in works}
         for job in jobs:
             for event in await job:
-                if isinstance(event, ev.LocalChange):
-                    self._host.post(event)
-                else:
+                if not isinstance(event, ev.LocalChange):
                     self._trouble(*event)
+                elif self._overtaken(event):
+                    self._put_off(changes_of[event.file_guid])
+                else:
+                    self._host.post(event)
+
+    def _overtaken(self, event: ev.LocalChange) -> bool:
+        """An install came while the change was staged, and may have ended since: what was found before is out of
+        date."""
+        key = (event.facts.dev, event.facts.ino, event.facts.btime_ns) if event.facts is not None else None
+        if not self._under_way.concerns(event.file_guid, key, (event.parent_guid, event.name)):
+            return False
+        if event.staged:
+            self._host.files.drop(event.stage_guid)
+        return True
 
     def _sort_out(self, changes: list[Change], told: dict[str, Aged]) -> list[Work]:
         """Give GUIDs to what is new, and leave out what is an install of ours under way."""
         host = self._host
-        guids, places, made_by_us = host.installing()
         made: dict[str, bytes] = {}
         came_from = {aged.moved_to: aged for aged in told.values()}  # whatever their folders were called
         works: list[Work] = []
@@ -363,11 +378,8 @@ class LocalWatch:
                 if parent is None:
                     self._put_off(change)
                     continue
-                ours = (
-                    change.file_guid in guids
-                    or (parent, change.name) in places
-                    or (change.fingerprint is not None and change.fingerprint[:3] in made_by_us)
-                )
+                key = change.fingerprint[:3] if change.fingerprint is not None else None
+                ours = self._under_way.concerns(change.file_guid, key, (parent, change.name))
                 if ours or (change.kind is Kind.CREATE and self._is_known(change, parent, left)):
                     self._put_off(change)
                     continue
@@ -405,8 +417,8 @@ class LocalWatch:
         there = store.by_name(parent, change.name)
         if there is not None and there.file_guid not in left:
             return True
-        if change.fingerprint is None or change.fingerprint.nlink > 1:
-            return False  # the names of a hard link share an object ID, and each is a file of its own here
+        if change.fingerprint is None or (change.fingerprint.nlink > 1 and change.file_kind != "folder"):
+            return False  # each name of a hard link is a file of its own here
         return any(record.kind == change.file_kind for record in store.by_local_key(*change.fingerprint[:3]))
 
     def _check_object_id(self, change: Change) -> None:

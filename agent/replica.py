@@ -34,6 +34,7 @@ from agent.missing import TooMuchMissing
 from agent.replicaroot import ReplicaRoot
 from agent.telling import Telling
 from agent.treeincidents import TreeIncidents
+from agent.underway import UnderWay
 from agent.waiting import disk_is_full
 from agent.wire import constants as c
 from agent.wire.guid import ZERO_GUID, new_guid
@@ -42,7 +43,6 @@ from config.model import AgentConfig, LocalSet
 from idtable.errors import StoreError
 from idtable.store import Store
 from journal.changes import RootGone
-from journal.disk import Key
 from staging.area import StagingArea
 from staging.errors import StagingError
 
@@ -93,6 +93,7 @@ class Replica(Telling):
         self._restarting = False
         self._watch = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self.under_way = UnderWay()
         self.told = TreeIncidents(incidents, self.name)
         self.root = ReplicaRoot(local, str(config.state_dir), self.told)
         try:
@@ -114,6 +115,10 @@ class Replica(Telling):
         self.root_guid = self._identity.root_guid
         self.root_key = self._identity.root_key
         self.member_guids = frozenset(member.guid for member in self.local.set.members.values())
+        for guid in self.member_guids:
+            record = self.store.get(guid)
+            if record is not None and not record.deleted:
+                self.told.taken_for_a_member(self.store.path_of(guid) or record.name)
         self._cxtions = connections_of(self.local)
         partners = {cxtion.partner.guid for cxtion in self._cxtions}
         self.area = StagingArea(str(self.local.state_dir / "staging"), self.local.staging_quota_bytes, partners)
@@ -130,6 +135,7 @@ class Replica(Telling):
             report=self._report,
             dropped=self._stage_dropped,
             deleted=self.deleted,
+            made=self.under_way.made,
         )
         try:
             self._make_parts()
@@ -169,6 +175,7 @@ class Replica(Telling):
             send=self._send,
             has_room=self._has_room,
             post=self.post,
+            under_way=self.under_way,
             incidents=self.incidents,
             log=self.log,
         )
@@ -485,13 +492,11 @@ class Replica(Telling):
 
     # -- what the local watch asks for --
 
-    def installing(self) -> tuple[set[bytes], set[tuple[bytes, str]], set[Key]]:
-        """File GUIDs and places whose installs are under way, and the local keys of what they put there."""
-        guids = self.engine.installing()
-        if not guids:
-            self._actions.places.clear()
-            self.files.made.clear()
-        return guids, self._actions.places, self.files.made
+    def look(self) -> UnderWay:
+        """Somebody begins to look at the tree; returns what tells whether what is found is the work of an install."""
+        with self.lock:
+            self.under_way.look(self.engine.installing())
+        return self.under_way
 
     def count(self, counter: str, n: int = 1) -> None:
         """Count in FileReplicaSet."""

@@ -24,6 +24,15 @@ class TreeIncidents:
             f"is not believed, and nothing needs to be done (its owner may have tried to pass it off as that)",
         )
 
+    def taken_for_a_member(self, path: str) -> None:
+        """An entry has the GUID of a member in the IDTable, where an earlier version took it in."""
+        self._report(
+            Cause.OBJECT_ID,
+            path,
+            f"{path!r} of the set {self._set} passed itself off as a member when an earlier version ran here, and is "
+            f"not replicated any more: look at who made it; copy it to another name, and remove it",
+        )
+
     def root_mark(self, root: str) -> None:
         """The mark of the root is not the one that it was given."""
         self._report(

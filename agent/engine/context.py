@@ -263,6 +263,13 @@ class Context:
         """The parent GUID of a received change order as the IDTable has it (vectors: ruling 9)."""
         return self.config.root_guid if guid in (self.config.member.guid, self.config.root_guid) else guid
 
+    def partner_parent(self, partner: bytes, guid: bytes) -> bytes:
+        """The parent GUID of a change order to be sent to the member `partner`. A folder with the GUID of a member,
+        which an earlier version may have let pass, is none: what lies in it would land in the partner's root."""
+        if guid == self.config.root_guid:
+            return partner
+        return bytes(16) if guid in self.config.member_guids else guid
+
 
 def facts_of(record: IDRecord) -> Facts | None:
     """The file system facts a record holds, or None if it never had any."""

@@ -227,7 +227,6 @@ class Outbound:
         ctx = self.ctx
         session = flow.session
         partner = session.cxtion.partner.guid
-        root = ctx.config.root_guid
         local = co.originator_guid == ctx.config.originator_guid
         packet = session.packet(ctx, c.CMD_REMOTE_CO)
         packet.remote_co = co.replace(
@@ -235,8 +234,8 @@ class Outbound:
             partner_ack_seq_number=seq,
             state=fl.STATE_OUTBOUND_REQUEST,
             cxtion_guid=session.cxtion.guid,
-            old_parent_guid=partner if co.old_parent_guid == root else co.old_parent_guid,
-            new_parent_guid=partner if co.new_parent_guid == root else co.new_parent_guid,
+            old_parent_guid=ctx.partner_parent(partner, co.old_parent_guid),
+            new_parent_guid=ctx.partner_parent(partner, co.new_parent_guid),
             flags=co.flags if local or at_join else co.flags & ~c.CO_FLAG_LOCALCO,
         )
         if session.minor <= c.NTFRS_COMM_MINOR_3:

@@ -778,6 +778,27 @@ def test_what_was_taken_in_before_it_was_refused_ends_with_the_next_start(monkey
     assert names(b) == ["odd"]
 
 
+def test_what_lies_in_a_folder_that_passed_for_a_member_stays_out_of_the_root() -> None:
+    """An earlier version may have let such a folder into the IDTable, and a user puts more into it."""
+    world = started("ab")
+    a, b = world.members["a"], world.members["b"]
+    make(a, "mine", None)
+    world.run(60)
+    node = a.disk.look("mine")
+    assert node is not None
+    (known,) = a.store.by_local_key(1, node.ino, node.ino)
+    a.crash()
+    with a.store.transaction():
+        a.store.put(replace(known, file_guid=b.guid))
+        a.store.put(replace(known, deleted=True, ino=None))
+    a.start()
+    make(a, "mine/passwd", b"of a user")
+    make(a, "passwd", b"of root")
+    world.run(120)
+    assert b.tree()["passwd"][1] == b"of root"
+    assert {r.cause for r in b.reports} >= {Cause.IDENTITY}
+
+
 @pytest.mark.parametrize("name", [".frs-preinstall", "frs-swap-1"])
 def test_names_of_the_agent_s_own_are_so_in_the_root_alone(name: str) -> None:
     """A morphed name can stand there, for that is where what has lost its folder goes."""

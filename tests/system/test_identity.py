@@ -150,6 +150,26 @@ def test_a_user_who_takes_the_ids_of_what_root_is_making(demo: Demo) -> None:
     assert len(set(ids)) == len(ids)
 
 
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_a_user_of_one_member_who_takes_the_id_of_what_is_new_on_another(demo: Demo, kind: str) -> None:
+    """Two creations of one file, and his would be the later one: root's would be gone from all members."""
+    a, b = (member.root for member in demo.members.values())
+    demo.wait_converged()
+    demo.kill9("b")
+    new = a / f"new {kind}"
+    write(new, "of root")
+    demo.until("it has an ID", lambda: object_id_get(str(new)) is not None)
+    his = b / f"his {kind}"
+    his.mkdir() if kind == "folder" else write(his, "of a user")
+    the_users(his)
+    object_id_set(str(his), object_id_get(str(new)) or b"")
+    demo.restart("b")
+    the_same(demo)
+    for member in demo.members.values():
+        assert (member.root / new.name).read_text() == "of root"
+        assert (member.root / his.name).exists()
+
+
 def test_copies_with_attributes_are_files_of_their_own_and_nothing_to_tell(demo: Demo) -> None:
     a = demo.members["a"].root
     many_files(a / "original", 30)

@@ -1,0 +1,245 @@
+"""From what the examiner found to what the engine is told: what an install did meanwhile is no change of a user."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agent.engine import events as ev
+from agent.localwatch import LocalWatch
+from agent.underway import UnderWay
+from idtable.records import IDRecord
+from idtable.store import Store
+from journal import reasons as why
+from journal.changes import Aged
+from staging.fsops import fingerprint, object_id_set
+from staging.rootdir import RootDir
+
+ROOT, X, CO, MEMBER = (bytes([number]) * 16 for number in (1, 2, 3, 4))
+
+
+class Told:
+    """What an administrator would hear of."""
+
+    def __init__(self) -> None:
+        self.ids: list[tuple[str, str]] = []
+
+    def object_id(self, path: str, owner: str) -> None:
+        self.ids.append((path, owner))
+
+    def reserved_name(self, name: str) -> None: ...
+
+
+class Host:
+    """A replica without an engine: what is posted is kept."""
+
+    def __init__(self, top: Path) -> None:
+        self.tree = top / "root"
+        self.tree.mkdir()
+        (top / "state").mkdir()
+        self.store = Store(":memory:")
+        self.lock = threading.RLock()
+        self.workers = ThreadPoolExecutor(1)
+        self.root_guid = ROOT
+        self.member_guids = frozenset((MEMBER,))
+        self.told = Told()
+        self.under_way = UnderWay()
+        self.busy: set[bytes] = set()
+        self.posted: list[Any] = []
+        self.fresh = iter(range(100, 200))
+        self.files: Any = SimpleNamespace(root=RootDir(str(self.tree)), choose=lambda allowed: bytes(16))
+        with self.store.transaction():
+            self.store.put(IDRecord(ROOT, bytes(16), "", True, kind="folder"))
+        key = (self.tree.stat().st_dev, self.tree.stat().st_ino)
+        self.watch = LocalWatch(
+            self, str(self.tree), str(top / "state"), aging_s=0.0, excluded=lambda path: False, root_key=key
+        )
+        self.watch._stager.stage_all = lambda works, compression: [  # type: ignore[method-assign]
+            self.watch._stager._event(work, None, staged=False, compressed=False) for work in works
+        ]
+
+    def close(self) -> None:
+        self.watch._thread.shutdown()
+        self.workers.shutdown()
+        self.files.root.close()
+        self.store.close()
+
+    def know(self, name: str, guid: bytes = X) -> None:
+        """The record of a file, as it is in the tree now; it had another name before, perhaps."""
+        fp = fingerprint(str(self.tree / name))
+        facts = {
+            "dev": fp.dev,
+            "ino": fp.ino,
+            "btime_ns": fp.btime_ns,
+            "mtime_ns": fp.mtime_ns,
+            "ctime_ns": fp.ctime_ns,
+        }
+        rest = {"fsize": fp.size, "mode": fp.mode, "uid": fp.uid, "gid": fp.gid}
+        with self.store.transaction():
+            self.store.put(IDRecord(guid, ROOT, name, False, **facts, **rest))
+
+    def round(self, *paths: str) -> list[ev.LocalChange]:
+        """One round of the watch, for paths where something happened; what the engine is told."""
+
+        async def one() -> None:
+            self.watch._aged.extend(Aged(path, why.DATA, False, 1, 1, 0) for path in paths)
+            await self.watch._one_round()
+            for handle in self.watch._later:
+                handle.cancel()
+
+        self.posted.clear()
+        asyncio.run(one())
+        return list(self.posted)
+
+    # what the watch asks for
+
+    def post(self, event: Any) -> None:
+        self.posted.append(event)
+
+    def look(self) -> UnderWay:
+        self.under_way.look(self.busy)
+        return self.under_way
+
+    def installing(self) -> tuple[set[bytes], set[tuple[bytes, str]]]:
+        return self.busy, set()
+
+    def count(self, counter: str, n: int = 1) -> None: ...
+    def local_error(self, text: str) -> None: ...
+    def stop_for(self, text: str) -> None: ...
+
+    def outbound_compressions(self) -> frozenset[bytes]:
+        return frozenset()
+
+    def new_guid(self) -> bytes:
+        return bytes([next(self.fresh)]) * 16
+
+    async def settled(self) -> None: ...
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    made = Host(tmp_path)
+    yield made
+    made.close()
+
+
+def meanwhile(host: Host, before: Callable[[], None], after: Callable[[], None]) -> None:
+    """An install changes the tree before it is examined, and the IDTable when that is over."""
+
+    def slow(batch: list[Aged]) -> Any:
+        before()
+        found = LocalWatch._examine(host.watch, batch)
+        after()
+        return found
+
+    host.watch._examine = slow  # type: ignore[method-assign]
+
+
+def test_what_an_install_renamed_while_it_was_examined_is_not_gone(host: Host) -> None:
+    """It was gone from its name, and its new name was not looked at; by now the IDTable has it there."""
+    (host.tree / "n").write_text("x")
+    host.know("n")
+
+    def rename() -> None:
+        host.under_way.begin(CO, [X], [(ROOT, "m")])
+        os.rename(host.tree / "n", host.tree / "m")
+
+    meanwhile(host, rename, lambda: host.know("m"))
+    assert host.round("n") == []
+
+
+def test_what_an_install_renamed_while_it_was_staged_is_not_renamed_back(host: Host) -> None:
+    """A file that stepped aside for another, and got its name again."""
+    (host.tree / "n").write_text("x")
+    host.know("n")
+    os.rename(host.tree / "n", host.tree / "aside")
+    stage = host.watch._stager.stage_all
+
+    def slow(works: list[Any], compression: bytes) -> list[Any]:
+        found = stage(works, compression)
+        host.under_way.begin(CO, [X], [(ROOT, "n")])
+        os.rename(host.tree / "aside", host.tree / "n")
+        host.know("n")
+        return found
+
+    host.watch._stager.stage_all = slow  # type: ignore[method-assign]
+    assert host.round("n", "aside") == []
+
+
+def test_what_an_install_put_there_while_it_was_examined_is_not_new(host: Host) -> None:
+    """The examiner saw it, and the IDTable did not know of it yet."""
+    (host.tree / "n").write_text("x")
+
+    def install() -> None:
+        host.under_way.begin(CO, [X], [(ROOT, "n")])
+        host.under_way.made(CO, fingerprint(str(host.tree / "n"))[:3])
+
+    meanwhile(host, install, lambda: None)
+    assert host.round("n") == []
+    # Once that is over, what is there is a file like any other.
+    meanwhile(host, lambda: None, lambda: None)
+    (again,) = host.round("n")
+    assert (again.kind, again.name) == (ev.ChangeKind.CREATE, "n")
+
+
+def test_what_an_install_made_is_not_new_wherever_a_user_moves_it(host: Host) -> None:
+    """Else its record would stay at a name where nothing is."""
+    (host.tree / "n").write_text("x")
+    host.busy = {X}
+    host.under_way.begin(CO, [X], [(ROOT, "n")])
+    host.under_way.made(CO, fingerprint(str(host.tree / "n"))[:3])
+    os.rename(host.tree / "n", host.tree / "elsewhere")
+    assert host.round("n", "elsewhere") == []
+    # The install ends: it says where it put the file, which is where the file was.
+    os.rename(host.tree / "elsewhere", host.tree / "n")
+    host.know("n")
+    os.rename(host.tree / "n", host.tree / "elsewhere")
+    host.busy = set()
+    (moved,) = host.round("n", "elsewhere")
+    assert (moved.kind, moved.file_guid, moved.name) == (ev.ChangeKind.RENAME, X, "elsewhere")
+
+
+def test_a_users_file_that_bears_the_id_of_what_is_installed_is_his(host: Host) -> None:
+    """He may not keep his changes from being found by that."""
+    (host.tree / "his").write_text("x")
+    if not object_id_set(str(host.tree / "his"), X):
+        pytest.skip("no user attributes here")
+    host.busy = {X}
+    host.under_way.begin(CO, [X], [(ROOT, "n")])
+    (made,) = host.round("his")
+    assert (made.kind, made.name) == (ev.ChangeKind.CREATE, "his")
+    assert made.file_guid != X
+
+
+@pytest.mark.parametrize(
+    ("whose", "told"), [(MEMBER, "the root or of a member"), (ROOT, "the root or of a member"), (X, "'theirs'")]
+)
+def test_an_id_that_is_somebody_elses_is_told_and_not_believed(host: Host, whose: bytes, told: str) -> None:
+    (host.tree / "theirs").write_text("theirs")
+    host.know("theirs")
+    (host.tree / "his").write_text("x")
+    if not object_id_set(str(host.tree / "his"), whose):
+        pytest.skip("no user attributes here")
+    (made,) = host.round("his")
+    assert made.file_guid not in (MEMBER, ROOT, X)
+    assert host.told.ids == [("his", told)]
+
+
+def test_ids_of_copies_and_of_nobody_are_nothing_to_tell(host: Host) -> None:
+    theirs, copy, old = (host.tree / name for name in ("theirs", "copy", "old"))
+    for path in (theirs, copy, old):
+        path.write_text("x")
+    os.utime(copy, ns=(theirs.stat().st_atime_ns, theirs.stat().st_mtime_ns))
+    if not (object_id_set(str(copy), X) and object_id_set(str(old), b"o" * 16)):
+        pytest.skip("no user attributes here")
+    host.know("theirs")
+    assert len(host.round("copy", "old")) == 2
+    assert host.told.ids == []
