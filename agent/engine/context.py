@@ -113,6 +113,8 @@ class Limits:
     window: int = 256  # change orders in flight on one outbound connection
     fetch_window: int = 4  # blocks of one staging file asked for ahead, between agents of this kind
     fetches: int = 128  # staging files fetched at a time from one partner
+    fetch_patience: int = 2 * MINUTE  # a partner that was asked for a block may be silent for so long
+    first_patience: int = 30 * MINUTE  # and so long when it may have to make the staging file
     reads: int = 16  # blocks of staging files read at a time for one partner
     requests: int = 4096  # and so many more may wait for that
     inbound_window: int = 4096  # change orders of one connection in the inbound log that are not finished
