@@ -28,5 +28,6 @@ class Cause(enum.Enum):
     RESERVED_NAME = "entry at a name of the agent's own"
     SWAPPED = "entry exchanged while it was worked on"
     # from the host
+    WAITING = "change order that waits for room, or for a failure to end"
     DESCRIPTORS = "file descriptors running out"
     SIGNAL = "signal that does nothing"

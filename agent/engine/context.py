@@ -161,7 +161,7 @@ class Context:
         self.numbers: OwnNumbers  # set by the engine, which reads the version vector
         self.arrival = 0  # number of the last change order that came in
         self.forgetful: dict[bytes, int] = {}  # member that lost its memory -> the last arrival it may have forgotten
-        self.behind: dict[bytes, list[tuple[int, bytes]]] = {}  # originator -> VSN, file GUID: see vvjoin
+        self.behind: dict[bytes, set[tuple[int, bytes]]] = {}  # originator -> VSN, file GUID: see vvjoin
         self.caught_up: set[bytes] = set()  # originators of `behind` whose version vector entry has moved
         self._replica_name = config.set_name.upper()
 
@@ -206,9 +206,10 @@ class Context:
             folder = "(folder not here yet)"
         return repr(f"{folder}/{co.file_name}" if folder else co.file_name)
 
-    def report(self, level: str, text: str) -> None:
-        """Tell the administrator; an error also shows as the set's last error."""
-        self.out.append(Report(level, text))
+    def report(self, level: str, text: str, cause: Cause | None = None, source: str = "") -> None:
+        """Tell the administrator; an error also shows as the set's last error. With a `cause` it is counted, and told
+        at a bounded rate for each `source`."""
+        self.out.append(Report(level, text, cause, source))
         if level == "error":
             self.last_error = (self.now, text)
 
