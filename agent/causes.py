@@ -30,5 +30,6 @@ class Cause(enum.Enum):
     SWAPPED = "entry exchanged while it was worked on"
     # from the host
     FAULT = "fault of this program"
+    WAITING = "change order that waits for room, or for a failure to end"
     DESCRIPTORS = "file descriptors running out"
     SIGNAL = "signal that does nothing"

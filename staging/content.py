@@ -38,8 +38,8 @@ _ALTERNATES_MAX: Final = 0x100000  # bytes of alternate streams kept in memory u
 #: Bytes of the names of attributes that are set: listxattr(2) tells of 64 KiB at most, and fails beyond.
 _NAMES_MAX: Final = 0xF000
 _LAST_STREAM_ID: Final = 10  # BACKUP_TXFS_DATA
-#: Streams in a staging file, and blocks of a sparse file: those beyond carry 4 KiB each on average.
-STREAMS_MAX: Final = 10_000
+#: Streams in a staging file, attributes that are set, and blocks of a sparse file (those beyond carry 4 KiB each).
+STREAMS_MAX: Final = 1024
 _SPARSE_MEAN: Final = 0x1000
 #: Bytes of streams that are not the file's data. LZNT1 makes at most 4,096 bytes of 6.
 _OTHERS_MAX: Final = 64 << 20
@@ -254,7 +254,7 @@ def _read_eas(content: Content, data: bytes, flags: int, name: bytes) -> None:
 def _hold(content: Content, attribute: bytes, value: bytes) -> bool:
     """Have an attribute set; False when there is no room for its name."""
     if attribute not in content.user:
-        if content.names + len(attribute) + 1 > _NAMES_MAX:
+        if content.names + len(attribute) + 1 > _NAMES_MAX or len(content.user) >= STREAMS_MAX:
             return False
         content.names += len(attribute) + 1
     content.user[attribute] = value

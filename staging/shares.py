@@ -137,7 +137,7 @@ class Shares:
             raise NoSpace(f"{size} bytes do not fit into the quota of {self.quota} bytes of the staging area")
         whom = "what is staged here" if owner == LOCAL else "this partner"
         raise ShareUsed(
-            f"{size} bytes more do not fit: of the {self.quota} bytes of the staging area {self._usage[owner]} are "
+            f"{size} bytes more do not fit: {self._usage[owner]} of the {self.quota} bytes of the staging area are "
             f"used for {whom}, {self.share(owner)} are guaranteed, and others use the rest"
         )
 

@@ -117,6 +117,8 @@ class Limits:
     mass_deletion_window: int = MINUTE
     fetch_window: int = 4  # blocks of one staging file asked for ahead, between agents of this kind
     fetches: int = 128  # staging files fetched at a time from one partner
+    fetch_patience: int = 2 * MINUTE  # a partner that was asked for a block may be silent for so long
+    first_patience: int = 30 * MINUTE  # and so long when it may have to make the staging file
     reads: int = 16  # blocks of staging files read at a time for one partner
     requests: int = 4096  # and so many more may wait for that
     inbound_window: int = 4096  # change orders of one connection in the inbound log that are not finished
@@ -171,7 +173,7 @@ class Context:
         self.numbers: OwnNumbers  # set by the engine, which reads the version vector
         self.arrival = 0  # number of the last change order that came in
         self.forgetful: dict[bytes, int] = {}  # member that lost its memory -> the last arrival it may have forgotten
-        self.behind: dict[bytes, list[tuple[int, bytes]]] = {}  # originator -> VSN, file GUID: see vvjoin
+        self.behind: dict[bytes, set[tuple[int, bytes]]] = {}  # originator -> VSN, file GUID: see vvjoin
         self.caught_up: set[bytes] = set()  # originators of `behind` whose version vector entry has moved
         self.on_deleted: Callable[[bytes, str], None] = lambda originator, partner: None  # see MassDeletions.deleted()
         self._replica_name = config.set_name.upper()
@@ -217,9 +219,10 @@ class Context:
             folder = "(folder not here yet)"
         return repr(f"{folder}/{co.file_name}" if folder else co.file_name)
 
-    def report(self, level: str, text: str) -> None:
-        """Tell the administrator; an error also shows as the set's last error."""
-        self.out.append(Report(level, text))
+    def report(self, level: str, text: str, cause: Cause | None = None, source: str = "") -> None:
+        """Tell the administrator; an error also shows as the set's last error. With a `cause` it is counted, and told
+        at a bounded rate for each `source`."""
+        self.out.append(Report(level, text, cause, source))
         if level == "error":
             self.last_error = (self.now, text)
 

@@ -184,6 +184,7 @@ class Engine:
                 if s.joined and s.cxtion.schedule is not None and not s.closing:
                     times.append(next_change(s.cxtion.schedule, self.ctx.now) or self.ctx.now + DAY)
         times += self.stuck.deadlines()
+        times.append(self.fetching.deadline() or self.ctx.now + DAY)
         if self.window.any_full:
             times.append(self.ctx.now + SECOND)
         times.append(self._trim_at or self.ctx.now + SECOND)
@@ -234,6 +235,9 @@ class Engine:
         entry = self.inbound.remote_co(session, packet)
         if len(self.inbound.entries) > before:
             self.window.took(session)
+        if entry is None and packet.remote_co is not None:
+            co = packet.remote_co
+            entry = self.fetching.offered((co.file_guid, co.originator_guid, co.frs_vsn))
         if entry is not None:
             self.installs.advance(entry)
 
@@ -401,6 +405,8 @@ class Engine:
         self.out_sessions.tick()
         self.stuck.tick()
         self.outbound.close_quiet()
+        for entry in self.fetching.tick():
+            self.installs.advance(entry)
         for entry in self.inbound.due():
             if entry.attempts >= 3:
                 self.retire.pass_on_behind(entry)

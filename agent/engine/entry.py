@@ -44,6 +44,7 @@ class Entry:
     received: int = 0  # bytes of the staging file received in order
     stored: int = 0  # and of these, on disk
     requested: int = 0  # bytes of the staging file asked for
+    heard_at: int = 0  # when it was asked for, or the last block came
     early: dict[int, bytes | memoryview] = field(default_factory=dict)  # blocks that came before their turn
     retry_at: int = 0
     attempts: int = 0

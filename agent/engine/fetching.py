@@ -7,6 +7,8 @@ refused.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from agent.causes import Cause
 from agent.engine import flags as fl
 from agent.engine.context import Context
@@ -45,15 +47,34 @@ class Fetching:
             if not session.joined:
                 self.inbound.retry(entry, Outcome.STAGE_MISSING, f"{session.cxtion.partner.name} is not joined")
                 return
-        if self._full(entry.cxtion):
+        if self._full(entry.cxtion) and not self._elsewhere(entry):
             self._turn.setdefault(entry.cxtion, {})[entry.key] = entry
             return
+        session = self.inbound.sessions[entry.cxtion]
         entry.stage = Stage.FETCHING
         entry.begun = True
         entry.received = entry.stored = entry.requested = entry.stage_size = 0
         entry.early.clear()
+        entry.heard_at = self.ctx.now
         self._active[entry.cxtion][entry.key] = entry
         self._request(session, entry)
+
+    def _elsewhere(self, entry: Entry) -> bool:
+        """Another partner offers it, and may be asked now: go on with that one."""
+        for number, (guid, _) in enumerate(entry.alternates):
+            if self.inbound.sessions[guid].joined and not self._full(guid):
+                entry.alternates.insert(0, entry.alternates.pop(number))
+                entry.alternates.append((entry.cxtion, entry.co))
+                self.inbound.switch(entry)
+                return True
+        return False
+
+    def offered(self, key: Key) -> Entry | None:
+        """The change was offered once more: the entry, if it waited for its turn and may go on with another partner."""
+        entry = self.inbound.entries.get(key)
+        if entry is None or key not in self._turn.get(entry.cxtion, ()) or not self._elsewhere(entry):
+            return None
+        return entry
 
     def _full(self, cxtion: bytes) -> bool:
         active, ended = self._active.setdefault(cxtion, {}), self.inbound.fetches_ended
@@ -78,6 +99,41 @@ class Fetching:
             if not turn:
                 del self._turn[cxtion]
         return None
+
+    # -- partners that fall silent --
+
+    def _patience(self, entry: Entry) -> int:
+        """How long the next block may take. The first one may have to be made from a file of any size; but not when
+        somebody else offers the same."""
+        limits = self.ctx.limits
+        other = any(self.inbound.sessions[guid].joined for guid, _ in entry.alternates)
+        return limits.fetch_patience if entry.received or other else limits.first_patience
+
+    def _silent_at(self) -> Iterator[tuple[int, Entry]]:
+        for cxtion, active in self._active.items():
+            for entry in active.values():
+                if self._fetches(cxtion, entry):
+                    yield entry.heard_at + self._patience(entry), entry
+
+    def deadline(self) -> int | None:
+        """When the first of the partners that are asked will have been silent for too long; None for never."""
+        return min((at for at, _ in self._silent_at()), default=None)
+
+    def tick(self) -> list[Entry]:
+        """Whoever was silent for too long is asked again later, and what has come gives its room back; or somebody else
+        is asked at once: the entries that may go on."""
+        go_on = []
+        for entry in [entry for at, entry in self._silent_at() if at <= self.ctx.now]:
+            partner = self.inbound.sessions[entry.cxtion].cxtion.partner.name
+            if entry.received:
+                came = f"{entry.received} of {entry.stage_size} bytes of its staging file came from {partner}"
+                text = f"{self.ctx.path(entry.co)}: {came}, which fell silent; they make room, and are fetched again"
+                self.ctx.incident(Cause.STAGING_SHARE, partner, text)
+            if self._elsewhere(entry):
+                go_on.append(entry)
+            else:
+                self.inbound.retry(entry, Outcome.STAGE_MISSING, f"{partner} does not send it")
+        return go_on
 
     # -- asking --
 
@@ -151,6 +207,7 @@ class Fetching:
         if entry.stage_size not in (0, size):
             self.inbound.retry(entry, Outcome.STAGE_DAMAGED, f"{wrong}, and it had {entry.stage_size} before")
             return
+        entry.heard_at = ctx.now
         entry.early[offset] = data  # the partner reads blocks asked for together in any order
         entry.stage_size = size
         while (block := entry.early.pop(entry.received, None)) is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 
+from agent.causes import Cause
 from agent.engine.answers import Answers
 from agent.engine.claims import Claims
 from agent.engine.claims import Key as ClaimKey
@@ -385,7 +386,7 @@ class Inbound:
         if serious or entry.attempts in (3, 10, 100, 1000):
             text = f"{ctx.path(entry.co)}: {why.value}{': ' + detail if detail else ''}"
             if serious:
-                ctx.report("error", f"{text}; tried again in {delay // 10_000_000} s")
+                ctx.report("error", f"{text}; tried again in {delay // 10_000_000} s", Cause.WAITING, ctx.path(entry.co))
             else:
                 ctx.report("warning", f"{text}; attempt {entry.attempts}")
 

@@ -51,9 +51,12 @@ class Serving:
             waiting.append(packet)
             if len(waiting) > ctx.limits.requests:
                 waiting.clear()
-                why = f"it asked for more than {ctx.limits.requests} blocks at a time"
-                ctx.incident(Cause.FLOOD, cxtion.partner.name, f"{cxtion.key}: {why}; the session ends")
-                self.end(session, why)
+                self._too_much(session, f"it asked for more than {ctx.limits.requests} blocks at a time")
+
+    def _too_much(self, session: Session, why: str) -> None:
+        cxtion = session.cxtion
+        self.ctx.incident(Cause.FLOOD, cxtion.partner.name, f"{cxtion.key}: {why}; the session ends")
+        self.end(session, why)
 
     def _answered(self, cxtion: bytes) -> None:
         """A block was read, or could not be: read the next one that is still wanted."""
@@ -165,6 +168,9 @@ class Serving:
             ):
                 # Where what was asked for is lost, and not replaced, the partner knew the present version, and may have
                 # let it go for the other.
+                if len(flow.vvjoin_unacked) >= 4 * ctx.limits.window:
+                    self._too_much(session, "it asks again for what is replaced, and acknowledges nothing")
+                    return
                 self.outbound.send_present(flow, record, again=not self._newer(co, record))
             self.outbound.acknowledge(flow, 0, co.change_order_guid)  # however often it was sent
 

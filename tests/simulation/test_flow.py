@@ -12,7 +12,7 @@ import pytest
 from agent.causes import Cause
 from agent.engine import events as ev
 from agent.engine import flags as fl
-from agent.engine.context import Limits
+from agent.engine.context import SECOND, Limits
 from agent.engine.entry import Entry, Stage
 from agent.engine.records import mark_of
 from agent.engine.session import NEVER, JoinState
@@ -584,4 +584,71 @@ def test_a_storm_of_joins_from_upstream_is_taken_in_moderation() -> None:
     make(a, "after", b"after")
     world.run(300)
     assert b.tree() == a.tree()
+    assert not world.pending()
+
+
+# ---- partners that fall silent -------------------------------------------------------------------------------
+
+
+def test_who_falls_silent_in_the_middle_gives_its_room_back() -> None:
+    world = Tapped()
+    a, b = world.members["a"], world.members["b"]
+    world.holds = second_block_missing
+    make(a, "f", b"x" * (50 * BLOCK))
+    world.run(60)
+    assert [key for key in b.disk.stages if key.startswith(b"part")]
+    while not incidents(b):
+        world.run(0.1)
+    assert 100 < (world.now - only_entry(b).first_try) / SECOND < 130
+    world.run(0.1)
+    assert not [key for key in b.disk.stages if key.startswith(b"part")]
+    assert incidents(b) == [(Cause.STAGING_SHARE, "a")]
+    world.let_go()
+    world.run(300)
+    assert b.tree() == a.tree()
+
+
+def test_a_large_file_may_take_long_to_stage() -> None:
+    world = Tapped()
+    a, b = world.members["a"], world.members["b"]
+    world.holds = lambda packet: packet.command == c.CMD_RECEIVING_STAGE
+    make(a, "f", b"x" * 100)
+    world.run(1200)
+    assert world.count(b, c.CMD_SEND_STAGE) == 1
+    world.let_go()
+    world.run(10)
+    assert b.tree() == a.tree()
+
+
+def test_a_silent_partner_does_not_keep_from_others_what_they_offer() -> None:
+    """c passes on what a made before b has it from a, and never sends its staging file."""
+    world = Tapped("abc")
+    a, b, c_ = (world.members[n] for n in "abc")
+    world.holds = lambda packet: (
+        packet.command == c.CMD_RECEIVING_STAGE and packet.from_.name == "c" and packet.to.name == "b"
+    )
+    world.slow[frozenset("ab")] = 10_000_000
+    make(a, "f", b"x" * 100)
+    world.run(30)
+    assert c_.tree() == a.tree()
+    assert not b.tree()
+    world.run(120)
+    assert b.tree() == a.tree()
+
+
+def test_a_full_connection_does_not_keep_from_others_what_they_offer() -> None:
+    """Likewise where so much is asked of c, in vain, that nothing more is: at once."""
+    world = Tapped("abc", limits=Limits(fetches=2))
+    a, b, c_ = (world.members[n] for n in "abc")
+    world.holds = lambda packet: packet.command == c.CMD_RECEIVING_STAGE and packet.from_.name == "c"
+    for number in range(2):
+        make(c_, f"c{number}", b"x" * 100)
+    world.run(20)
+    world.slow[frozenset("ab")] = 10_000_000
+    make(a, "f", b"x" * 100)
+    world.run(10)
+    assert sorted(b.tree()) == ["f"]
+    world.let_go()
+    world.run(300)
+    assert sorted(b.tree()) == ["c0", "c1", "f"]
     assert not world.pending()

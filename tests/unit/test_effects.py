@@ -26,7 +26,6 @@ ALLOWED = {
     ("staging.area", "StagingArea.publish"): STATE,
     ("staging.area", "StagingArea.read_block"): STATE,
     ("staging.area", "StagingArea.remove"): STATE,
-    ("staging.area", "StageWriter.__init__"): STATE,
     ("staging.area", "StageWriter.write"): STATE,
     ("staging.area", "StageWriter.finish"): STATE,
     ("staging.area", "_unlink"): STATE,
@@ -52,13 +51,11 @@ ALLOWED = {
     ("agent.control", "request"): STATE,
     ("agent.control", "_short_path"): STATE + ": the folder is open, and its name the agent's",
     ("agent.control", "_remove_stale"): STATE,
-    ("agent.identity", "_marked"): ROOT,
     ("agent.replica", "Replica.__init__"): STATE,
     ("agent.service", "Service._open"): STATE,
     ("idtable.database", "_create_private"): STATE,
     ("idtable.lock", "StateLock.__init__"): STATE,
     ("journal.log", "JournalLog.__init__"): STATE,
-    ("journal.watches", "Watches._open_node"): "only to be watched",
 }
 
 CHANGES = {

@@ -12,6 +12,7 @@ from agent import eventqueue
 from agent.causes import Cause
 from agent.engine import events as ev
 from agent.eventqueue import EventQueue
+from agent.faults import Faults
 from agent.incidents import Incidents
 from agent.replica import Replica
 from agent.wire import constants as c
@@ -34,7 +35,7 @@ class Receiver:
         self.queue = EventQueue()
         self.incidents = Incidents(logging.getLogger("test"))
         self.set: Any = SimpleNamespace(
-            name="docs", _closed=False, _started=True, error=None, engine=self.engine, _refused={},
+            name="docs", _closed=False, _started=True, error=None, engine=self.engine, _refused={}, _faults=Faults(),
             _batches=self.queue, incidents=self.incidents, post=self.queue.append,
         )  # fmt: skip
 

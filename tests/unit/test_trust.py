@@ -352,7 +352,7 @@ def test_a_foreign_entry_at_the_reserved_name_is_kept(
     assert host.told == [Cause.RESERVED_NAME]
     md5 = host.staged(lambda p: file(p, b"new", 0o644))
     assert host.install(Step.CONTENT, md5=md5).outcome is ev.Outcome.DONE
-    with pytest.raises(KeptError, match="belongs to the agent"):
+    with pytest.raises(KeptError, match="a name of the agent's own"):
         host.kept.restore(item.id, str(host.root), RESERVED_NAME)
     restored = host.kept.restore(item.id, str(host.root))
     assert restored == f"{RESERVED_NAME}.kept-{item.id}"

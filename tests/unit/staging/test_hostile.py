@@ -228,12 +228,12 @@ def counted(tmp_path, streams, **options):
 def test_a_flood_of_streams_costs_little(tmp_path, name):
     """A few KiB, compressed, that hold millions of bytes of streams."""
     flood = FLOODS[name] * (8_000_000 // len(FLOODS[name]))
-    assert counted(tmp_path, SECURITY + stream(1, b"") + flood) < 400_000
+    assert counted(tmp_path, SECURITY + stream(1, b"") + flood) < 100_000
 
 
 def test_a_flood_of_sparse_blocks_costs_little(tmp_path):
     blocks = b"".join(stream(9, i.to_bytes(8, "little") + b"x", 8) for i in range(100_000))
-    assert counted(tmp_path, SECURITY + stream(1, b"", 8) + blocks, size=100_001) < 400_000
+    assert counted(tmp_path, SECURITY + stream(1, b"", 8) + blocks, size=100_001) < 100_000
 
 
 def test_streams_that_are_skipped_are_bounded(tmp_path):
@@ -269,7 +269,7 @@ def test_work_is_linear(tmp_path, recipe, size):
         streams += stream(kind, bytes(length), flags, WIDE if kind == 4 else b"") * min(
             times, 8_000_000 // (length + 20)
         )
-    assert counted(tmp_path, streams, size=size) < 50 * (STREAMS_MAX + len(streams) // 4096)
+    assert counted(tmp_path, streams, size=size) < 50 * (STREAMS_MAX + len(streams) // 4096) + 100_000
 
 
 def test_names_that_could_not_be_listed(place):
