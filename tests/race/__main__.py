@@ -1,0 +1,5 @@
+import sys
+
+from tests.race.campaign import main
+
+sys.exit(main())

@@ -1,0 +1,43 @@
+"""Users who exchange folders, links and files while members install and stage as root: nothing outside of the tree is
+created, changed, read or sent, nothing of root's in it is given away, and afterwards the members are equal. The short
+one; `script/race` goes on for as long as it is told to.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.race.campaign import NOT_ROOT, Runs, report
+from tests.system.corpora import CHOSEN_SEED
+
+#: Those that take long to become equal come first.
+NAMES = ("seeding-two-owned", "seeding-one-closed", "running-two-owned", "running-one-closed")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason=NOT_ROOT)
+def test_users_exchange_what_the_agent_works_on(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path.parent):
+        folder.chmod(0o711)  # the attackers are somebody else, and have to get through
+    runs = Runs(tmp_path, NAMES, seed=int(CHOSEN_SEED), swaps=0, rounds=1, seconds=6)
+    runs.start()
+    while runs.running:
+        runs.ended(60)
+    told = "\n".join(report(name, run, runs.errors.get(name)) for name, run in runs.runs.items())
+    for error in runs.errors.values():
+        error.add_note(told)
+        raise error
+    total = runs.total()
+    assert not total.breaches, told
+    assert not total.troubles, told
+    for name, run in runs.runs.items():
+        found = run.findings
+        assert found.swaps >= 5000, f"{name}: hardly anybody attacked\n{told}"
+        assert found.work["installed"] >= 5, f"{name}: hardly anything was installed under attack\n{told}"
+        assert found.work["refused"] >= 1, f"{name}: no install ever met an attacker\n{told}"
+        if not run.variant.seeding:
+            assert found.work["staged"] >= 3, f"{name}: hardly anything was staged under attack\n{told}"
+    assert len(total.effects) >= 10, f"most kinds of change orders never took effect under attack\n{told}"
