@@ -29,4 +29,5 @@ class Cause(enum.Enum):
     SWAPPED = "entry exchanged while it was worked on"
     # from the host
     DESCRIPTORS = "file descriptors running out"
+    FAULT = "fault of this program"
     SIGNAL = "signal that does nothing"

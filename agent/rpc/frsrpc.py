@@ -30,6 +30,9 @@ ERROR_SUCCESS: Final = 0
 ERROR_INVALID_PARAMETER: Final = 87
 ERROR_CALL_NOT_IMPLEMENTED: Final = 120
 
+#: A return value is all that these methods answer, or a GUID before it.
+_MAX_RESPONSE: Final = 4096
+
 #: Takes a packet, gives the Windows error code to return (0 for success), at once or later.
 OnPacket = Callable[[CallContext, "CommPacket"], "int | Awaitable[int]"]
 
@@ -167,6 +170,7 @@ class FrsPartner:
                 level=self._level,
                 auth_type=self._auth_type,
                 max_in_flight=self._max_in_flight,
+                max_response=_MAX_RESPONSE,
                 on_bind=self._on_bind,
                 on_authentication=self._on_authentication,
             )
