@@ -28,6 +28,6 @@ class Cause(enum.Enum):
     RESERVED_NAME = "entry at a name of the agent's own"
     SWAPPED = "entry exchanged while it was worked on"
     # from the host
-    DESCRIPTORS = "file descriptors running out"
     FAULT = "fault of this program"
+    DESCRIPTORS = "file descriptors running out"
     SIGNAL = "signal that does nothing"

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from agent.causes import Cause
+from agent.descriptors import ADVICE
 from agent.edge.acceptor import LINGER_OFF, Acceptor
 from agent.edge.places import Places
 from agent.edge.rates import Rate
@@ -154,8 +155,7 @@ class Gate:
         self._incidents.report(
             Cause.DESCRIPTORS,
             self._name,
-            f"the {self._name} cannot take a connection: {error.strerror}; raise the limit on open files "
-            "(LimitNOFILE= of the service, or ulimit -n)",
+            f"the {self._name} cannot take a connection: {error.strerror}; {ADVICE}",
         )
 
     def _take(self, sock: socket.socket, address: Any) -> None:

@@ -293,8 +293,8 @@ class Connection(PduProtocol):
         self._protection = None
         self._report(
             Cause.AUTHENTICATION,
-            f"a client at {self.context.peer} could not authenticate: {error}; if it is a partner, compare its secret "
-            "file with the one here",
+            f"a client at {self.context.peer}:{self.context.port} could not authenticate: {error}; if it is a "
+            "partner, compare its secret file with the one here",
         )
         self._server.hooks.on_authentication(False, self._acceptor.user if self._acceptor is not None else "")
 

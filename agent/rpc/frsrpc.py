@@ -16,6 +16,7 @@ from agent.rpc.security import Credential
 
 if TYPE_CHECKING:
     from agent.wire.comm_packet import CommPacket
+    from agent.wire.errors import WireError
 
 log = logging.getLogger(__name__)
 
@@ -47,12 +48,18 @@ def _status(answer: bytes) -> int:
     return int.from_bytes(answer[:4], "little")
 
 
-def frsrpc_interface(on_packet: OnPacket, *, min_level: int = c.LEVEL_PRIVACY) -> Interface:
+#: Told of a request that cannot be unmarshalled.
+OnMalformed = Callable[[CallContext, "WireError"], None]
+
+
+def frsrpc_interface(
+    on_packet: OnPacket, on_malformed: OnMalformed = lambda context, error: None, *, min_level: int = c.LEVEL_PRIVACY
+) -> Interface:
     """The interface as a server offers it: `on_packet` gets every COMM_PACKET that arrives ([MS-FRS1] 3.3.4.4).
 
-    A stub that cannot be unmarshalled gets the fault RPC_X_BAD_STUB_DATA. Promotion of domain controllers is not
-    offered: VerifyPromotionParent returns ERROR_CALL_NOT_IMPLEMENTED (3.3.4.5), StartPromotionParent
-    ERROR_INVALID_PARAMETER since this member is no domain controller (3.3.4.2).
+    A stub that cannot be unmarshalled gets the fault RPC_X_BAD_STUB_DATA, and `on_malformed` is told. Promotion of
+    domain controllers is not offered: VerifyPromotionParent returns ERROR_CALL_NOT_IMPLEMENTED (3.3.4.5),
+    StartPromotionParent ERROR_INVALID_PARAMETER since this member is no domain controller (3.3.4.2).
     """
     from agent.wire.comm_packet import (
         StartPromotionParent,
@@ -65,6 +72,7 @@ def frsrpc_interface(on_packet: OnPacket, *, min_level: int = c.LEVEL_PRIVACY) -
         try:
             packet = decode_send_comm_pkt(stub)
         except WireError as exc:
+            on_malformed(context, exc)
             raise RpcFault(c.RPC_X_BAD_STUB_DATA) from exc
         status = on_packet(context, packet)
         if isinstance(status, int):
@@ -81,6 +89,7 @@ def frsrpc_interface(on_packet: OnPacket, *, min_level: int = c.LEVEL_PRIVACY) -
         try:
             request = StartPromotionParent.decode(stub)
         except WireError as exc:
+            on_malformed(context, exc)
             raise RpcFault(c.RPC_X_BAD_STUB_DATA) from exc
         return encode_start_promotion_parent_response(request.parent_guid, ERROR_INVALID_PARAMETER)
 
