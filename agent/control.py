@@ -18,12 +18,18 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+from agent.edge.gate import Arrival, Gate, GateLimits, Verdict
+from agent.incidents import Incidents
 
 SOCKET_NAME = "control.sock"
 MAX_REQUEST = 64 << 10
 MAX_ANSWER = 64 << 20
 _POLL_S = 0.1
+#: Connections that are served at once: commands that wait have one each. Those that say nothing cost a descriptor each.
+MOST_CLIENTS: Final = 64
+_GATE: Final = GateLimits(strangers=32, known=0, patience=10.0, message=1024)
 
 Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
@@ -49,10 +55,12 @@ class ControlServer:
     answer; `ControlError` is for what the caller can mend, anything else is logged.
     """
 
-    def __init__(self, state_dir: Path, handlers: Mapping[str, Handler]) -> None:
+    def __init__(self, state_dir: Path, handlers: Mapping[str, Handler], incidents: Incidents | None = None) -> None:
         self._state_dir = state_dir
         self._handlers = dict(handlers)
-        self._server: asyncio.Server | None = None
+        self._incidents = incidents if incidents is not None else Incidents(_log)
+        self._gate: Gate | None = None
+        self._beginning: set[asyncio.Task[None]] = set()
         self._clients: set[asyncio.Task[None]] = set()
         self._inode: int | None = None
         self._directory = -1
@@ -68,7 +76,8 @@ class ControlServer:
             listener.bind(path)
             os.chmod(path, 0o600)  # before listen: until then nobody can connect
             self._inode = os.stat(path).st_ino
-            self._server = await asyncio.start_unix_server(self._accept, sock=listener, limit=MAX_REQUEST)
+            self._gate = Gate("control socket", _GATE, _judge, self._admit, self._incidents)
+            self._gate.listen_on(listener)
         except BaseException:
             listener.close()
             os.close(self._directory)
@@ -76,15 +85,16 @@ class ControlServer:
 
     async def close(self) -> None:
         """Stops listening, ends what is being answered, and removes the socket. May be called twice."""
-        if self._server is None:
+        if self._gate is None:
             return
-        server, self._server = self._server, None
-        server.close()
+        gate, self._gate = self._gate, None
+        gate.close()
+        if self._beginning:
+            await asyncio.wait(self._beginning)
         clients = list(self._clients)
         for task in clients:
             task.cancel()
         await asyncio.gather(*clients, return_exceptions=True)
-        await server.wait_closed()
         path = _short_path(self._directory)
         with contextlib.suppress(OSError):
             if os.stat(path).st_ino == self._inode:
@@ -97,6 +107,24 @@ class ControlServer:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+    def _admit(self, arrival: Arrival, data: memoryview) -> None:
+        if len(self._clients) + len(self._beginning) >= MOST_CLIENTS:
+            arrival.answer(b'{"error":"too many commands are being answered; try again shortly"}\n')
+            arrival.sock.close()
+            return
+        task = asyncio.get_running_loop().create_task(self._connect(arrival))
+        self._beginning.add(task)
+        task.add_done_callback(self._beginning.discard)
+
+    async def _connect(self, arrival: Arrival) -> None:
+        reader = asyncio.StreamReader(limit=MAX_REQUEST)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: asyncio.StreamReaderProtocol(reader, self._accept), arrival.sock
+            )
+        except OSError:
+            arrival.sock.close()  # it has gone
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -141,6 +169,11 @@ class ControlServer:
         except Exception as error:
             _log.exception("control command %s failed", command)
             return {"error": f"{type(error).__name__}: {error}"}
+
+
+def _judge(arrival: Arrival, data: memoryview) -> Verdict:
+    """Only our own user gets here: whoever says something is listened to."""
+    return Verdict.ADMIT
 
 
 async def request(state_dir: Path, cmd: str, *, reply_timeout: float | None = 30.0, **arguments: Any) -> dict[str, Any]:

@@ -68,7 +68,14 @@ class FileOps:
             raise
         self._stages = Stages(self.root, area, compressions, dropped)
         self._installer = Installer(
-            self.root, area, kept, self._preinstall, durable=durable, set_id=set_id, report=report, deleted=deleted,
+            self.root,
+            area,
+            kept,
+            self._preinstall,
+            durable=durable,
+            set_id=set_id,
+            report=report,
+            deleted=deleted,
             made=made,
         )
 

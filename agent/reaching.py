@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from logging import Logger, LoggerAdapter
 from pathlib import Path
+from typing import Final
+
+from agent.edge.rates import Rate
+
+#: Lines of one partner, in a minute and at once: a broken one can make us fail as often as it likes.
+_LINES_PER_MINUTE: Final = 6
+_LINES_AT_ONCE: Final = 10
 
 
 class Reaching:
@@ -21,6 +29,8 @@ class Reaching:
         self._count = count
         self._refused = False
         self._warned: str | None = None
+        self._lines = Rate(_LINES_PER_MINUTE / 60, _LINES_AT_ONCE)
+        self._left_out = 0
         self.refusal: str | None = None  # why nothing passes, while the partner refuses our secret
 
     def bound(self, ok: bool) -> None:
@@ -46,8 +56,10 @@ class Reaching:
         news = joined or (self._refused and why != self._warned)
         if self._refused:
             self._warned = self.refusal = why
-        if news:
-            self._log.warning("%s: %s", self._name, why)
+        if self._lines.take():
+            more = f" (and {self._left_out} failures more since the last that was told)" if self._left_out else ""
+            self._left_out = 0
+            self._log.log(logging.WARNING if news else logging.INFO, "%s: %s%s", self._name, why, more)
         else:
-            self._log.info("%s: %s", self._name, why)
+            self._left_out += 1
         return why

@@ -9,11 +9,13 @@ import contextlib
 import importlib.metadata
 import logging
 import os
+import traceback
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
+from agent import descriptors
 from agent.causes import Cause
 from agent.cli.exit_codes import ExitCode
 from agent.clock import filetime_now, iso_time
@@ -21,6 +23,7 @@ from agent.control import ControlError, ControlServer, wait_until_done
 from agent.counters.registry import Counters, Snapshot
 from agent.counters.samples import SampleWriter
 from agent.deleted import DeletedStore
+from agent.edge.partners import PartnerAddresses
 from agent.engine import events as ev
 from agent.excluded import Excluded
 from agent.identity import ReplicaError
@@ -33,7 +36,7 @@ from agent.replica import Replica
 from agent.rpc.frsrpc import frsrpc_interface
 from agent.rpc.interface import CallContext
 from agent.rpc.security import Credential, CredentialStore
-from agent.rpc.server import Hooks, RpcServer
+from agent.rpc.server import Hooks, Limits, RpcServer
 from agent.unjoined import never_joined
 from agent.waiting import RETRY_S, WaitingSet, disk_is_full
 from agent.wire.comm_packet import CommPacket
@@ -91,6 +94,7 @@ class Service:
     async def start(self) -> None:
         """Start in this order: sets (their stores and trees), server, control socket, dashboard, replication."""
         config = self.config
+        asyncio.get_running_loop().set_exception_handler(self._loop_fault)
         for local in config.sets:
             try:
                 self._open(local)
@@ -99,13 +103,7 @@ class Service:
                     raise
                 self.waiting[local.member.guid] = waiting = WaitingSet(local, error)
                 log.error("replication of the set %s has not begun: %s", local.name, waiting.error)
-        server = RpcServer(
-            [frsrpc_interface(self._received)],
-            CredentialStore([_credential(config)]),
-            Hooks(on_bind=self._on_bind, on_authentication=self._on_authentication),
-        )
-        self._closers.append(server.close)
-        self.port = await server.start(config.listen_host, config.port)
+        self.port = await self._start_server()
         control = ControlServer(
             config.state_dir,
             {
@@ -117,6 +115,7 @@ class Service:
                 "force": self._control_force,
                 "accept-deletions": self._control_accept_deletions,
             },
+            self.incidents,
         )
         await control.start()
         self._closers.append(control.close)
@@ -132,6 +131,26 @@ class Service:
         self._tasks.append(asyncio.create_task(self._check_links(), name="check links"))
         for waiting in self.waiting.values():
             self._tasks.append(asyncio.create_task(self._open_later(waiting), name=f"open {waiting.name}"))
+
+    async def _start_server(self) -> int:
+        """The RPC server, with at most half of the file descriptors that there are; gives its port."""
+        config = self.config
+        limit = descriptors.raise_limit()
+        if limit < descriptors.ENOUGH:
+            log.warning("only %d files may be open at once; %s", limit, descriptors.ADVICE)
+        server = RpcServer(
+            [frsrpc_interface(self._received, self._malformed)],
+            CredentialStore([_credential(config)]),
+            Hooks(on_bind=self._on_bind, on_authentication=self._on_authentication),
+            limits=Limits().within(limit // 2),
+            incidents=self.incidents,
+        )
+        self._closers.append(server.close)
+        port = await server.start(config.listen_host, config.port)
+        hosts = [member.host for local in config.sets for member in local.set.members.values()]
+        addresses = PartnerAddresses(hosts, server.set_partners)
+        self._closers.append(_later(addresses.close))
+        return port
 
     def _open(self, local: LocalSet) -> Replica:
         """Open what is kept of a set, its store and its tree. Raises ReplicaError, StoreError, StagingError, OSError;
@@ -189,7 +208,11 @@ class Service:
         from agent.dashboard.server import DashboardServer
 
         dashboard = DashboardServer(
-            _Shown(self), config.dashboard_host, config.dashboard_port, summary_dirs=self._summary_dirs()
+            _Shown(self),
+            config.dashboard_host,
+            config.dashboard_port,
+            summary_dirs=self._summary_dirs(),
+            incidents=self.incidents,
         )
         try:
             port = await dashboard.start()
@@ -287,18 +310,23 @@ class Service:
         try:
             packet = decode_packet(comm.pkt)
         except WireError as error:
-            log.warning("a packet from %s:%d (user %s) is refused: %s", context.peer, context.port, context.user, error)
-            for replica in self.replicas.values():
-                replica.count("Packets Received in Error")
+            self._malformed(context, error)
             return ERROR_INVALID_PARAMETER
         return self._take(context, packet, comm)
+
+    def _malformed(self, context: CallContext, error: WireError) -> None:
+        text = f"a packet from {context.peer} (user {context.user}) is refused: {error}"
+        self.incidents.report(Cause.PACKET, context.peer, text)
+        for replica in self.replicas.values():
+            replica.count("Packets Received in Error")
 
     def _take(self, context: CallContext, packet: Packet, comm: CommPacket) -> int:
         replica = self.replicas.get(packet.to.guid)
         if packet.to.guid in self.waiting:
             return ERROR_SERVICE_NOT_ACTIVE
         if replica is None:
-            log.warning("a packet from %s is for a member that is not here: %s", context.peer, describe(packet))
+            text = f"a packet from {context.peer} is for a member that is not here: {describe(packet)}"
+            self.incidents.report(Cause.IDENTITY, context.peer, text)
             return ERROR_INVALID_PARAMETER
         if packets.isEnabledFor(logging.DEBUG):
             packets.debug("received from %s:%d: %s", context.peer, context.port, describe(packet))
@@ -317,6 +345,16 @@ class Service:
     def _on_authentication(self, ok: bool, _: str) -> None:
         for replica in self.replicas.values():
             replica.count("Authentications" if ok else "Authentications in Error")
+
+    def _loop_fault(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """What went wrong in a callback or a task that nobody waits for: as asyncio tells it, but not a thousand times
+        what is the same."""
+        error, message = context.get("exception"), str(context.get("message"))
+        if descriptors.run_out(error):
+            self.incidents.report(Cause.DESCRIPTORS, "event loop", f"{message}: {error}; {descriptors.ADVICE}")
+            return
+        told = "".join(traceback.format_exception(error)) if error is not None else repr(context)
+        self.incidents.report(Cause.FAULT, message, f"{message}\n{told}", level="error")
 
     # -- telling: the dashboard and the control socket --
 
@@ -434,6 +472,13 @@ class _Shown:
         self.status = service.status
         self.counters = service.snapshot
         self.peers = service.peers
+
+
+def _later(close: Callable[[], None]) -> Callable[[], Awaitable[None]]:
+    async def closer() -> None:
+        close()
+
+    return closer
 
 
 def _credential(config: AgentConfig) -> Credential:

@@ -20,6 +20,7 @@ import json
 import logging
 import os
 import socket
+import traceback
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -28,12 +29,17 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from agent.causes import Cause
 from agent.counters.registry import Snapshot
 from agent.dashboard import metrics
+from agent.edge.http import MOST_UNSENT, HttpEdge
+from agent.incidents import Incidents
 
 log = logging.getLogger(__name__)
 
-MAX_SUMMARY: Final = 64 << 20
+MAX_SUMMARY: Final = 8 << 20
+#: Seconds for which an answer that takes work (the database is asked) is good for others who ask the same.
+FRESH_S: Final = 1.0
 SUMMARY_FILE: Final = "summary.json"
 CHART_FILES: Final = ("chart-light.svg", "chart-dark.svg")
 
@@ -90,6 +96,7 @@ class DashboardServer:
         summary_dirs: Iterable[str | os.PathLike[str]] = (),
         *,
         allowed_hosts: Iterable[str] = (),
+        incidents: Incidents | None = None,
     ) -> None:
         self._provider = provider
         self._host = host
@@ -97,26 +104,47 @@ class DashboardServer:
         self._summary_dirs = [Path(folder) for folder in summary_dirs]
         names = {"localhost", host, socket.gethostname(), *allowed_hosts}
         self._allowed_hosts = {name.lower() for name in names if name}
+        self._incidents = incidents if incidents is not None else Incidents(log)
         self._runner: web.AppRunner | None = None
+        self._edge: HttpEdge | None = None
+        self._kept: dict[str, tuple[float, Any]] = {}  # by what was asked, with the loop's time
+        self._checked: tuple[object, bytes] | None = None  # a summary that is JSON, by what tells it from others
 
     async def start(self) -> int:
         """Listen; returns the port. Raises ``OSError`` where the address cannot be had."""
-        runner = web.AppRunner(self.app(), access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        runner = web.AppRunner(
+            self.app(),
+            access_log=None,
+            handle_signals=False,
+            shutdown_timeout=1.0,
+            lingering_time=0,  # nobody has anything to send here
+            logger=self._http_log(),
+        )
         await runner.setup()
+        assert runner.server is not None
+        edge = HttpEdge("dashboard", runner.server, self._incidents)
         try:
-            await web.TCPSite(runner, self._host, self._port).start()
+            self._port = await edge.listen(self._host, self._port)
         except BaseException:
             await runner.cleanup()
             raise
-        self._runner = runner
-        self._port = int(runner.addresses[0][1])
+        self._runner, self._edge = runner, edge
         return self._port
 
     async def close(self) -> None:
         """Stop listening. Does nothing where it is not."""
+        if self._edge is not None:
+            await self._edge.close()
+            self._edge = None
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
+
+    def _http_log(self) -> logging.Logger:
+        """Where aiohttp tells of requests that it cannot read: anybody can send any number of them."""
+        logger = logging.Logger("dashboard", logging.WARNING)
+        logger.addHandler(_ToIncidents(self._incidents))
+        return logger
 
     @property
     def url(self) -> str:
@@ -151,11 +179,15 @@ class DashboardServer:
                 response = _json({"error": error.reason}, status=error.status)
                 if "Allow" in error.headers:
                     response.headers["Allow"] = error.headers["Allow"]
-            except Exception:
-                log.exception("the dashboard could not answer %s", request.path)
+            except Exception as error:
+                told = "".join(traceback.format_exception(error))
+                self._incidents.report(
+                    Cause.FAULT, "dashboard", f"the dashboard could not answer {request.path}\n{told}", level="error"
+                )
                 response = _json({"error": "the agent could not answer; its log says why"}, status=503)
         for name, value in _HEADERS.items():
             response.headers.setdefault(name, value)
+        response.force_close()  # see agent.edge.http
         return response
 
     def _is_ours(self, host_header: str) -> bool:
@@ -171,8 +203,18 @@ class DashboardServer:
             return False
         return True  # an address cannot be rebound
 
+    async def _fresh(self, name: str, ask: Callable[[], T | Awaitable[T]]) -> T:
+        """What `ask` gives, or gave a moment ago."""
+        now = asyncio.get_running_loop().time()
+        when, value = self._kept.get(name, (0.0, None))
+        if value is None or now - when > FRESH_S:
+            value = await _maybe(ask())
+            self._kept[name] = (now, value)
+        found: T = value
+        return found
+
     async def _status(self, _request: web.Request) -> web.Response:
-        status = await _maybe(self._provider.status())
+        status = await self._fresh("status", self._provider.status)
         peers = [
             {"name": name, "url": url}
             for name, url in await _maybe(self._provider.peers())
@@ -181,18 +223,20 @@ class DashboardServer:
         return _json({**status, "peers": peers})
 
     async def _counters(self, _request: web.Request) -> web.Response:
-        return _json(await _maybe(self._provider.counters()))
+        return _json(await self._fresh("counters", self._provider.counters))
 
     async def _metrics(self, _request: web.Request) -> web.Response:
-        status = await _maybe(self._provider.status())
-        body = metrics.render(status, await _maybe(self._provider.counters()))
+        status = await self._fresh("status", self._provider.status)
+        body = metrics.render(status, await self._fresh("counters", self._provider.counters))
         return web.Response(body=body, headers={"Content-Type": metrics.CONTENT_TYPE})
 
     async def _health(self, _request: web.Request) -> web.Response:
-        status = await _maybe(self._provider.status())
+        status = await self._fresh("status", self._provider.status)
         return _json({"ok": True, "member": status.get("member")})
 
     async def _summary(self, _request: web.Request) -> web.Response:
+        if self._edge is not None and self._edge.unsent > MOST_UNSENT:
+            return _json({"error": "too much is being sent to others; try again shortly"}, status=503)
         body = await asyncio.to_thread(self._read_summary)
         if body is None:
             return _json({"error": "there is no summary yet: run `frs summarize`"}, status=404)
@@ -217,10 +261,21 @@ class DashboardServer:
 
     def _read_summary(self) -> bytes | None:
         folder = self._newest()
-        body = _read(folder / SUMMARY_FILE) if folder else None
-        if body is not None:
+        if folder is None:
+            return None
+        path = folder / SUMMARY_FILE
+        try:
+            status = path.stat()
+        except OSError:
+            return None
+        key = (path, status.st_ino, status.st_size, status.st_mtime_ns)
+        if self._checked is None or self._checked[0] != key:
+            body = _read(path)
+            if body is None:
+                return None
             json.loads(body)  # never hand on what is no JSON
-        return body
+            self._checked = (key, body)
+        return self._checked[1]
 
     def _read_chart(self, name: str) -> bytes | None:
         folder = self._newest()
@@ -234,6 +289,19 @@ def _read(path: Path) -> bytes | None:
     except OSError:
         return None
     return body if len(body) <= MAX_SUMMARY else None
+
+
+class _ToIncidents(logging.Handler):
+    """Counts what is logged, and logs it at a bounded rate."""
+
+    def __init__(self, incidents: Incidents) -> None:
+        super().__init__()
+        self._incidents = incidents
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        text = f"{record.getMessage()}: {error}" if error is not None else record.getMessage()
+        self._incidents.report(Cause.PROTOCOL, "dashboard", text)
 
 
 async def _maybe(value: T | Awaitable[T]) -> T:

@@ -386,7 +386,8 @@ class Inbound:
         if serious or entry.attempts in (3, 10, 100, 1000):
             text = f"{ctx.path(entry.co)}: {why.value}{': ' + detail if detail else ''}"
             if serious:
-                ctx.report("error", f"{text}; tried again in {delay // 10_000_000} s", Cause.WAITING, ctx.path(entry.co))
+                text = f"{text}; tried again in {delay // 10_000_000} s"
+                ctx.report("error", text, Cause.WAITING, ctx.path(entry.co))
             else:
                 ctx.report("warning", f"{text}; attempt {entry.attempts}")
 

@@ -11,7 +11,9 @@ from agent.rpc import constants as c
 from agent.rpc import pdu as p
 from agent.rpc.errors import RpcAuthError, RpcClosed, RpcError, RpcFault, RpcProtocolError, RpcTimeout
 from agent.rpc.message import Protection, encode_call, open_call
+from agent.rpc.ntlm_crypto import ntowfv1
 from agent.rpc.pdu import InterfaceId
+from agent.rpc.proof import bind_proof, proof_key
 from agent.rpc.security import Credential, InitiatorMechanism, make_initiator
 from agent.rpc.transport import PduProtocol
 
@@ -19,8 +21,9 @@ __all__ = ["InterfaceId", "RpcClient"]
 
 _HEAD: Final = c.REQUEST_HEADER_SIZE
 _CONTEXT: Final = 0  # the one presentation context
-_AUTH_CONTEXT: Final = 1
+_AUTH_CONTEXT: Final = 1  # unless the bind has a proof
 _MAX_LEGS: Final = 8
+_TURN: Final = 64  # PDUs of a server that are handled before others have their turn
 
 
 class _Call:
@@ -40,7 +43,7 @@ class _Association(PduProtocol):
     """The client's end of the connection."""
 
     def __init__(self, max_response: int, max_in_flight: int) -> None:
-        super().__init__()
+        super().__init__(_TURN)
         self._loop = asyncio.get_running_loop()
         self._max_response = max_response
         self._window = max_in_flight
@@ -53,7 +56,7 @@ class _Association(PduProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._outgoing: list[bytearray] = []
         self.ready = False
-        self.peer_leaves = False
+        self._leaving = False
         self.error: RpcError | None = None
         self.lost: asyncio.Future[None] = self._loop.create_future()
 
@@ -61,7 +64,7 @@ class _Association(PduProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone: nothing will be answered any more."""
-        self.transport = None
+        super().connection_lost(exc)
         self.fail(RpcClosed(f"connection lost: {exc}" if exc else "the connection was closed"))
         if not self.lost.done():
             self.lost.set_result(None)
@@ -116,16 +119,18 @@ class _Association(PduProtocol):
         self,
         interface: InterfaceId,
         mechanism: InitiatorMechanism | None,
+        token: bytes | None,
         auth_type: int,
         level: int,
         max_fragment: int,
+        auth_context: int,
     ) -> None:
-        """Negotiate the interface and authenticate."""
+        """Negotiate the interface and authenticate. `token` is the first one of the mechanism."""
         contexts = (p.ContextElement(_CONTEXT, interface, (p.NDR,)),)
         flags = c.PFC_WHOLE | c.PFC_CONC_MPX | (c.PFC_SUPPORT_HEADER_SIGN if mechanism is not None else 0)
         verifier = None
         if mechanism is not None:
-            verifier = p.AuthVerifier(auth_type, level, 0, _AUTH_CONTEXT, mechanism.step(None) or b"")
+            verifier = p.AuthVerifier(auth_type, level, 0, auth_context, token or b"")
         request = p.Bind(max_fragment, max_fragment, 0, contexts, flags, self._next_id(), verifier)
         ack = self._read_ack(await self._exchange(p.encode_bind(request)), c.BIND_ACK)
         if not ack.results or ack.results[0].result != c.RESULT_ACCEPTANCE:
@@ -138,7 +143,7 @@ class _Association(PduProtocol):
             self._window = 1
         if mechanism is not None:
             await self._authenticate(mechanism, request, ack)
-            self._protection = Protection(mechanism.session, auth_type, level, _AUTH_CONTEXT)
+            self._protection = Protection(mechanism.session, auth_type, level, auth_context)
         self.bulk = True
         self.ready = True
 
@@ -249,8 +254,9 @@ class _Association(PduProtocol):
             return
         header = p.decode_header(pdu)
         if header.ptype == c.SHUTDOWN:
-            self.peer_leaves = True
+            self._leaving = True
             self.ready = False
+            self._leave()
         elif self._handshake is not None:
             if not self._handshake.done():
                 self._handshake.set_result(bytes(pdu))
@@ -270,8 +276,14 @@ class _Association(PduProtocol):
                 done = not header.flags & c.PFC_DID_NOT_EXECUTE
                 call.future.set_exception(RpcFault(status, did_not_execute=not done))
             self._pump()
+            self._leave()
         else:
             raise RpcProtocolError(f"PDU type {header.ptype} from a server")
+
+    def _leave(self) -> None:
+        """End the association with a server that is shutting down once everything is answered: nobody will use it."""
+        if self._leaving and not self._pending and not self._waiting:
+            self.fail(RpcClosed("the server is shutting down"))
 
     def _on_response(self, pdu: memoryview) -> None:
         vers, _, _, flags, drep, _, auth_length, call_id, _, context_id, _ = p.REQUEST.unpack_from(pdu)
@@ -286,13 +298,13 @@ class _Association(PduProtocol):
         first = bool(flags & c.PFC_FIRST_FRAG)
         if first != (call.parts is None):
             raise RpcProtocolError("fragments of a response out of order")
+        if (len(call.parts) if call.parts is not None else 0) + end - _HEAD > self._max_response:
+            raise RpcProtocolError("a response is too long")
         if flags & c.PFC_WHOLE == c.PFC_WHOLE:
             result = bytes(pdu[_HEAD:end])
         else:
             if call.parts is None:
                 call.parts = bytearray()
-            if len(call.parts) + end - _HEAD > self._max_response:
-                raise RpcProtocolError("a response is too long")
             call.parts += pdu[_HEAD:end]
             if not flags & c.PFC_LAST_FRAG:
                 return
@@ -302,6 +314,8 @@ class _Association(PduProtocol):
             call.future.set_result(result)
         if self._waiting:
             self._pump()
+        if self._leaving:
+            self._leave()
 
 
 class RpcClient:
@@ -342,20 +356,24 @@ class RpcClient:
         bound = authenticated = False
         try:
             async with asyncio.timeout(timeout):
-                _, association = await loop.create_connection(
+                mechanism, token, key = None, None, b""
+                if credential is not None:  # all of it before the connection, which is to say at once what it is for
+                    mechanism = make_initiator(auth_type, credential, host=host, level=level)
+                    token = mechanism.step(None)
+                    key = proof_key(ntowfv1(credential.password))
+                transport, association = await loop.create_connection(
                     lambda: _Association(max_response, max_in_flight), host, port
                 )
-                mechanism = None
-                if credential is not None:
-                    mechanism = make_initiator(auth_type, credential, host=host, level=level)
-                await association.bind(interface, mechanism, auth_type, level, max_fragment)
+                ends = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
+                auth_context = bind_proof(key, *ends) or _AUTH_CONTEXT
+                await association.bind(interface, mechanism, token, auth_type, level, max_fragment, auth_context)
             bound = authenticated = True
         except TimeoutError as exc:
             raise RpcTimeout(f"no association with {host}:{port} within {timeout} s") from exc
         except (OSError, ValueError, OverflowError) as exc:  # names and ports that cannot exist, too
             raise RpcClosed(f"{host}:{port} cannot be reached: {exc}") from exc
         except RpcAuthError:
-            bound = True
+            bound = association is not None
             raise
         finally:
             if not authenticated and association is not None:

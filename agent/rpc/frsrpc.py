@@ -16,6 +16,7 @@ from agent.rpc.security import Credential
 
 if TYPE_CHECKING:
     from agent.wire.comm_packet import CommPacket
+    from agent.wire.errors import WireError
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,9 @@ OP_NOP: Final = 3
 ERROR_SUCCESS: Final = 0
 ERROR_INVALID_PARAMETER: Final = 87
 ERROR_CALL_NOT_IMPLEMENTED: Final = 120
+
+#: A return value is all that these methods answer, or a GUID before it.
+_MAX_RESPONSE: Final = 4096
 
 #: Takes a packet, gives the Windows error code to return (0 for success), at once or later.
 OnPacket = Callable[[CallContext, "CommPacket"], "int | Awaitable[int]"]
@@ -44,12 +48,18 @@ def _status(answer: bytes) -> int:
     return int.from_bytes(answer[:4], "little")
 
 
-def frsrpc_interface(on_packet: OnPacket, *, min_level: int = c.LEVEL_PRIVACY) -> Interface:
+#: Told of a request that cannot be unmarshalled.
+OnMalformed = Callable[[CallContext, "WireError"], None]
+
+
+def frsrpc_interface(
+    on_packet: OnPacket, on_malformed: OnMalformed = lambda context, error: None, *, min_level: int = c.LEVEL_PRIVACY
+) -> Interface:
     """The interface as a server offers it: `on_packet` gets every COMM_PACKET that arrives ([MS-FRS1] 3.3.4.4).
 
-    A stub that cannot be unmarshalled gets the fault RPC_X_BAD_STUB_DATA. Promotion of domain controllers is not
-    offered: VerifyPromotionParent returns ERROR_CALL_NOT_IMPLEMENTED (3.3.4.5), StartPromotionParent
-    ERROR_INVALID_PARAMETER since this member is no domain controller (3.3.4.2).
+    A stub that cannot be unmarshalled gets the fault RPC_X_BAD_STUB_DATA, and `on_malformed` is told. Promotion of
+    domain controllers is not offered: VerifyPromotionParent returns ERROR_CALL_NOT_IMPLEMENTED (3.3.4.5),
+    StartPromotionParent ERROR_INVALID_PARAMETER since this member is no domain controller (3.3.4.2).
     """
     from agent.wire.comm_packet import (
         StartPromotionParent,
@@ -62,6 +72,7 @@ def frsrpc_interface(on_packet: OnPacket, *, min_level: int = c.LEVEL_PRIVACY) -
         try:
             packet = decode_send_comm_pkt(stub)
         except WireError as exc:
+            on_malformed(context, exc)
             raise RpcFault(c.RPC_X_BAD_STUB_DATA) from exc
         status = on_packet(context, packet)
         if isinstance(status, int):
@@ -78,6 +89,7 @@ def frsrpc_interface(on_packet: OnPacket, *, min_level: int = c.LEVEL_PRIVACY) -
         try:
             request = StartPromotionParent.decode(stub)
         except WireError as exc:
+            on_malformed(context, exc)
             raise RpcFault(c.RPC_X_BAD_STUB_DATA) from exc
         return encode_start_promotion_parent_response(request.parent_guid, ERROR_INVALID_PARAMETER)
 
@@ -167,6 +179,7 @@ class FrsPartner:
                 level=self._level,
                 auth_type=self._auth_type,
                 max_in_flight=self._max_in_flight,
+                max_response=_MAX_RESPONSE,
                 on_bind=self._on_bind,
                 on_authentication=self._on_authentication,
             )

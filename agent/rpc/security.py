@@ -22,6 +22,7 @@ from agent.rpc.negotiate import (
 )
 from agent.rpc.ntlm import NtlmAcceptor, NtlmInitiator
 from agent.rpc.ntlm_crypto import ntowfv1
+from agent.rpc.proof import proof_key
 
 __all__ = [
     "AcceptorMechanism",
@@ -56,6 +57,8 @@ class CredentialStore:
         #: the domain this server says it belongs to
         self.domain = domain
         self._accounts: dict[tuple[str, str], tuple[bytes, str, str]] = {}
+        #: by which a bind shows that its sender knows one of the secrets (agent.rpc.proof)
+        self.proof_keys: tuple[bytes, ...] = ()
         self.replace(credentials)
 
     def replace(self, credentials: Iterable[Credential]) -> None:
@@ -65,6 +68,7 @@ class CredentialStore:
             entry = (ntowfv1(item.password), item.domain, item.user)
             accounts[item.domain.casefold(), item.user.casefold()] = entry
         self._accounts = accounts
+        self.proof_keys = tuple(proof_key(nt_hash) for nt_hash, _, _ in accounts.values())
 
     def lookup(self, domain: str, user: str) -> tuple[bytes, str, str] | None:
         """NT hash, domain and user of an account.

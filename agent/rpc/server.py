@@ -5,18 +5,30 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+import struct
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
+from agent.causes import Cause
+from agent.edge.gate import Arrival, Gate, GateLimits, Verdict
+from agent.incidents import Incidents
 from agent.rpc import constants as c
+from agent.rpc.admission import Admission, Kind
 from agent.rpc.connection import Connection
 from agent.rpc.interface import CallContext, Handler, Interface
-from agent.rpc.pdu import InterfaceId, encode_simple
+from agent.rpc.limits import Limits
+from agent.rpc.memory import Memory
+from agent.rpc.pdu import HEADER, TRAILER, InterfaceId, encode_bind_nak, encode_simple
+from agent.rpc.proof import bind_proof
 from agent.rpc.security import CredentialStore
 
 __all__ = ["CallContext", "Handler", "Hooks", "Interface", "InterfaceId", "Limits", "RpcServer"]
 
 log = logging.getLogger(__name__)
+
+_NAK_VERSION: Final = encode_bind_nak(c.NAK_PROTOCOL_VERSION, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,33 +39,11 @@ class Hooks:
     on_authentication: Callable[[bool, str], None] = lambda ok, user: None
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a peer may cost. Times are seconds, sizes bytes.
-
-    `handshake`: from the connection to a finished authentication. `stall`: a message begun and not ended, or
-    answers that are not read. `idle`: no message at all. When `max_unauthenticated` is exceeded the oldest such
-    connection goes, so that a flood of them does not lock the partners out.
-    """
-
-    max_connections: int = 512
-    max_unauthenticated: int = 64
-    max_fragment: int = c.MAX_FRAGMENT
-    max_request: int = 512 * 1024
-    max_partial_calls: int = 16
-    max_queued_calls: int = 64
-    max_queued_bytes: int = 2 * 1024 * 1024
-    max_contexts: int = 32
-    handshake: float = 15.0
-    stall: float = 60.0
-    idle: float = 3600.0
-
-
 class RpcServer:
     """Serves interfaces on one TCP port.
 
     The accounts in `credentials` may be replaced while the server runs. Handlers run in the event loop, in the
-    order in which their requests arrived on each connection.
+    order in which their requests arrived on each connection. Whoever is refused is told to `incidents`.
     """
 
     def __init__(
@@ -64,82 +54,178 @@ class RpcServer:
         *,
         limits: Limits | None = None,
         host_name: str = "",
+        incidents: Incidents | None = None,
     ) -> None:
         self.interfaces: Mapping[bytes, Interface] = {item.id.uuid: item for item in interfaces}
         self.credentials = credentials
         self.hooks = hooks if hooks is not None else Hooks()
         self.limits = limits if limits is not None else Limits()
         self.host_name = host_name
+        self.incidents = incidents if incidents is not None else Incidents(log)
         self.port = 0
-        #: connections that may not call anything yet, oldest first, and those that may
-        self.unauthenticated: dict[Connection, None] = {}
-        self.established: dict[Connection, None] = {}
-        self._server: asyncio.Server | None = None
+        self.memory: Memory[Connection] = Memory(self.limits.memory, self.limits.memory_of_one)
+        self._admission = Admission(self.limits)
+        self._gate: Gate | None = None
+        self._beginning: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self._last_id = 0
         self._last_group = int.from_bytes(os.urandom(2), "little")
 
     async def start(self, host: str | Sequence[str], port: int = 0) -> int:
         """Listen on an address, or on several; gives the port (that was chosen when `port` is 0). Raises OSError."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Connection(self), host, port, backlog=128)
-        self.port = self._server.sockets[0].getsockname()[1]
-        if len(self._server.sockets) > 1 and not port:  # a name with several addresses: one port for all of them
-            self._server.close()
-            self._server = await loop.create_server(lambda: Connection(self), host, self.port, backlog=128)
-        self._sweeper = loop.call_later(self._period, self._sweep)
+        limits = self.limits
+        gate = Gate(
+            "RPC server",
+            GateLimits(limits.silent, limits.silent, min(limits.first, limits.handshake), limits.bind),
+            self._judge,
+            self._admit,
+            self.incidents,
+            self._admission.known,
+        )
+        try:
+            self.port = await gate.listen(host, port)
+        except BaseException:
+            gate.close()
+            raise
+        self._gate = gate
+        self._sweeper = asyncio.get_running_loop().call_later(self._period, self._sweep)
         return self.port
 
     async def close(self) -> None:
         """Stop listening, tell the clients ([C706] 12.6.4.11), close all connections."""
         if self._sweeper is not None:
             self._sweeper.cancel()
-        server, self._server = self._server, None
-        if server is None:
+        gate, self._gate = self._gate, None
+        if gate is None:
             return
-        server.close()
-        for connection in [*self.unauthenticated, *self.established]:
+        gate.close()
+        if self._beginning:
+            await asyncio.wait(self._beginning)
+        for connection in self._admission.connections():
             connection.send(encode_simple(c.SHUTDOWN))
             connection.close()
-        while self.unauthenticated or self.established:
+        while left := self._admission.connections():
             # One round of the loop lets every transport report its end.
-            for connection in [*self.unauthenticated, *self.established]:
+            for connection in left:
                 connection.abort_if_unsent()
             await asyncio.sleep(0)
-        await server.wait_closed()
 
     @property
     def connections(self) -> int:
-        """How many connections there are."""
-        return len(self.unauthenticated) + len(self.established)
+        """How many connections there are, those that have said nothing yet among them."""
+        at_gate = len(self._gate) if self._gate is not None else 0
+        return at_gate + len(self._beginning) + len(self._admission.connections())
+
+    @property
+    def unauthenticated(self) -> list[Connection]:
+        """The connections that have sent a bind and may not call anything yet."""
+        return self._admission.unauthenticated()
+
+    @property
+    def established(self) -> list[Connection]:
+        """The connections that may call something."""
+        return list(self._admission.established)
+
+    def set_partners(self, sources: Iterable[str]) -> None:
+        """The addresses of partners (as agent.edge.sources has them), for which there is room of their own."""
+        self._admission.partners = frozenset(sources)
+
+    # At the gate.
+
+    def _judge(self, arrival: Arrival, data: memoryview) -> Verdict:
+        """Whether the whole of a bind has come."""
+        if len(data) < c.HEADER_SIZE:
+            return Verdict.WAIT
+        version, minor, ptype, _, drep, length, _, _ = HEADER.unpack_from(data)
+        if ptype != c.BIND or length > self.limits.bind:
+            return Verdict.REFUSE
+        if version != 5:
+            arrival.answer(_NAK_VERSION)
+            return Verdict.REFUSE
+        if minor > 1 or drep[0] != 0x10 or length < c.HEADER_SIZE:
+            return Verdict.REFUSE
+        return Verdict.ADMIT if len(data) >= length else Verdict.WAIT
+
+    def _admit(self, arrival: Arrival, data: memoryview) -> None:
+        kind = Kind.PARTNER if arrival.known else Kind.STRANGER
+        if self._is_proved(arrival, data):
+            kind = Kind.PROVED
+        if not self._admission.may_bind(kind, arrival.source):
+            self.incidents.report(
+                Cause.CONNECTIONS, arrival.source, f"a bind of {arrival.source} is refused: too many come at once"
+            )
+            arrival.sock.close()
+            return
+        task = asyncio.get_running_loop().create_task(self._connect(arrival, kind))
+        self._beginning.add(task)
+        task.add_done_callback(self._beginning.discard)
+
+    def _is_proved(self, arrival: Arrival, data: memoryview) -> bool:
+        length, auth_length = struct.unpack_from("<HH", data, 8)
+        start = length - auth_length - c.TRAILER_SIZE
+        if not auth_length or start < c.HEADER_SIZE:
+            return False
+        context_id = TRAILER.unpack_from(data, start)[-1]
+        try:
+            here = arrival.sock.getsockname()
+        except OSError:
+            return False
+        return any(bind_proof(key, arrival.address, here) == context_id for key in self.credentials.proof_keys)
+
+    async def _connect(self, arrival: Arrival, kind: Kind) -> None:
+        peer = (arrival.address[0], arrival.address[1])
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: Connection(self, peer, arrival.source, kind, arrival.since), arrival.keep()
+            )
+        except OSError:
+            arrival.sock.close()  # it has gone
 
     # For the connections.
 
-    def admit(self, connection: Connection) -> bool:
-        """Whether another connection may exist; may drop the oldest one that is not authenticated."""
-        if self.connections >= self.limits.max_connections and not self.unauthenticated:
-            log.warning("connection refused: %d are open", self.connections)
-            return False
-        while self.unauthenticated and (
-            len(self.unauthenticated) >= self.limits.max_unauthenticated
-            or self.connections >= self.limits.max_connections
-        ):
-            oldest = next(iter(self.unauthenticated))
-            del self.unauthenticated[oldest]
-            oldest.abort("too many unauthenticated connections")
-        self.unauthenticated[connection] = None
-        return True
+    def begin(self, connection: Connection, kind: Kind) -> None:
+        """A handshake begins; the oldest one of its kind may have to make room."""
+        victim = self._admission.begin(connection, kind, connection.source)
+        if victim is not None:
+            self._crowded_out(victim, "too many handshakes are under way")
 
-    def promote(self, connection: Connection) -> None:
-        """The connection may call something."""
-        if connection in self.unauthenticated:
-            del self.unauthenticated[connection]
-            self.established[connection] = None
+    def has_room(self, connection: Connection) -> bool:
+        """Whether the connection can become established."""
+        room = self._admission.has_room(connection.source)
+        if not room:
+            self._full(connection)
+        return room
+
+    def establish(self, connection: Connection) -> bool:
+        """The connection may call something, if there is room for it."""
+        room, victim = self._admission.establish(connection, connection.source)
+        if victim is not None:
+            self._crowded_out(victim, "too many associations are open")
+        if not room:
+            self._full(connection)
+        return room
+
+    def authenticated(self, connection: Connection, user: str) -> None:
+        """The connection's peer knows the secret."""
+        self._admission.authenticated(connection.source)
+        self.hooks.on_authentication(True, user)
+
+    def take_memory(self, connection: Connection, size: int) -> bool:
+        """Whether so many bytes more may be held for that connection."""
+        granted, victim = self.memory.take(connection, connection.source, size)
+        if victim is not None:
+            self._crowded_out(victim, "all clients together hold too much memory, and this one most of it")
+        return granted
 
     def forget(self, connection: Connection) -> None:
         """The connection has ended."""
-        self.unauthenticated.pop(connection, None)
-        self.established.pop(connection, None)
+        self._admission.forget(connection)
+        self.memory.give(connection, self.memory.held(connection))
+
+    def handler_failed(self, error: Exception) -> None:
+        """A handler raised something that it should not."""
+        text = "".join(traceback.format_exception(error))
+        self.incidents.report(Cause.FAULT, type(error).__name__, f"a handler failed\n{text}", level="error")
 
     def next_id(self) -> int:
         """A number for a new connection."""
@@ -151,6 +237,20 @@ class RpcServer:
         self._last_group = (self._last_group + 1) & 0xFFFFFFFF or 1
         return self._last_group
 
+    def _full(self, connection: Connection) -> None:
+        self.incidents.report(
+            Cause.CONNECTIONS,
+            connection.source,
+            f"an association of {connection.source} is refused: {len(self._admission.established)} are open, "
+            f"{self._admission.established.of(connection.source)} of them from there",
+        )
+
+    def _crowded_out(self, connection: Connection, why: str) -> None:
+        self.incidents.report(
+            Cause.CONNECTIONS, connection.source, f"a connection of {connection.source} is closed: {why}"
+        )
+        connection.abort(why)
+
     @property
     def _period(self) -> float:
         limits = self.limits
@@ -159,6 +259,6 @@ class RpcServer:
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
-        for connection in [*self.unauthenticated, *self.established]:
+        for connection in self._admission.connections():
             connection.check(now)
         self._sweeper = loop.call_later(self._period, self._sweep)

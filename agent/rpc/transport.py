@@ -17,20 +17,31 @@ _GATHER: Final = 65536
 _FRAG_LENGTH: Final = struct.Struct("<H")
 
 
+class Hold:
+    """Why no PDUs are taken from an association for now: bits, since several reasons may hold at once."""
+
+    WRITE: Final = 1  # the peer does not read
+    QUEUE: Final = 2  # so much waits to be worked on
+    TURN: Final = 4  # others have their turn
+    CLOSING: Final = 8  # the connection is about to end
+
+
 class PduProtocol(asyncio.BufferedProtocol):
     """Base of both ends of an association: reads into one buffer, hands out whole PDUs, gathers writes.
 
     A PDU is given to `pdu_received` as a memoryview into the receive buffer, which is valid (and may be decrypted
     in place) during that call only. Memory: 4 KiB per association, the size of the PDU that is arriving when that
-    is larger, and 256 KiB once `bulk` is set.
+    is larger, and 256 KiB once `bulk` is set and `may_grow` agrees. After `turn` PDUs the event loop goes round before
+    the next ones are handed out.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, turn: int) -> None:
         self.transport: asyncio.Transport | None = None
         #: whether the peer is trusted with a large receive buffer
         self.bulk = False
-        #: stop handing out PDUs; `resume` continues
-        self.held = False
+        #: why no PDUs are handed out; `resume` continues
+        self.held = 0
+        self._turn = turn
         self._buffer = bytearray(_SMALL)
         self._view = memoryview(self._buffer)
         self._start = 0
@@ -50,6 +61,10 @@ class PduProtocol(asyncio.BufferedProtocol):
         """The peer broke the protocol."""
         raise NotImplementedError
 
+    def may_grow(self, size: int) -> bool:
+        """Whether the receive buffer may have so many bytes."""
+        return True
+
     # asyncio's side.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -63,6 +78,11 @@ class PduProtocol(asyncio.BufferedProtocol):
                 if hasattr(socket, name):
                     sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone, and with it what has not been handed out."""
+        self.transport = None
+        self._start = self._end
+
     def get_buffer(self, sizehint: int) -> memoryview:
         """Room for at least the rest of the PDU that is arriving."""
         have = self._end - self._start
@@ -72,8 +92,10 @@ class PduProtocol(asyncio.BufferedProtocol):
         if have >= c.HEADER_SIZE:
             need = max(need, _FRAG_LENGTH.unpack_from(self._buffer, self._start + 8)[0])
         size = len(self._buffer)
-        if need > size or (self.bulk and size < _LARGE and have == size):
-            size = _LARGE if self.bulk else need
+        if need > size or have == size:
+            size = max(need, have + c.HEADER_SIZE)
+            if self.bulk and size < _LARGE and self.may_grow(_LARGE):
+                size = _LARGE
             buffer = bytearray(size)
             buffer[:have] = self._view[self._start : self._end]
             self._buffer, self._view = buffer, memoryview(buffer)
@@ -91,14 +113,12 @@ class PduProtocol(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """The peer does not read: stop working for it."""
         self.write_paused = True
-        self.held = True
-        if self.transport is not None:
-            self.transport.pause_reading()
+        self.hold(Hold.WRITE)
 
     def resume_writing(self) -> None:
         """The peer reads again."""
         self.write_paused = False
-        self.resume()
+        self.resume(Hold.WRITE)
 
     # For subclasses.
 
@@ -107,17 +127,17 @@ class PduProtocol(asyncio.BufferedProtocol):
         """Whether a PDU has begun to arrive."""
         return self._end > self._start
 
-    def hold(self) -> None:
+    def hold(self, why: int) -> None:
         """Take no more PDUs for now."""
-        self.held = True
-        if self.transport is not None:
+        if not self.held and self.transport is not None:
             self.transport.pause_reading()
+        self.held |= why
 
-    def resume(self) -> None:
-        """Go on after `hold` or after the peer has read what was written."""
-        if self.write_paused:
+    def resume(self, why: int) -> None:
+        """Go on after `hold`, as soon as every reason for it is gone."""
+        if not self.held & why:
             return
-        self.held = False
+        self.held &= ~why
         self._consume()
         if not self.held and self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
@@ -128,6 +148,11 @@ class PduProtocol(asyncio.BufferedProtocol):
             self._buffer = bytearray(_SMALL)
             self._view = memoryview(self._buffer)
             self._start = self._end = 0
+
+    @property
+    def buffered(self) -> int:
+        """The size of the receive buffer in bytes."""
+        return len(self._buffer)
 
     def send(self, data: bytes | bytearray) -> None:
         """Write now, or together with everything else that the PDUs at hand give rise to."""
@@ -148,8 +173,14 @@ class PduProtocol(asyncio.BufferedProtocol):
         if self._consuming:
             return
         self._consuming = True
+        left = self._turn
         try:
             while not self.held and self._end - self._start >= c.HEADER_SIZE:
+                if not left:
+                    self.hold(Hold.TURN)
+                    asyncio.get_running_loop().call_soon(self.resume, Hold.TURN)
+                    break
+                left -= 1
                 length = _FRAG_LENGTH.unpack_from(self._buffer, self._start + 8)[0]
                 if length < c.HEADER_SIZE:
                     raise RpcProtocolError(f"a PDU of {length} bytes")

@@ -1,9 +1,9 @@
 """The names that driver and attackers work on: a fixed pool, so that the attackers know all of them.
 
-    ROOT/adm/            root's own: no user may write here
-    ROOT/shared/         the users' (HOMES[0]), with `a`, and in that `b`, of the same kind
-    HOME/vault/          root's own and closed (0700), in each of these: where the users may rename it
-    HOME/secret          a file of the same kind
+ROOT/adm/            root's own: no user may write here
+ROOT/shared/         the users' (HOMES[0]), with `a`, and in that `b`, of the same kind
+HOME/vault/          root's own and closed (0700), in each of these: where the users may rename it
+HOME/secret          a file of the same kind
 """
 
 from __future__ import annotations

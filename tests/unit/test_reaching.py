@@ -76,3 +76,13 @@ def test_binds_and_authentications_are_counted(reaching: Reaching, counted: list
         *("Bindings in Error",),
         *("Bindings", "Authentications"),
     ]
+
+
+def test_a_partner_that_fails_again_and_again_fills_no_log(
+    reaching: Reaching, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(300):
+        reaching.bound(True)
+        reaching.authenticated(True)
+        reaching.failed("refused a packet", joined=True)
+    assert 10 <= len(caplog.records) <= 20

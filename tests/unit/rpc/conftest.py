@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
 import pytest
 
+from agent.incidents import Incidents
 from agent.rpc import constants as c
 from agent.rpc import pdu as p
 from agent.rpc.client import RpcClient
@@ -21,6 +23,9 @@ ECHO = InterfaceId.parse("5c9b4d8e-63b0-4d2b-9d58-6f2f6b1f0a11", 1, 3)
 OPEN = InterfaceId.parse("0f3c9d10-3a51-4a4c-9bd3-1c65c3a7c0de", 2)
 ALICE = Credential("FRS", "alice", "a secret")
 
+#: Limits for tests that are not about how many binds come at once.
+BUSY = Limits(binds_per_second=1e6, binds_at_once=10**6, binds_of_one_per_second=1e6, binds_of_one_at_once=10**6)
+
 ECHO_STUB, SLOW, BROKEN, FAULTY, WHO, GATED, LARGE = range(7)
 
 
@@ -31,6 +36,7 @@ class Served:
     server: RpcServer
     port: int
     seen: list[bytes] = field(default_factory=list)
+    incidents: Incidents = field(default_factory=lambda: Incidents(logging.getLogger("test")))
     binds: list[bool] = field(default_factory=list)
     logons: list[tuple[bool, str]] = field(default_factory=list)
     gate: asyncio.Event = field(default_factory=asyncio.Event)
@@ -75,7 +81,7 @@ class RawPeer:
 
 
 Serve = Callable[..., Awaitable[Served]]
-Connect = Callable[[int], Awaitable[RawPeer]]
+Connect = Callable[..., Awaitable[RawPeer]]
 
 
 @pytest.fixture
@@ -122,7 +128,7 @@ async def serve() -> AsyncIterator[Serve]:
         ]
         hooks = Hooks(lambda ok: served.binds.append(ok), lambda ok, user: served.logons.append((ok, user)))
         server = RpcServer(interfaces, CredentialStore([ALICE], domain="FRS"), hooks, limits=limits)
-        served = Served(server, 0)
+        served = Served(server, 0, incidents=server.incidents)
         served.port = await server.start("127.0.0.1")
         servers.append(server)
         return served
@@ -136,8 +142,8 @@ async def serve() -> AsyncIterator[Serve]:
 async def connect() -> AsyncIterator[Connect]:
     peers: list[RawPeer] = []
 
-    async def start(port: int) -> RawPeer:
-        peer = RawPeer(*await asyncio.open_connection("127.0.0.1", port))
+    async def start(port: int, address: str = "127.0.0.1") -> RawPeer:
+        peer = RawPeer(*await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0)))
         peers.append(peer)
         return peer
 

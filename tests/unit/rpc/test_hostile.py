@@ -12,35 +12,13 @@ from hypothesis import strategies as st
 from agent.rpc import constants as c
 from agent.rpc import pdu as p
 from agent.rpc.client import RpcClient
-from agent.rpc.errors import RpcAuthError, RpcClosed, RpcError, RpcFault, RpcProtocolError, RpcTimeout
+from agent.rpc.errors import RpcAuthError, RpcError, RpcFault, RpcProtocolError, RpcTimeout
 from agent.rpc.message import encode_call
 from agent.rpc.security import CredentialStore, make_initiator
 from agent.rpc.server import Limits, RpcServer
 
-from .conftest import ALICE, ECHO, ECHO_STUB, OPEN, Connect, Serve
-
-T = 30.0
-CONTEXTS = (p.ContextElement(0, ECHO, (p.NDR,)), p.ContextElement(1, OPEN, (p.NDR64, p.NDR)))
-
-
-def bind(*contexts: p.ContextElement, verifier: p.AuthVerifier | None = None, **options: int) -> bytes:
-    fields = {"max_xmit": 5840, "max_recv": 5840, "assoc_group": 0, "call_id": 1} | options
-    return p.encode_bind(p.Bind(contexts=contexts or CONTEXTS, verifier=verifier, **fields))
-
-
-def request(call_id: int, stub: bytes = b"", context: int = 1, opnum: int = 0, flags: int = c.PFC_WHOLE) -> bytes:
-    return p.REQUEST.pack(5, 0, c.REQUEST, flags, p.DREP, 24 + len(stub), 0, call_id, len(stub), context, opnum) + stub
-
-
-def status(raw: bytes) -> int:
-    assert raw[2] == c.FAULT
-    return int(p.FAULT.unpack_from(raw)[-1])
-
-
-async def still_serves(served: object) -> None:
-    client = await served.client()  # type: ignore[attr-defined]
-    assert await client.call(ECHO_STUB, b"alive", T) == b"alive"
-    await client.close()
+from .conftest import ALICE, BUSY, ECHO, ECHO_STUB, OPEN, Connect, Serve
+from .raw import CONTEXTS, T, bind, handshake, request, status, still_serves
 
 
 async def test_negotiation_of_contexts(serve: Serve, connect: Connect) -> None:
@@ -180,26 +158,13 @@ async def test_binds_that_are_refused(serve: Serve, connect: Connect, data: byte
     assert await peer.end() == b""
 
 
-async def handshake(served: object, peer: object, level: int = c.LEVEL_PRIVACY) -> object:
-    """Authenticate by hand with NTLM in three legs; gives the session."""
-    client = make_initiator(c.AUTH_NTLM, ALICE, host="h", level=level)
-    verifier = p.AuthVerifier(c.AUTH_NTLM, level, 0, 4, client.step(None) or b"")
-    await peer.send(bind(verifier=verifier))  # type: ignore[attr-defined]
-    header, raw = await peer.pdu()  # type: ignore[attr-defined]
-    answer = p.decode_bind_ack(raw, header).verifier
-    assert answer is not None
-    token = client.step(answer.value) or b""
-    await peer.send(p.encode_auth3(1, p.AuthVerifier(c.AUTH_NTLM, level, 0, 4, token)))  # type: ignore[attr-defined]
-    return client.session
-
-
 async def test_a_tampered_request_is_not_executed(serve: Serve, connect: Connect) -> None:
     from agent.rpc.message import Protection
 
     served = await serve()
     for position in (24, 30, 45, -1, 20, 22):
         peer = await connect(served.port)
-        protection = Protection(await handshake(served, peer), c.AUTH_NTLM, c.LEVEL_PRIVACY, 4)  # type: ignore[arg-type]
+        protection = Protection(await handshake(peer), c.AUTH_NTLM, c.LEVEL_PRIVACY, 4)
         raw = encode_call(c.REQUEST, 2, 0, ECHO_STUB, b"text", 5840, protection)
         raw[position] ^= 1
         await peer.send(bytes(raw))
@@ -211,7 +176,7 @@ async def test_a_tampered_request_is_not_executed(serve: Serve, connect: Connect
 async def test_a_bare_request_on_a_sealed_connection(serve: Serve, connect: Connect) -> None:
     served = await serve()
     peer = await connect(served.port)
-    await handshake(served, peer)
+    await handshake(peer)
     await peer.send(request(2, b"text", context=0))
     assert status((await peer.pdu())[1]) == c.ACCESS_DENIED
     assert await peer.end() == b""
@@ -221,7 +186,7 @@ async def test_a_bare_request_on_a_sealed_connection(serve: Serve, connect: Conn
 async def test_no_second_authentication(serve: Serve, connect: Connect) -> None:
     served = await serve()
     peer = await connect(served.port)
-    await handshake(served, peer)
+    await handshake(peer)
     verifier = p.AuthVerifier(c.AUTH_NTLM, 6, 0, 4, b"NTLMSSP\0\1\0\0\0" + bytes(30))
     await peer.send(p.encode_bind(p.Bind(5840, 5840, 0, CONTEXTS, call_id=3, verifier=verifier), c.ALTER_CONTEXT))
     assert status((await peer.pdu())[1]) == c.ACCESS_DENIED
@@ -276,22 +241,23 @@ async def test_stalled_and_idle_clients_are_let_go(serve: Serve, connect: Connec
 
 
 async def test_a_flood_of_connections_is_bounded(serve: Serve, connect: Connect) -> None:
-    served = await serve(Limits(max_unauthenticated=8, max_connections=20))
+    served = await serve(Limits(silent=8))
     partner = await served.client()
     peers = [await connect(served.port) for _ in range(60)]
     await still_serves(served)
-    assert len(served.server.unauthenticated) <= 8
+    assert served.server.connections <= 8 + 8 + 2  # those of partners' addresses, which this one has become, and others
     while len(served.server.established) > 1:  # the client of still_serves is on its way out
         await asyncio.sleep(0)
     assert await partner.call(ECHO_STUB, b"kept", T) == b"kept"
     dropped = await asyncio.gather(*(peer.end() for peer in peers[:52]))
     assert dropped == [b""] * 52
+    assert served.incidents.counts()["too many connections"] >= 52
 
 
 async def test_established_connections_are_bounded_too(serve: Serve) -> None:
-    served = await serve(Limits(max_connections=3))
+    served = await serve(Limits(established=3))
     partners = [await served.client() for _ in range(3)]
-    with pytest.raises(RpcClosed):
+    with pytest.raises(RpcProtocolError, match="bind_nak 2"):
         await served.client()
     await partners.pop().close()
     while served.server.connections == 3:
@@ -302,7 +268,7 @@ async def test_established_connections_are_bounded_too(serve: Serve) -> None:
 
 
 async def test_partial_requests_are_bounded_together(serve: Serve, connect: Connect) -> None:
-    served = await serve(Limits(max_request=50_000))
+    served = await serve(Limits(memory_of_one=100_000))
     peer = await connect(served.port)
     chunk = bytes(40_000)
     await peer.send(bind() + b"".join(request(i, chunk, flags=c.PFC_FIRST_FRAG) for i in range(2, 8)))
@@ -310,7 +276,8 @@ async def test_partial_requests_are_bounded_together(serve: Serve, connect: Conn
     refused = [status((await peer.pdu())[1]) for _ in range(4)]
     assert refused == [c.NCA_S_FAULT_REMOTE_NO_MEMORY] * 4
     connection = next(iter(served.server.established))
-    assert sum(len(x.stub or b"") for x in connection._partials.values()) == 80_000
+    assert sum(len(x.stub or b"") for x in connection.calls._partials.values()) == 80_000
+    assert served.server.memory.total == 80_000
 
 
 async def test_the_receive_buffer_grows_only_as_needed(serve: Serve, connect: Connect) -> None:
@@ -378,7 +345,7 @@ async def test_noise_does_not_grow_the_servers_memory(serve: Serve, connect: Con
 
     from agent.rpc.connection import Connection
 
-    served = await serve()
+    served = await serve(BUSY)
     for index in range(1000):
         peer = await connect(served.port)
         await peer.send(bind() + request(2, bytes(2000), flags=c.PFC_FIRST_FRAG) + struct.pack("<I", index) * 30)

@@ -174,7 +174,7 @@ async def test_what_waits_for_a_handler_is_bounded(serve: Serve, limits: Limits)
     async with asyncio.timeout(T):
         while not connection.held:
             await asyncio.sleep(0)
-    assert len(connection._queue) == 4
+    assert len(connection.calls._queue) == 4
     served.gate.set()
     assert await asyncio.gather(*calls) == [bytes(100)] * 41
 
