@@ -84,19 +84,10 @@ class Entry:
         return bool(self.co.flags & c.CO_FLAG_COMPRESSED_STAGE)
 
 
-#: Numbers from here on, which no clock and no count of changes comes to, leave no room for those of later changes.
-VERSION_MOST, TIME_MOST, VSN_MOST = 1 << 31, 1 << 63, 1 << 63
-
-
 def unusable(co: ChangeOrder, root_guid: bytes) -> str | None:
     """Why a change order cannot be carried out by anybody here; None if it can."""
     if not usable_name(co.file_name) or co.file_guid in (bytes(16), root_guid):
         return f"{co.file_name!r} is no name for a file here"
-    if co.file_version_number >= VERSION_MOST or co.event_time >= TIME_MOST or co.frs_vsn >= VSN_MOST:
-        return (
-            f"version {co.file_version_number}, event time {co.event_time:#x} and VSN {co.frs_vsn:#x} of "
-            f"{co.file_name!r} leave no room for later changes"
-        )
     return None
 
 

@@ -67,6 +67,10 @@ class Installs:
             else:
                 self.retire.finish(entry, None, lost=True, aborted=True)
             return
+        if not inbound.comes_to_its_time(entry):
+            return
+        for other in inbound.replaced_before_their_time(entry):
+            self.retire.finish(other, None, lost=True)
         if not inbound.claims.granted_on(entry.key, ("g", entry.co.file_guid)):
             self._overtake(entry)
             return
@@ -106,7 +110,9 @@ class Installs:
                 return False
             here, coming = version_of(record), offered(co)
             against = against_version(coming, here)
-            if self._undoes(entry, record):
+            if ctx.fault(here) is not None:
+                pass  # nobody takes over the numbers of what is here, so they are no reason to refuse what comes
+            elif self._undoes(entry, record):
                 entry.outdid, entry.not_before = max(entry.outdid, record.version), record.event_time
             elif not change_order_wins(coming, here):
                 # An originator whose later change is older than its earlier one has lost its memory.
