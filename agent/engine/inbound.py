@@ -13,7 +13,7 @@ from agent.causes import Cause
 from agent.engine.answers import Answers
 from agent.engine.claims import Claims
 from agent.engine.claims import Key as ClaimKey
-from agent.engine.context import Context
+from agent.engine.context import DAY, Context
 from agent.engine.entry import Entry, Stage, unusable
 from agent.engine.events import DropStage, Outcome
 from agent.engine.order import Key, RetireOrder
@@ -223,8 +223,9 @@ class Inbound:
         """False while the entry waits for the clock. It holds nothing until then: it counts as if it came then."""
         if not self._waits_for_its_time(entry.key):
             return True
-        entry.retry_at = self.ctx.due(offered(entry.co))
-        if entry.retry_at > self.ctx.now:
+        due = self.ctx.due(offered(entry.co))
+        if due > self.ctx.now:
+            entry.retry_at = min(due, self.ctx.now + DAY)
             entry.waits_for = Outcome.AHEAD
             self.waiting.add(entry.key)
             return False

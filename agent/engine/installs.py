@@ -16,6 +16,7 @@ from agent.engine.fetching import Fetching
 from agent.engine.inbound import Inbound
 from agent.engine.local import LocalChanges
 from agent.engine.names import Names, Place, Verdict
+from agent.engine.plausible import hopeless
 from agent.engine.reconcile import against_version, change_order_wins
 from agent.engine.records import (
     ASIDE,
@@ -58,6 +59,9 @@ class Installs:
             return
         if entry.retry_at > ctx.now:
             inbound.waiting.add(entry.key)
+            return
+        if hopeless(offered(entry.co)):  # accepted by an earlier version of this program
+            self.retire.finish(entry, None, lost=True)
             return
         if inbound.exhausted(entry):
             ctx.report("error", f"{ctx.path(entry.co)}: given up after {entry.attempts} attempts")

@@ -68,6 +68,7 @@ class Mending:
         ctx.vector.own = new
         ctx.store.meta_set(ORIGINATOR, new)
         ctx.store.meta_set(OwnNumbers.KEY, bytes(8))
+        self.local.outbound.retention.heard()  # what is not is of the old originator
         ctx.numbers = OwnNumbers(ctx.store, 0, ctx.limits.max_retry_time)
 
     def clock_set_back(self) -> None:

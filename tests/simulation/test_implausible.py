@@ -117,7 +117,7 @@ def test_the_last_numbers_that_are_taken_stop_nobody(
     Meanwhile all that b and c change is replicated."""
     world = started("abc")
     a, b, c = world.members.values()
-    c.skew = -25 * MINUTE
+    c.set_clock(-25 * MINUTE)
     send = world.send
     forged: dict[str, Any] = {}
 
@@ -182,13 +182,13 @@ def test_who_made_a_change_may_replace_it_before_its_time() -> None:
     """What waits for the clock does not come back over what its own maker has made of the file since."""
     world = started("ab")
     a, b = world.members["a"], world.members["b"]
-    a.skew = 4 * HOUR
+    a.set_clock(4 * HOUR)
     make(a, "n", b"4 hours ahead")
     world.run(60)
     assert names(b) == []
     assert any("dated ahead of the clock" in line for line in b.pending())
-    a.skew = 0
-    world.run(HOUR / SECOND)  # until a looks at the clock
+    a.set_clock(0)
+    world.run(60)
     assert b.tree()["n"][1] == b"4 hours ahead", "announced anew with the right time"
     write(a, "n", b"now")
     world.run(60)
@@ -209,7 +209,7 @@ def test_a_clock_that_was_far_ahead(ahead: int, restarted: bool) -> None:
     for name in ("changed", "removed", "untouched", "by c"):
         make(a, name, b"before")
     world.run(60)
-    a.skew = ahead
+    a.set_clock(ahead)
     if restarted:
         a.crash()
         a.start()
@@ -223,18 +223,18 @@ def test_a_clock_that_was_far_ahead(ahead: int, restarted: bool) -> None:
     world.run(60)
     write(c, "by c", b"by c, later")
     world.run(60)
-    a.skew = 0
+    a.set_clock(0)
     if restarted:
         a.crash()
         a.start()
-    world.run(2 * HOUR / SECOND)
+    world.run(600)
     for member in (a, b, c):
         tree = member.tree()
         assert sorted(tree) == ["by c", "changed", "d", "d/deep", "made", "untouched"]
         assert tree["changed"][1] == b"changed"
     kept = {content for m in world.members.values() for content, _ in m.disk.kept}
     assert {a.tree()["by c"][1], *kept} >= {b"by a", b"by c, later"}
-    assert incidents(a, Cause.CLOCK) or ahead == 2 * HOUR
+    assert incidents(a, Cause.CLOCK)
     assert all_agree(world)
     everything_goes_on(world)
 
@@ -247,11 +247,11 @@ def test_a_clock_that_is_behind_is_no_reason_to_change_anything() -> None:
     world.run(60)
     versions = [(m.store.by_name(m.root, "n"), m.store.vv_get()) for m in (a, b)]
     a.crash()
-    a.skew = 116_444_736_000_000_000 - world.now
+    a.set_clock(116_444_736_000_000_000 - world.now)
     a.start()
     world.run(300)
     assert any("set the clocks right" in r.text for r in b.reports)
-    a.skew = 0
+    a.set_clock(0)
     world.run(3600)
     assert [(m.store.by_name(m.root, "n"), m.store.vv_get()) for m in (a, b)] == versions
     assert incidents(a, Cause.CLOCK) == []
