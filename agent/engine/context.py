@@ -157,6 +157,7 @@ class Context:
         self.last_error: tuple[int, str] | None = None
         self.ours: set[bytes] = set()  # members that announced a compression only we have
         self.numbers: OwnNumbers  # set by the engine, which reads the version vector
+        self.originator_of: dict[bytes, bytes] = {}  # downstream partner (member GUID) -> its originator GUID
         self.arrival = 0  # number of the last change order that came in
         self.forgetful: dict[bytes, int] = {}  # member that lost its memory -> the last arrival it may have forgotten
         self.behind: dict[bytes, set[tuple[int, bytes]]] = {}  # originator -> VSN, file GUID: see vvjoin

@@ -49,6 +49,7 @@ class Inbound:
         #: The worklist: what may go on now, in order. The engine works it off after every event, so that no end of a
         #: change order calls the next one's.
         self.unblocked: dict[Key, None] = {}
+        self.heard: dict[bytes, int] = {}  # partner (member GUID) -> the last VSN of its own that it sent
         #: What the inbound log held of connections that are no more, and whether it was finished.
         self.abandoned: list[tuple[Key, bool]] = []
         self._orphans: dict[bytes, dict[Key, None]] = {}  # folder that is missing -> what waits for it
@@ -76,6 +77,9 @@ class Inbound:
             return None
         if self._implausible(session, co):
             return None
+        partner = session.cxtion.partner.guid
+        if ctx.originator_of.get(partner) == co.originator_guid:
+            self.heard[partner] = max(co.frs_vsn, self.heard.get(partner, 0))
         key: Key = (co.file_guid, co.originator_guid, co.frs_vsn)
         ordered = not co.flags & (c.CO_FLAG_OUT_OF_ORDER | c.CO_FLAG_SKIP_VV_UPDATE)
         # Of its own changes a member knows by its version vector what it made, not what it has: its database may have

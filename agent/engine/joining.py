@@ -295,6 +295,7 @@ class OutboundSessions:
         vvjoin = vvjoin or packet.last_join_time != session.last_join_time
         session.forgetful = session.last_join_time not in (NEVER, packet.last_join_time)
         session.partner_originator = packet.replica_version_guid
+        ctx.originator_of[session.cxtion.partner.guid] = packet.replica_version_guid
         known = vector.get(ctx.config.originator_guid, 0)
         if not ctx.numbers.issued(known):
             self.on_behind(known)

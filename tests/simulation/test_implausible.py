@@ -399,3 +399,36 @@ def test_a_partner_that_makes_up_changes_of_this_member_has_it_ask_for_everythin
     assert len(joins) == 1
     assert any("restored from a backup" in text for text in incidents(b, Cause.RESTORED))
     everything_goes_on(world, but="a")
+
+
+@pytest.mark.parametrize("ends", ["lost", "installed"])
+def test_changes_made_up_for_another_member_do_not_hide_its_own(ends: str) -> None:
+    """Their numbers are plausible, so b's version vector moves to them, and what c has numbered below would be known.
+    c hears of them from b, and numbers its changes above; nobody starts anew, and nobody joins anew."""
+    world = started("abc")
+    b, c = world.members["b"], world.members["c"]
+    make(c, "n", b"1")
+    world.run(60)
+    record = b.store.by_name(b.root, "n")
+    assert record is not None
+    forger = Forger(world, "a", "b")
+    forged = forger.change_order(
+        "n" if ends == "lost" else "unknown",
+        originator_guid=world.guid_of("originator", "c"),
+        frs_vsn=world.now + 365 * DAY,
+        location_cmd=2,
+        content_cmd=0,
+        flags=8,
+        **({"file_guid": record.file_guid, "event_time": 1} if ends == "lost" else {}),
+    )
+    forger.send_change_orders(forged)
+    world.members["a"].crash()
+    world.run(60)
+    assert b.engine.ctx.vv[forged.originator_guid] >= forged.frs_vsn
+    for number in range(3):
+        write(c, "n", b"%d" % number)
+        make(c, f"n{number}", b"%d" % number)
+        world.run(60)
+        assert b.tree() == c.tree()
+    world.members["a"].start()
+    all_agree(world)
