@@ -25,6 +25,8 @@ from idtable.store import Store
 
 BATCH: Final = 1024
 LONGEST: Final = SECOND * 3 // 100  # of handling events, before their transaction is committed
+#: After so long without an event the engine is shown the time, and sees when the clock was set back.
+IDLE_MOST_S: Final = 60.0
 
 
 class Batches:
@@ -185,4 +187,4 @@ class Batches:
         if deadline is None:
             return
         delay = max((deadline - filetime_now()) / SECOND, 0.01)
-        self._timer = asyncio.get_running_loop().call_later(min(delay, 3600.0), self.post, ev.Tick())
+        self._timer = asyncio.get_running_loop().call_later(min(delay, IDLE_MOST_S), self.post, ev.Tick())

@@ -21,6 +21,8 @@ class Cause(enum.Enum):
     STAGING_SHARE = "share of the staging area used up"
     STAGING_FILE = "staging file that cannot be right"
     ORIGINATORS = "too many originators"
+    RESTORED = "database older than what partners know"
+    CLOCK = "numbers ahead of the clock mended"
     MASS_DELETION = "mass deletion"
     SET_ID = "set-id bits that are not taken"
     # from users of the tree

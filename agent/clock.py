@@ -8,6 +8,7 @@ from typing import Final
 from agent.engine.context import SECOND
 
 _UNIX_EPOCH: Final = 116_444_736_000_000_000
+_YEAR_9999: Final = 253_402_300_799  # its last second, Unix time
 
 
 def filetime_now() -> int:
@@ -21,5 +22,5 @@ def filetime(unix_ns: int) -> int:
 
 
 def iso_time(when: int) -> str:
-    """A FILETIME as ISO 8601, UTC."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime((when - _UNIX_EPOCH) / SECOND))
+    """A FILETIME as ISO 8601, UTC; what is after the year 9999 as its end."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(min((when - _UNIX_EPOCH) // SECOND, _YEAR_9999)))

@@ -98,7 +98,7 @@ class Index:
                     unclean = True
                     continue
                 item = _from_line(entry)
-            except (ValueError, TypeError, KeyError, AttributeError):
+            except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
                 log.error("%s:%d: not a line of this index", self.path, number)
                 unclean = True
                 continue
@@ -139,8 +139,9 @@ def filetime_now() -> int:
 
 
 def iso_time(filetime: int) -> str:
-    """A FILETIME as ISO 8601, UTC."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime((filetime - UNIX_EPOCH) // 10_000_000))
+    """A FILETIME as ISO 8601, UTC; what is before the year 1601 or after 9999 as their beginning or end."""
+    seconds = max(filetime, 0) // 10_000_000 - UNIX_EPOCH // 10_000_000
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(min(seconds, 253_402_300_799)))
 
 
 def plain(values: Mapping[str, object] | None) -> Mapping[str, object] | None:
@@ -183,7 +184,7 @@ def _as_line(item: KeptItem) -> dict[str, object]:
 
 
 def _from_line(line: dict[str, Any]) -> KeptItem:
-    """Raises KeyError, TypeError, ValueError, AttributeError for what is no line of an index."""
+    """Raises KeyError, TypeError, ValueError, AttributeError, OverflowError for what is no line of an index."""
     if not ITEM_ID.fullmatch(line["id"]):
         raise ValueError(line["id"])
     inode, birth = line["inode"]

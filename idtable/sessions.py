@@ -38,6 +38,12 @@ class Sessions(Database):
         if self._vv is not None:
             self._vv[originator] = vsn
 
+    def vv_forget(self, originator: bytes) -> None:
+        """Take one entry out. Raises TransactionError."""
+        self._write("DELETE FROM version_vector WHERE originator = ?", (originator,))
+        if self._vv is not None:
+            self._vv.pop(originator, None)
+
     def cxtion_get(self, guid: bytes) -> CxtionRow | None:
         """What is known of a connection, or None."""
         row = self._row(f"SELECT {_CXTION} FROM cxtion WHERE guid = ?", (guid,))

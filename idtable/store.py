@@ -182,6 +182,18 @@ class Store(Logs, Sessions):
             for number, vsn in enumerate(vsns)
         )
 
+    def beyond(self, *, event_time: int, version: int, vsn: int) -> list[bytes]:
+        """The file GUIDs of the records (tombstones too) of which one number is above the one given. Reads all."""
+        rows = self._rows(
+            "SELECT file_guid FROM idtable WHERE event_time > ? OR version > ? OR originator_vsn > ?",
+            (pack_int(event_time), pack_int(version), pack_u64(vsn)),
+        )
+        return [row[0] for row in rows]
+
+    def records_by_originator(self) -> dict[bytes, int]:
+        """How many records (tombstones too) bear the GUID of each originator. Reads the whole index."""
+        return dict(self._rows("SELECT originator_guid, count(*) FROM idtable GROUP BY originator_guid"))
+
     def all_live(self) -> Iterator[IDRecord]:
         """All live records by GUID. Records put meanwhile are seen or not; the others exactly once."""
         last = b""

@@ -44,6 +44,8 @@ SCHEMA: Final = (
     "counters MAP<STRING, BIGINT>, gauges MAP<STRING, BIGINT>"
 )
 
+_EARLIEST: Final = "2000-01-01T00:00:00Z"
+
 # The counters whose course over time is kept, of FileReplicaSet.
 SERIES: Final = (
     "Files Installed",
@@ -210,6 +212,8 @@ def _read(spark: SparkSession, files: Sequence[Path]) -> tuple[int, int, DataFra
     good = F.lit(True)
     for name in needed:
         good = good & F.col(name).isNotNull()
+    # A time that no clock showed would stretch the series over centuries.
+    good = good & (F.col("at") >= _EARLIEST) & (F.col("at") <= F.expr("now() + INTERVAL 1 DAY")) & (F.col("seq") >= 0)
     checked = parsed.withColumn("at", F.expr("try_to_timestamp(time)")).withColumn("good", good).cache()
     counts = checked.agg(F.count("*"), F.count_if(~F.col("good"))).first()
     assert counts is not None

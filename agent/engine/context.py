@@ -8,7 +8,10 @@ from functools import cached_property
 from typing import Protocol
 
 from agent.causes import Cause
+from agent.engine import plausible
 from agent.engine.events import Action, Facts, Report, Send
+from agent.engine.reconcile import Version
+from agent.engine.vector import ORIGINATORS_MOST, VersionVector
 from agent.engine.vsn import OwnNumbers
 from agent.wire.change_order import ChangeOrder
 from agent.wire.packet import NamedGuid, Packet
@@ -57,6 +60,9 @@ class EngineStore(Protocol):
     def inlog_iter(self) -> Iterator[InlogRow]: ...
     def vv_get(self) -> dict[bytes, int]: ...
     def vv_set(self, originator: bytes, vsn: int) -> None: ...
+    def vv_forget(self, originator: bytes) -> None: ...
+    def beyond(self, *, event_time: int, version: int, vsn: int) -> list[bytes]: ...
+    def records_by_originator(self) -> dict[bytes, int]: ...
     def cxtion_get(self, cxtion_guid: bytes) -> CxtionRow | None: ...
     def cxtion_put(self, row: CxtionRow) -> None: ...
     def meta_get(self, key: str) -> bytes | None: ...
@@ -115,6 +121,7 @@ class Limits:
     mass_deletion_count: int = 100  # more files deleted by one member within the window are a mass deletion
     mass_deletion_percent: float = 10.0  # likewise, of all files
     mass_deletion_window: int = MINUTE
+    originators: int = ORIGINATORS_MOST  # in the version vector
     fetch_window: int = 4  # blocks of one staging file asked for ahead, between agents of this kind
     fetches: int = 128  # staging files fetched at a time from one partner
     fetch_patience: int = 2 * MINUTE  # a partner that was asked for a block may be silent for so long
@@ -166,11 +173,13 @@ class Context:
         self.new_guid = new_guid
         self.now = 0
         self.out: list[Action] = []
-        self.vv: dict[bytes, int] = {}
+        self.vector = VersionVector(store, config.originator_guid, config.limits.originators)
+        self.vv = self.vector.entries
         self.online = False
         self.last_error: tuple[int, str] | None = None
         self.ours: set[bytes] = set()  # members that announced a compression only we have
         self.numbers: OwnNumbers  # set by the engine, which reads the version vector
+        self.originator_of: dict[bytes, bytes] = {}  # downstream partner (member GUID) -> its originator GUID
         self.arrival = 0  # number of the last change order that came in
         self.forgetful: dict[bytes, int] = {}  # member that lost its memory -> the last arrival it may have forgotten
         self.behind: dict[bytes, set[tuple[int, bytes]]] = {}  # originator -> VSN, file GUID: see vvjoin
@@ -253,12 +262,21 @@ class Context:
         return self.numbers.next(self.vv.get(self.config.originator_guid, 0), self.now)
 
     def set_vv(self, originator: bytes, vsn: int) -> None:
-        """Move the version vector entry, forward only, in the open transaction."""
-        if vsn > self.vv.get(originator, 0):
-            self.vv[originator] = vsn
-            self.store.vv_set(originator, vsn)
+        """Move the version vector entry, forward only, in the open transaction; where it stays behind (see vector)
+        what it would cover is sent once more with the next Join, and is known then."""
+        if self.vector.move(originator, vsn, self.now):
             if originator in self.behind:
                 self.caught_up.add(originator)
+        elif self.vector.full:
+            self.incident(Cause.ORIGINATORS, self.config.set_name, self.vector.told())
+
+    def due(self, version: Version) -> int:
+        """The FILETIME from which on the numbers of the version are plausible."""
+        return plausible.due(version, self.limits.max_clock_skew)
+
+    def fault(self, version: Version) -> str | None:
+        """Why the numbers of the version are not plausible now, nor soon; None if they are."""
+        return plausible.fault(version, self.now, self.limits.max_clock_skew)
 
     # -- guids of the root --
 

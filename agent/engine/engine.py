@@ -12,6 +12,7 @@ that the specification makes responsible for it:
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -42,6 +43,7 @@ from agent.engine.installs import Installs
 from agent.engine.joining import InboundSessions, OutboundSessions
 from agent.engine.local import LocalChanges
 from agent.engine.massdeletion import MassDeletions
+from agent.engine.mending import ORIGINATOR, Mending
 from agent.engine.outbound import Outbound
 from agent.engine.reseed import Reseed
 from agent.engine.restored import Restored
@@ -59,6 +61,7 @@ from agent.wire.packet import Packet
 
 _ONLINE = "online"
 _SEEDED = "this member is seeded again"
+_SET_BACK = "this member's clock was set back"
 _LATE = "the partner has not taken what is older than the outbound log keeps: it is compared anew"
 
 #: ERROR_SUCCESS, and what is answered to a packet for a connection or replica set that is not here (3.3.4.4.1).
@@ -84,8 +87,9 @@ class Engine:
         counters: CounterSink,
         new_guid: Callable[[], bytes],
     ) -> None:
+        originator = store.meta_get(ORIGINATOR) or config.originator_guid
+        config = dataclasses.replace(config, originator_guid=originator)
         self.ctx = ctx = Context(config, store, counters, new_guid)
-        ctx.vv = store.vv_get()
         ctx.online = store.meta_get(_ONLINE) == b"1" or (config.primary and store.meta_get(_ONLINE) is None)
         self.outbound = Outbound(ctx)
         self.serving = Serving(ctx, self.outbound)
@@ -93,7 +97,10 @@ class Engine:
         self.inbound = Inbound(ctx, self.in_sessions.sessions)
         self.local = LocalChanges(ctx, self.outbound)
         self.restored = Restored(ctx, self.in_sessions, self.local)
-        self.out_sessions = OutboundSessions(ctx, self.outbound.joined, self.outbound.unjoined, self.restored.behind)
+        self.mending = Mending(ctx, self.in_sessions, self.local)
+        self.out_sessions = OutboundSessions(
+            ctx, self.outbound.joined, self.outbound.unjoined, self.restored.behind, self.mending.clocks_agree
+        )
         self.outbound.on_quiet = self.out_sessions.close
         self.serving.end = self.out_sessions.end
         for session in self.out_sessions.sessions.values():
@@ -140,11 +147,11 @@ class Engine:
 
     def handle(self, event: Event, now: int) -> list[Action]:
         """Take one event at the FILETIME `now`; returns what is to be done once the transaction is committed."""
-        if now < self.ctx.now - MINUTE:
-            self._clock_set_back(now)
-        self.ctx.now = now
+        before, self.ctx.now = self.ctx.now, now
         out: list[Action] = []
         self.ctx.out = out
+        if now < before - MINUTE:
+            self._clock_set_back(before)
         self._handlers[type(event)](event)
         self._go_on()
         while (entry := self.fetching.next_turn()) is not None:
@@ -187,6 +194,8 @@ class Engine:
         times.append(self.fetching.deadline() or self.ctx.now + DAY)
         if self.window.any_full:
             times.append(self.ctx.now + SECOND)
+        if (mending := self.mending.deadline()) is not None:
+            times.append(mending)
         times.append(self._trim_at or self.ctx.now + SECOND)
         return min(times)
 
@@ -363,9 +372,20 @@ class Engine:
                 elif self.ctx.online:
                     self.out_sessions.start_join(session)
 
-    def _clock_set_back(self, now: int) -> None:
-        """What was to happen at a time that is now far away happens no later than the longest interval from now."""
-        limits = self.ctx.limits
+    def _clock_set_back(self, before: int) -> None:
+        """What was to happen at a time that is now far away happens no later than the longest interval from now. By
+        more than partners allow, it shows that the clock was wrong, or is: the partners are to compare it with theirs.
+        """
+        limits, now = self.ctx.limits, self.ctx.now
+        if before - now > limits.max_clock_skew:
+            self.mending.clock_set_back()
+            for session in self.in_sessions.sessions.values():
+                if session.joined:
+                    close(self.ctx, session)
+                    self.in_sessions.unjoin(session, _SET_BACK)
+            for session in self.out_sessions.sessions.values():
+                if session.joined:
+                    self.out_sessions.end(session, _SET_BACK)
         for session in [*self.in_sessions.sessions.values(), *self.out_sessions.sessions.values()]:
             if session.deadline:
                 session.deadline = min(session.deadline, now + limits.max_join_interval)
@@ -404,6 +424,7 @@ class Engine:
         self._maybe_online()
         self.out_sessions.tick()
         self.stuck.tick()
+        self.mending.tick()
         self.outbound.close_quiet()
         for entry in self.fetching.tick():
             self.installs.advance(entry)
@@ -422,6 +443,7 @@ class Engine:
     def _started(self, event: Started) -> None:
         ctx = self.ctx
         ctx.count("Replica Sets Started")
+        self.mending.at_start()
         if ctx.config.primary and ctx.store.meta_get(_ONLINE) is None:
             ctx.store.meta_set(_ONLINE, b"1")
         self._trim_at = ctx.now + min(HOUR, ctx.limits.tombstone_lifetime // 10)

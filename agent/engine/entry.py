@@ -84,17 +84,3 @@ class Entry:
     def compressed(self) -> bool:
         """The upstream partner said that the staging file is compressed."""
         return bool(self.co.flags & c.CO_FLAG_COMPRESSED_STAGE)
-
-
-#: Numbers from here on, which no clock and no count of changes comes to, leave no room for those of later changes.
-VERSION_MOST, TIME_MOST, VSN_MOST = 1 << 31, 1 << 63, 1 << 63
-
-
-def unusable(co: ChangeOrder) -> str | None:
-    """Why the numbers of a change order cannot be taken over by anybody here; None if they can."""
-    if co.file_version_number >= VERSION_MOST or co.event_time >= TIME_MOST or co.frs_vsn >= VSN_MOST:
-        return (
-            f"version {co.file_version_number}, event time {co.event_time:#x} and VSN {co.frs_vsn:#x} of "
-            f"{co.file_name!r} leave no room for later changes"
-        )
-    return None

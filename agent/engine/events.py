@@ -36,6 +36,7 @@ class Outcome(enum.Enum):
     PARENT_MISSING = "parent missing"
     NOT_EMPTY = "folder not empty"
     STAGE_MISSING = "staging file missing"
+    AHEAD = "dated ahead of the clock"
     STAGE_DAMAGED = "staging file damaged"
     UNSUPPORTED = "cannot be held here"  # a kind of file, or a size, that this system does not have: waiting is no use
     FAILED = "failed"

@@ -14,11 +14,11 @@ from agent.causes import Cause
 from agent.engine.answers import Answers
 from agent.engine.claims import Claims
 from agent.engine.claims import Key as ClaimKey
-from agent.engine.context import Context
-from agent.engine.entry import Entry, Stage, unusable
+from agent.engine.context import DAY, Context
+from agent.engine.entry import Entry, Stage
 from agent.engine.events import DropStage, Outcome
 from agent.engine.order import Key, RetireOrder
-from agent.engine.records import MARKS, forgotten, mark, mark_of
+from agent.engine.records import MARKS, forgotten, mark, mark_of, offered
 from agent.engine.refusal import refusal
 from agent.engine.session import JoinState, Session
 from agent.wire import constants as c
@@ -49,12 +49,14 @@ class Inbound:
         self.pending_names: dict[bytes, tuple[bytes, str]] = {}
         self.wanted: dict[tuple[bytes, str], dict[Key, None]] = {}  # parent and name -> unfinished entries that want it
         self.waiting: set[Key] = set()
+        self.ahead: dict[bytes, dict[Key, None]] = {}  # of these, by file, what is dated ahead of the clock
         self._line: dict[bytes, tuple[int, dict[int, None]]] = {}  # file GUID -> mark of its version here: descends()
         self.on_finished: Callable[[Entry], None] = lambda entry: None  # one that is finished has come in its order
         #: The worklist: what may go on now, in order. The engine works it off after every event, so that no end of a
         #: change order calls the next one's.
         self.unblocked: OrderedDict[Key, None] = OrderedDict()
         self.fetches_ended = 0  # counts up when one may have
+        self.heard: dict[bytes, int] = {}  # partner (member GUID) -> the last VSN of its own that it sent
         #: What the inbound log held of connections that are no more, and whether it was finished.
         self.abandoned: list[tuple[Key, bool]] = []
         self._orphans: dict[bytes, dict[Key, None]] = {}  # folder that is missing -> what waits for it
@@ -77,15 +79,13 @@ class Inbound:
         if refused is not None:
             text = f"{session.cxtion.key}: refused change order {guid_text(co.change_order_guid)}: {refused[1]}"
             ctx.incident(refused[0], session.cxtion.partner.name, text)
-            self.answers.done(session, co, dampened=False, lost=True)
+            self.answers.done(session, co, lost=True)
             return None
-        why = unusable(co)
-        if why is not None:
-            ctx.report(
-                "warning", f"{session.cxtion.key}: refused change order {guid_text(co.change_order_guid)}: {why}"
-            )
-            self.answers.done(session, co, dampened=False, lost=True)
+        if self._implausible(session, co):
             return None
+        partner = session.cxtion.partner.guid
+        if ctx.originator_of.get(partner) == co.originator_guid:
+            self.heard[partner] = max(co.frs_vsn, self.heard.get(partner, 0))
         key: Key = (co.file_guid, co.originator_guid, co.frs_vsn)
         ordered = not co.flags & (c.CO_FLAG_OUT_OF_ORDER | c.CO_FLAG_SKIP_VV_UPDATE)
         # Of its own changes a member knows by its version vector what it made, not what it has: its database may have
@@ -102,7 +102,7 @@ class Inbound:
             return self._again(session, entry, co, ordered)
         if record is not None and (record.originator_guid, record.originator_vsn) == key[1:]:
             self.answers.dampen(session, co)
-            if ordered and ctx.vv.get(co.originator_guid, 0) < co.frs_vsn:
+            if ordered and ctx.vector.moves(co.originator_guid, co.frs_vsn, ctx.now):
                 self._known(key, co, record, session)
             return None
         ctx.arrival += 1
@@ -113,8 +113,22 @@ class Inbound:
             entry.marked.add(entry.cxtion)
         self._take_in(entry, ordered, entry.cxtion)
         self.save(entry)
+        self._answer_ahead(session, entry, co)
         ctx.count_co("Issued", False)
         return entry
+
+    def _implausible(self, session: Session, co: ChangeOrder) -> bool:
+        """True for a change order whose numbers cannot be true. Nothing of it is taken over, nor the version vector
+        moved; but it is answered, so that what its sender has behind it comes through."""
+        ctx = self.ctx
+        why = ctx.fault(offered(co))
+        if why is not None:
+            text = (
+                f"{session.cxtion.key}: refused change order {guid_text(co.change_order_guid)} of {ctx.path(co)}: {why}"
+            )
+            ctx.incident(Cause.IMPLAUSIBLE, session.cxtion.partner.name, text)
+            self.answers.done(session, co, lost=True)
+        return why is not None
 
     def _known(self, key: Key, co: ChangeOrder, record: IDRecord, session: Session) -> None:
         """A change that came in its order is known already, from when it came out of its order, and so it was passed
@@ -149,14 +163,23 @@ class Inbound:
         if co.change_order_guid == entry.co.change_order_guid and entry.cxtion == guid:
             entry.co.partner_ack_seq_number = co.partner_ack_seq_number
             entry.co.sequence_number = co.sequence_number
+            self._answer_ahead(session, entry, entry.co)
             return entry
+        ahead = self.is_ahead(co)
+        if ahead and not self._waits_for_its_time(entry.key):
+            self.answers.dampen(session, co)  # the same change with other numbers
+            return None
+        self._answer_ahead(session, entry, co)
         same = (guid, co.change_order_guid)
         entry.alternates = [a for a in entry.alternates if (a[0], a[1].change_order_guid) != same] + [(guid, co)]
         offers = [a for a in entry.alternates if a[0] == guid]
         if len(offers) > _OFFERS:  # nobody has so many change orders for one change
             entry.alternates.remove(offers[0])
             self.answers.dampen(session, offers[0][1])
-        if not self.sessions[entry.cxtion].joined and entry.stage in (Stage.QUEUED, Stage.FETCHING):
+        sooner = not ahead and self._waits_for_its_time(entry.key)
+        if sooner or (not self.sessions[entry.cxtion].joined and entry.stage in (Stage.QUEUED, Stage.FETCHING)):
+            if sooner:  # for what is there has other numbers
+                entry.alternates = [(guid, co), *entry.alternates[:-1], (entry.cxtion, entry.co)]
             self.switch(entry)
             return entry
         return None
@@ -190,10 +213,65 @@ class Inbound:
             self.ctx.out.append(DropStage(entry.co.change_order_guid))
 
     def _take_in(self, entry: Entry, ordered: bool, place: bytes) -> None:
-        ctx = self.ctx
-        co = entry.co
         self.entries[entry.key] = entry
-        self.by_co[co.change_order_guid] = entry.key
+        self.by_co[entry.co.change_order_guid] = entry.key
+        if ordered:
+            self.order.arrive(place, entry.key)
+        if self.is_ahead(entry.co):
+            self.ahead.setdefault(entry.co.file_guid, {})[entry.key] = None
+        else:
+            self._claim(entry)
+
+    # -- what is dated ahead of the clock --
+
+    def is_ahead(self, co: ChangeOrder) -> bool:
+        """The numbers of the change order will be plausible, and are not yet (see plausible)."""
+        return self.ctx.due(offered(co)) > self.ctx.now
+
+    def _waits_for_its_time(self, key: Key) -> bool:
+        return key in self.ahead.get(key[0], ())
+
+    def _not_ahead(self, key: Key) -> None:
+        waiting = self.ahead.get(key[0], {})
+        waiting.pop(key, None)
+        if not waiting:
+            self.ahead.pop(key[0], None)
+
+    def _answer_ahead(self, session: Session, entry: Entry, co: ChangeOrder) -> None:
+        """What waits for the clock is in the inbound log, and is answered at once: what its sender has behind it, which
+        may be the end of a VVJoin, is not to wait for the clock, too."""
+        if self.is_ahead(co) and self._waits_for_its_time(entry.key):
+            self.answers.done(session, co, dampened=True)
+
+    def comes_to_its_time(self, entry: Entry) -> bool:
+        """False while the entry waits for the clock. It holds nothing until then: it counts as if it came then."""
+        if not self._waits_for_its_time(entry.key):
+            return True
+        due = self.ctx.due(offered(entry.co))
+        if due > self.ctx.now:
+            entry.retry_at = min(due, self.ctx.now + DAY)
+            entry.waits_for = Outcome.AHEAD
+            self.waiting.add(entry.key)
+            return False
+        self._not_ahead(entry.key)
+        entry.retry_at, entry.waits_for = 0, None
+        self.waiting.discard(entry.key)
+        self._claim(entry)
+        return True
+
+    def replaced_before_their_time(self, entry: Entry) -> list[Entry]:
+        """What is dated ahead of the clock, and was the base of this entry's change, or an earlier change of its file
+        by the same originator."""
+        co, found = entry.co, []
+        for key in self.ahead.get(co.file_guid, ()):
+            if key != entry.key:
+                earlier = key[1] == co.originator_guid and key[2] < co.frs_vsn
+                if earlier or co.ack_version & MARKS == mark(key[1], key[2]):
+                    found.append(self.entries[key])
+        return found
+
+    def _claim(self, entry: Entry) -> None:
+        ctx, co = self.ctx, entry.co
         exclusive: list[ClaimKey] = [("g", co.file_guid)]
         shared: list[ClaimKey] = [("g", co.new_parent_guid)]
         record = ctx.store.get(co.file_guid)
@@ -209,8 +287,6 @@ class Inbound:
             self.pending_names[co.file_guid] = (co.new_parent_guid, co.file_name)
             self.wanted.setdefault((co.new_parent_guid, co.file_name), {})[entry.key] = None
         self.claims.add(entry.key, exclusive, shared)
-        if ordered:
-            self.order.arrive(place, entry.key)
 
     def restore(self) -> list[Entry]:
         """Load the inbound log at start, in order of arrival. What is not finished of a connection that is no more goes
@@ -244,7 +320,9 @@ class Inbound:
                 entry.marked.add(entry.cxtion)
             self._take_in(entry, ordered, _RESTORED)
             if entry.stage >= Stage.FINISHED:
-                self.claims.release(key)
+                self._not_ahead(key)
+                if key in self.claims:
+                    self.claims.release(key)
         return sorted(self.entries.values(), key=lambda e: e.arrival)
 
     def save(self, entry: Entry) -> None:
@@ -333,7 +411,7 @@ class Inbound:
         """The entry has waited for long, with all upstream partners joined all the time: nobody will bring its folder
         back. (Whoever made it may have been restored from a backup since, and know nothing of it.)"""
         since = self.ctx.now - self.ctx.limits.orphan_patience
-        return entry.first_try < since and all(s.joined and s.joined_time < since for s in self.sessions.values())
+        return entry.first_try < since and all(s.joined and s.since < since for s in self.sessions.values())
 
     def moving(self, file_guid: bytes) -> bool:
         """As pending_for(), and it does not just wait to be tried again."""
@@ -463,6 +541,7 @@ class Inbound:
         orphans.pop(entry.key, None)
         if not orphans:
             self._orphans.pop(entry.co.new_parent_guid, None)
+        self._not_ahead(entry.key)
 
     def wake_for_name(self, parent: bytes, name: str) -> list[Entry]:
         """What waited for that name, which is free now, in order of arrival."""

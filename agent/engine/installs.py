@@ -16,6 +16,7 @@ from agent.engine.fetching import Fetching
 from agent.engine.inbound import Inbound
 from agent.engine.local import LocalChanges
 from agent.engine.names import Names, Place, Verdict
+from agent.engine.plausible import hopeless
 from agent.engine.reconcile import against_version, change_order_wins
 from agent.engine.records import (
     ASIDE,
@@ -59,9 +60,16 @@ class Installs:
         if entry.retry_at > ctx.now:
             inbound.waiting.add(entry.key)
             return
+        if hopeless(offered(entry.co)):  # accepted by an earlier version of this program
+            self.retire.finish(entry, None, lost=True)
+            return
         if inbound.exhausted(entry):
             self.aftermath.give_up(entry, f"given up after {entry.attempts} attempts")
             return
+        if not inbound.comes_to_its_time(entry):
+            return
+        for other in inbound.replaced_before_their_time(entry):
+            self.retire.finish(other, None, lost=True)
         if not inbound.claims.granted_on(entry.key, ("g", entry.co.file_guid)):
             self._overtake(entry)
             return
@@ -98,7 +106,9 @@ class Installs:
                 return False
             here, coming = version_of(record), offered(co)
             against = against_version(coming, here)
-            if self._undoes(entry, record):
+            if ctx.fault(here) is not None:
+                pass  # nobody takes over the numbers of what is here, so they are no reason to refuse what comes
+            elif self._undoes(entry, record):
                 entry.outdid, entry.not_before = max(entry.outdid, record.version), record.event_time
             elif not change_order_wins(coming, here):
                 # An originator whose later change is older than its earlier one has lost its memory.

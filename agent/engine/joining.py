@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from agent.causes import Cause
+from agent.engine import plausible
 from agent.engine.context import Context
 from agent.engine.session import CLOSED, NEVER, JoinState, Session, close
-from agent.engine.vsn import KNOWN_MOST
 from agent.wire import constants as c
-from agent.wire.guid import ZERO_GUID
+from agent.wire.guid import ZERO_GUID, guid_text
 from agent.wire.packet import Gvsn, Packet
 from idtable.records import CxtionRow
 
@@ -131,11 +132,20 @@ class InboundSessions:
         session.last_error = None
         session.asked, session.unanswered, session.silent = 0, 0, False
         ctx.count_both(session.cxtion, "Joins")
-        session.joined_time = packet.last_join_time
+        session.joined_time = packet.last_join_time if packet.last_join_time != NEVER else ctx.now
+        session.since = ctx.now
         if not first:
-            session.last_join_time = packet.last_join_time
+            session.last_join_time = session.joined_time
             self._save(session)
         self.on_joined(session)
+
+    def ask_again(self, why: str) -> None:
+        """Have every upstream partner send all it has, now: sessions end, for the reason `why`, and begin anew."""
+        self.ask_for_everything()
+        for session in self.sessions.values():
+            if session.joined:
+                self.unjoin(session, why, retry=False)
+                self.need_join(session)
 
     def forget(self, session: Session) -> None:
         """As if the connection had never been joined: the next Join is a VVJoin."""
@@ -225,9 +235,11 @@ class OutboundSessions:
         on_joined: Callable[[Session, bool], None],
         on_unjoined: Callable[[Session], None],
         on_behind: Callable[[int], None],
+        on_agreed: Callable[[], None],
     ) -> None:
         self.ctx = ctx
         self.on_behind = on_behind
+        self.on_agreed = on_agreed
         self.on_joined = on_joined
         self.on_unjoined = on_unjoined
         self.sessions: dict[bytes, Session] = {}
@@ -270,10 +282,8 @@ class OutboundSessions:
             return
         if session.joined and packet.join_guid == session.join_guid:
             return  # sent twice, see InboundSessions.start_join
-        known = next((g.vsn for g in packet.vvector if g.guid == ctx.config.originator_guid), 0)
-        session.last_error = self._refusal(session, packet, known)
-        if session.last_error is not None:
-            ctx.report("error", f"{session.cxtion.key}: Join refused: {session.last_error}")
+        vector = {g.guid: g.vsn for g in packet.vvector}
+        if self._refused(session, packet, vector):
             return
         if not ctx.online:
             session.last_error = "this member is still in initial sync"
@@ -285,15 +295,18 @@ class OutboundSessions:
             return
         if session.joined:
             self.unjoin(session, "the partner joined anew")
+        self.on_agreed()
         # Either was never joined; or one of the two does not remember the last Join: its database is older than that.
         vvjoin = NEVER in (packet.last_join_time, session.last_join_time)
         vvjoin = vvjoin or packet.last_join_time != session.last_join_time
         session.forgetful = session.last_join_time not in (NEVER, packet.last_join_time)
         session.partner_originator = packet.replica_version_guid
+        ctx.originator_of[session.cxtion.partner.guid] = packet.replica_version_guid
+        known = vector.get(ctx.config.originator_guid, 0)
         if not ctx.numbers.issued(known):
             self.on_behind(known)
         session.join_guid = packet.join_guid
-        session.partner_vv = {g.guid: g.vsn for g in packet.vvector}
+        session.partner_vv = vector
         session.compressions = frozenset(packet.compression_guids) | {c.COMPRESSION_NONE}
         session.minor = minor
         session.last_error = None
@@ -303,24 +316,38 @@ class OutboundSessions:
         session.deadline = 0
         session.interval = ctx.limits.first_join_interval
         ctx.count_both(session.cxtion, "Joins")
-        session.joined_time = ctx.now
+        session.joined_time = session.since = ctx.now
         ctx.send(session.cxtion, session.packet(ctx, c.CMD_JOINED))
         self.on_joined(session, vvjoin)
 
-    def _refusal(self, session: Session, packet: Packet, known: int) -> str | None:
-        """Why the partner may not join; None if it may. `known` is this member's VSN in its version vector."""
-        partner, limits = session.cxtion.partner.name, self.ctx.limits
-        skew = abs((packet.join_time or 0) - self.ctx.now)
+    def _refused(self, session: Session, packet: Packet, vector: dict[bytes, int]) -> bool:
+        """True when the partner may not join, because of its clock or of its version vector; it is not answered."""
+        ctx, partner, limits = self.ctx, session.cxtion.partner.name, self.ctx.limits
+        session.last_error = None
+        skew = abs((packet.join_time or 0) - ctx.now)
         if skew > limits.max_clock_skew:
-            return (
+            session.last_error = (
                 f"the clock of {partner} differs from ours by {skew // 10_000_000} s, more than the "
                 f"{limits.max_clock_skew // 10_000_000} s allowed: set the clocks right"
             )
-        if known >= KNOWN_MOST:
-            return (
-                f"{partner} claims to know change {known:#x} of this member, which leaves no room for later ones: "
-                "its database is damaged, and must be made anew there"
+            ctx.report("error", f"{session.cxtion.key}: Join refused: {session.last_error}")
+        elif (why := self._vector_fault(vector)) is not None:
+            session.last_error = (
+                f"the version vector of {partner} cannot be true: {why}. Restart {partner} with this version of frs, "
+                "which mends that, or remove its state so that it begins anew"
             )
+            ctx.incident(Cause.IMPLAUSIBLE, partner, f"{session.cxtion.key}: Join refused: {session.last_error}")
+        return session.last_error is not None
+
+    def _vector_fault(self, vector: dict[bytes, int]) -> str | None:
+        ctx = self.ctx
+        known = vector.get(ctx.config.originator_guid, 0)
+        if not ctx.numbers.issued(known) and not plausible.may_be_own(known, ctx.now):
+            return f"it names change {known:#x} of this member, which leaves no room for later ones"
+        for guid, vsn in vector.items():
+            why = plausible.vector_fault(vsn, ctx.now)
+            if why is not None:
+                return f"originator {guid_text(guid)}: {why}"
         return None
 
     def unjoin(self, session: Session, why: str) -> None:

@@ -6,7 +6,8 @@ from agent.engine import flags as fl
 from agent.engine.context import Context, facts_of, with_facts
 from agent.engine.events import ChangeKind, DropStage, Examine, LocalChange
 from agent.engine.outbound import Outbound
-from agent.engine.records import INEXACT, PASSING, WRITTEN, mark_of, same_content, with_base
+from agent.engine.plausible import hopeless
+from agent.engine.records import INEXACT, PASSING, WRITTEN, mark_of, same_content, version_of, with_base
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder
 from idtable.records import ZERO_GUID, IDRecord
@@ -14,6 +15,13 @@ from idtable.records import ZERO_GUID, IDRecord
 _CONTENT_REASONS = ~(c.REASON_RENAME_OLD_NAME | c.REASON_RENAME_NEW_NAME | c.REASON_FILE_DELETE)
 #: What 3.3.4.1.1 lets ContentCmd say of a new file.
 _NEW_FILE_REASONS = c.REASON_BASIC_INFO_CHANGE | c.REASON_DATA_EXTEND | c.REASON_DATA_OVERWRITE
+
+
+def _after(record: IDRecord, event_time: int) -> tuple[int, int]:
+    """Version number and event time of the change that follows a record's version, and was made at that time."""
+    if hopeless(version_of(record)):
+        return 0, event_time
+    return record.version + 1, max(event_time, record.event_time + 1)
 
 
 class LocalChanges:
@@ -103,14 +111,15 @@ class LocalChanges:
             parent_guid=event.parent_guid,
             name=event.name,
             is_dir=event.is_dir,
-            version=0 if tombstone is None else tombstone.version + 1,
-            event_time=max(event.event_time, 0 if tombstone is None else tombstone.event_time + 1),
+            event_time=event.event_time,
             md5=event.md5,
             attributes=event.attributes,
             size=event.size,
             kind=event.file_kind,
             flags=WRITTEN,
         )
+        if tombstone is not None:
+            record.version, record.event_time = _after(tombstone, event.event_time)
         if event.facts is not None:
             with_facts(record, event.facts)
         has_content = record.fsize is not None and record.fsize > 0
@@ -149,8 +158,7 @@ class LocalChanges:
             record.flags = record.flags & ~INEXACT | WRITTEN
         record.parent_guid, record.name = event.parent_guid, event.name
         record.md5 = md5
-        record.version += 1
-        record.event_time = max(event.event_time, record.event_time + 1)
+        record.version, record.event_time = _after(record, event.event_time)
         if not plain_rename:
             record.attributes = event.attributes
             record.size = event.size
@@ -188,8 +196,7 @@ class LocalChanges:
     def _bury(self, record: IDRecord, event_time: int) -> None:
         record.deleted = True
         record.deleted_time = self.ctx.now
-        record.version += 1
-        record.event_time = max(event_time, record.event_time + 1)
+        record.version, record.event_time = _after(record, event_time)
         record.md5 = bytes(16)
         record.dev = record.ino = record.btime_ns = record.mtime_ns = record.ctime_ns = None
         record.fsize = record.mode = record.uid = record.gid = None
@@ -208,8 +215,7 @@ class LocalChanges:
     def issue_resolution(self, record: IDRecord, *, base: int) -> None:
         """Announce where a file or folder is now, after a conflict with another moved it: newer by the smallest step,
         so that the same decision made elsewhere is the same version, and any change of a user is newer."""
-        record.version += 1
-        record.event_time += 1
+        record.version, record.event_time = _after(record, record.event_time)
         self._issue_place(record, base)
 
     def issue_removal(self, record: IDRecord) -> None:
@@ -229,6 +235,18 @@ class LocalChanges:
         """Announce a version once more with a number above another one's, which it beat (see reconcile)."""
         base = mark_of(record)
         record.version = max(record.version, above) + 1
+        self._issue_again(record, base)
+
+    def date_back(self, record: IDRecord, event_time: int) -> None:
+        """Announce a version whose numbers are ahead of the clock once more, with others (see mending)."""
+        base = mark_of(record)
+        record.event_time = min(record.event_time, event_time)
+        record.version += 1
+        if self.ctx.due(version_of(record)) > self.ctx.now:
+            record.version = 0
+        self._issue_again(record, base)
+
+    def _issue_again(self, record: IDRecord, base: int) -> None:
         if record.deleted:
             self._issue_delete(record, None, base=base)
         else:
@@ -262,7 +280,7 @@ class LocalChanges:
         record.originator_guid, record.originator_vsn = ctx.config.originator_guid, vsn
         record.flags = with_base(record.flags & (WRITTEN | INEXACT), base)
         ctx.store.put(record)
-        ctx.set_vv(ctx.config.originator_guid, vsn)
+        ctx.vector.issued(vsn)
         staged = event is not None and event.staged
         guid = event.stage_guid if event is not None and staged else ctx.new_guid()
         usn, first_usn = (event.usns[1], event.usns[0]) if event is not None else (0, 0)

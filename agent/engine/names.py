@@ -111,7 +111,7 @@ class Names:
         if entry.attempts < ctx.limits.name_grace:
             self.inbound.retry(entry, Outcome.NAME_TAKEN, "the name is still taken")
             return Verdict(Place.WAIT)
-        wins = change_order_wins(offered(co), version_of(other))
+        wins = ctx.fault(version_of(other)) is not None or change_order_wins(offered(co), version_of(other))
         if other.is_dir and (wins or not entry.is_dir):
             ctx.count_co("Morphed", False)
             return self._morph(entry, verdict)

@@ -175,7 +175,7 @@ class Outbound:
                 if not flow.vvjoin_unacked:
                     self._vvjoin_done(flow)
                 return
-            self._send_outside(flow, *item)
+            self.send_directed(flow, *item)
 
     def _vvjoin_done(self, flow: Flow) -> None:
         ctx = self.ctx
@@ -323,9 +323,9 @@ class Outbound:
         (a folder, for what is in it): so it goes at once, out of order. `again`: the partner is to look at it whatever
         its version vector says."""
         if not record.flags & (ASIDE | PASSING):
-            self._send_outside(flow, *present(self.ctx, record, c.CO_FLAG_OUT_OF_ORDER if again else SKIP))
+            self.send_directed(flow, *present(self.ctx, record, c.CO_FLAG_OUT_OF_ORDER if again else SKIP))
 
-    def _send_outside(self, flow: Flow, co: ChangeOrder, checksum: bytes) -> None:
+    def send_directed(self, flow: Flow, co: ChangeOrder, checksum: bytes) -> None:
         """Send a directed change order, which is in no log."""
         self._seq += 1
         flow.vvjoin_unacked[self._seq] = co.change_order_guid

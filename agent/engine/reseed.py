@@ -44,7 +44,8 @@ class Reseed:
     def in_touch(self, *, save: bool = False) -> None:
         """An upstream partner is joined now."""
         ctx = self.ctx
-        self._contact = max(self._contact, ctx.now)
+        ahead = self._contact > ctx.now + ctx.limits.max_clock_skew  # written when the clock was
+        self._contact = ctx.now if ahead else max(self._contact, ctx.now)
         if save or ctx.now - self._saved > min(HOUR, ctx.limits.tombstone_lifetime // 10) or ctx.now < self._saved:
             self._saved = ctx.now
             ctx.store.meta_set(_CONTACT, str(self._contact).encode())

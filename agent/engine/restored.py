@@ -1,15 +1,18 @@
 """A member whose database was restored from a backup: partners know changes of its own that it does not (3.1.1.11).
 
 It is noticed by own VSNs, in a partner's version vector or change order, that were not issued by what the database
-remembers (see vsn). VSNs then go on above, and every upstream partner is asked for all it has.
+remembers (see vsn). VSNs then go on above, and every upstream partner is asked for all it has. That is asked for once
+an hour at most, since partners may make such numbers up: what was forgotten and comes later comes as a change order.
 """
 
 from __future__ import annotations
 
-from agent.engine.context import Context
+from agent.causes import Cause
+from agent.engine import plausible
+from agent.engine.context import HOUR, Context
 from agent.engine.joining import InboundSessions
 from agent.engine.local import LocalChanges
-from agent.engine.vsn import KNOWN_MOST
+from agent.engine.records import offered
 from agent.wire.change_order import ChangeOrder
 
 
@@ -20,13 +23,15 @@ class Restored:
         self.ctx = ctx
         self.in_sessions = in_sessions
         self.local = local
+        self._asked = -HOUR
 
     def forgotten(self, co: ChangeOrder | None) -> bool:
         """True if a packet is about a change of this member's that it does not remember: then it knows now that it
         was restored."""
-        if co is None or co.originator_guid != self.ctx.config.originator_guid or co.frs_vsn >= KNOWN_MOST:
+        ctx = self.ctx
+        if co is None or co.originator_guid != ctx.config.originator_guid or ctx.fault(offered(co)) is not None:
             return False
-        if self.ctx.numbers.issued(co.frs_vsn):
+        if ctx.numbers.issued(co.frs_vsn) or not plausible.may_be_own(co.frs_vsn, ctx.now):
             return False
         self.behind(co.frs_vsn)
         return True
@@ -36,17 +41,16 @@ class Restored:
         meanwhile, which the partner would take for known, is announced anew."""
         ctx = self.ctx
         me = ctx.config.originator_guid
-        ctx.report(
-            "warning",
+        ctx.incident(
+            Cause.RESTORED,
+            ctx.config.set_name,
             f"{ctx.config.set_name}: a partner knows later changes of this member than its own database does (was it "
             "restored from a backup?); what is missing is asked for",
         )
         above = ctx.numbers.settle(known, ctx.now)
-        self.in_sessions.ask_for_everything()
-        for session in self.in_sessions.sessions.values():
-            if session.joined:
-                self.in_sessions.unjoin(session, "this member's database is an older one", retry=False)
-                self.in_sessions.need_join(session)
+        if abs(ctx.now - self._asked) >= HOUR:
+            self._asked = ctx.now
+            self.in_sessions.ask_again("this member's database is an older one")
         if above < known:
             others = dict.fromkeys(ctx.vv, (1 << 64) - 1) | {me: above}
             for guid, originator, vsn in list(ctx.store.iter_vvjoin(others)):

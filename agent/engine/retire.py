@@ -114,9 +114,23 @@ class Retire:
         for item in self.inbound.order.finish(key):
             done = self.inbound.entries.get(item.key)
             self.ctx.set_vv(item.originator, item.vsn)
+            if done is not None and done.stage is Stage.PASSED_ON:
+                self._tell_its_maker(done)
             if done is not None:
                 self._pass_on(done, extra=0)
                 self._forget(done)
+
+    def _tell_its_maker(self, entry: Entry) -> None:
+        """A change that came to nothing here is passed on to nobody. But what its originator has numbered below counts
+        as known here now, and somebody else may have made it up: the originator hears of it, if it is a partner, and
+        knows (see restored). Not of what it has sent here itself, or numbered below that."""
+        co, inbound = entry.co, self.inbound
+        knows = {inbound.sessions[g].cxtion.partner.guid for g in (entry.cxtion, *(g for g, _ in entry.alternates))}
+        for flow in self.outbound.flows.values():
+            session, partner = flow.session, flow.session.cxtion.partner.guid
+            maker = session.joined and session.partner_originator == co.originator_guid
+            if maker and partner not in knows and co.frs_vsn > inbound.heard.get(partner, 0):
+                self.outbound.send_directed(flow, onward(co, c.CO_FLAG_OUT_OF_ORDER), entry.checksum)
 
     def pass_on_behind(self, entry: Entry) -> None:
         """The entry will take long, and so will those of its file that stand behind it: what is finished behind them

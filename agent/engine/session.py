@@ -33,7 +33,8 @@ class JoinState(enum.Enum):
 class Session:
     """What both ends keep of one connection. Times are FILETIMEs; `deadline` 0 means none.
 
-    `joined_time` is the Join time of the present session. `last_join_time` outlives it: it stays NEVER until a
+    `joined_time` is the Join time of the present session, which the upstream partner names and both only compare;
+    `since` is when it began here. `last_join_time` outlives it: it stays NEVER until a
     VVJoin has ended, so that one cut short is done again (3.3.4.4.4.1).
     """
 
@@ -41,6 +42,7 @@ class Session:
     state: JoinState = JoinState.UNJOINED
     join_guid: bytes = ZERO_GUID
     joined_time: int = NEVER
+    since: int = 0
     last_join_time: int = NEVER
     deadline: int = 0
     interval: int = 0

@@ -7,12 +7,10 @@ last one, knows a change that this member has forgotten: its database was restor
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
-_META = "own numbers"
-#: What a partner may say of this member's numbers at most: far above every clock, and far enough below those that
-#: partners refuse (entry.VSN_MOST).
-KNOWN_MOST = 1 << 62
+from agent.engine.plausible import may_be_own
+
 _MOST = 100
 
 
@@ -30,15 +28,17 @@ class OwnNumbers:
     or told of by then is given up by the partner, too.
     """
 
+    KEY: Final = "own numbers"
+
     def __init__(self, meta: Meta, at_start: int, lifetime: int) -> None:
         self._meta = meta
         self._lifetime = lifetime
         self._at_start = at_start
         self._first = self._last = 0  # of this run; 0: none issued yet
-        raw = meta.meta_get(_META) or bytes(8)
+        raw = meta.meta_get(self.KEY) or bytes(8)
         found = [int.from_bytes(raw[i : i + 8], "big") for i in range(0, len(raw), 8)]
         self._settled = found[0]  # up to here everything that was forgotten is asked for
-        self._gaps = list(zip(found[1::2], found[2::2], strict=True))  # last number before, first number after
+        self._gaps = list(zip(found[1::2], found[2::2]))  # last number before, first number after
 
     def next(self, known: int, now: int) -> int:
         """The next number, above `known`, this member's entry of its version vector; the first from the clock."""
@@ -73,6 +73,14 @@ class OwnNumbers:
         self._save()
         return above
 
+    def sound(self, now: int) -> None:
+        """At start: forget what this member cannot have issued, or been told of (see plausible)."""
+        gaps = [gap for gap in self._gaps if may_be_own(gap[1], now)]
+        settled = self._settled if may_be_own(self._settled, now) else 0
+        if (settled, gaps) != (self._settled, self._gaps):
+            self._settled, self._gaps = settled, gaps
+            self._save()
+
     def _save(self) -> None:
         values = [self._settled, *(number for gap in self._gaps for number in gap)]
-        self._meta.meta_set(_META, b"".join(value.to_bytes(8, "big") for value in values))
+        self._meta.meta_set(self.KEY, b"".join(value.to_bytes(8, "big") for value in values))

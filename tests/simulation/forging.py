@@ -20,7 +20,15 @@ class Forger:
         self.world = world
         self.by, self.to = world.members[by], world.members[to]
         self._cxtion = world.guid_of("cxtion", by, to)
-        self._back = world.guid_of("cxtion", to, by)
+        self.acknowledged: list[bytes] = []  # GUIDs of the change orders that `to` has answered
+        send = world.send
+
+        def heard(source: Member, partner: bytes, packet: Packet) -> None:
+            if source is self.to and partner == self.by.guid and packet.command == c.CMD_REMOTE_CO_DONE:
+                self.acknowledged.append(packet.co_guid or b"")
+            send(source, partner, packet)
+
+        world.send = heard  # type: ignore[method-assign]
 
     @property
     def session(self) -> Session:

@@ -16,7 +16,7 @@ from agent.engine import events as ev
 
 FILE_MODE = stat.S_IFREG | 0o644
 FOLDER_MODE = stat.S_IFDIR | 0o755
-EPOCH = 133_000_000_000_000_000
+UNIX_EPOCH = 116_444_736_000_000_000
 
 
 @dataclass(eq=False)
@@ -137,7 +137,7 @@ class Disk:
     def tick(self) -> int:
         """A modification time nobody else has."""
         self.serial += 1
-        return (self.now - EPOCH) * 1000 + self.serial % 1000
+        return (self.now - UNIX_EPOCH) * 100 + self.serial % 1000
 
     def attach(self, node: Node, parent: Node, name: str) -> None:
         self.serial += 1

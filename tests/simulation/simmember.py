@@ -81,6 +81,12 @@ class Member:
     def now(self) -> int:
         return self.world.now + self.skew
 
+    def set_clock(self, skew: int) -> None:
+        """Have the clock differ from the world's by so much. The engine is shown it soon (agent/batches.py)."""
+        changed, self.skew = self.skew != skew, skew
+        if changed and self.up:
+            self.post(ev.Tick())
+
     def config(self) -> EngineConfig:
         world = self.world
         cxtions = []

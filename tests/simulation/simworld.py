@@ -319,7 +319,7 @@ class World:
             case "skew":
                 skew = member.skew + int(rest[1]) * SECOND  # type: ignore[call-overload]
                 if abs(skew) < self.limits.tombstone_lifetime:  # else all deletions would be forgotten at once
-                    member.skew = skew
+                    member.set_clock(skew)
             case "full":
                 member.disk.full = bool(rest[1])
             case "save_backup":
@@ -382,7 +382,7 @@ class World:
             member.crash_in = None
             member.disk.full = False
             member.disk.busy.clear()
-            member.skew = 0
+            member.set_clock(0)
             member.start()
         if not self.run_until_quiet():
             self.violation(f"it does not settle: {self.pending()[:8]}")

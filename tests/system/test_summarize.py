@@ -64,6 +64,24 @@ def write(path: Path, *lines: str) -> Path:
     return path
 
 
+@pytest.mark.parametrize(
+    "odd", [{"time": "9999-12-31T23:59:59.000Z"}, {"time": "1601-01-01T00:00:00.000Z"}, {"seq": -1}], ids=str
+)
+def test_what_no_clock_showed_is_no_sample(odd: dict[str, Any], spark: SparkSession, tmp_path: Path) -> None:
+    """One such line in the file of one member would stretch the series of all over centuries."""
+    write(
+        tmp_path / "one.jsonl",
+        sample(0, {}),
+        sample(10, {"Files Installed": 4}),
+        sample(20, {"Files Installed": 400}, **odd),
+        sample(20, {"Files Installed": 5}),
+    )
+    summary = job.summarize(spark, [tmp_path], tmp_path / "out", lambda _: None)
+    assert summary["source"] == {"files": 1, "lines": 4, "corrupt_lines": 1}
+    assert (summary["first"], summary["last"]) == ("2026-01-01T00:00:00.000Z", "2026-01-01T00:00:20.000Z")
+    assert summary["sets"][0]["totals"] == {"Files Installed": 5}
+
+
 def test_sums_by_hand_over_a_restart_and_a_torn_line(spark: SparkSession, tmp_path: Path) -> None:
     staging = {"KB of Staging Space In Use": 100, "KB of Staging Space Free": 300}
     write(

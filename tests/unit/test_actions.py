@@ -18,6 +18,7 @@ from agent.fileops import FileOps
 from agent.incidents import Incidents
 from agent.kept import KeptStore
 from agent.log import get_logger
+from agent.underway import UnderWay
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder
 from agent.wire.packet import NamedGuid, Packet
@@ -64,6 +65,7 @@ class Bench:
             send=lambda partner, packet, cxtion: None,
             has_room=lambda partner: self.room,
             post=self.post,
+            under_way=UnderWay(),
             incidents=Incidents(log),
             log=log,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,6 +38,18 @@ class Told:
     def reserved_name(self, name: str) -> None: ...
 
 
+class Still:
+    """In place of the journal: what happened is in the test's own list, and no folder gets another name."""
+
+    moves = 0
+
+    async def moved_since(self, moves: int) -> list[str]:
+        return []
+
+    def touch(self, path: str, reason: int) -> None: ...
+    def retire(self, usns: Iterable[int]) -> None: ...
+
+
 class Host:
     """A replica without an engine: what is posted is kept."""
 
@@ -62,6 +74,7 @@ class Host:
         self.watch = LocalWatch(
             self, str(self.tree), str(top / "state"), aging_s=0.0, excluded=lambda path: False, root_key=key
         )
+        self.watch.journal = Still()  # type: ignore[assignment]
         self.watch._stager.stage_all = lambda works, compression: [  # type: ignore[method-assign]
             self.watch._stager._event(work, None, staged=False, compressed=False) for work in works
         ]

@@ -355,7 +355,7 @@ def test_a_foreign_entry_at_the_reserved_name_is_kept(
     with pytest.raises(KeptError, match="a name of the agent's own"):
         host.kept.restore(item.id, str(host.root), RESERVED_NAME)
     restored = host.kept.restore(item.id, str(host.root))
-    assert restored == f"{RESERVED_NAME}.kept-{item.id}"
+    assert restored == f"restored-{RESERVED_NAME[1:]}.kept-{item.id}"
     assert (host.root / restored).read_bytes() == b"mine"
     host.stop()
 
