@@ -31,7 +31,6 @@ from staging.beneath import (
     FOLDER,
     Entry,
     free_name,
-    open_beneath,
     open_entry,
     open_same,
     remove_tree,
@@ -41,6 +40,7 @@ from staging.beneath import (
 from staging.errors import AccessDenied, NoSpace, StagingError, Swapped, TooLarge, Unsupported, Vanished, from_oserror
 from staging.fsops import Fingerprint
 from staging.generate import generate_open
+from staging.openat2 import open_beneath
 from staging.preinstall import ASIDE_SUFFIX, RESERVED_NAME, Preinstall
 from staging.rootdir import FolderKey, RootDir
 

@@ -20,12 +20,12 @@ from staging.beneath import (
     inherit_lists,
     make_private,
     move_to_free_name,
-    open_beneath,
     open_private,
     remove_tree,
     same_entry,
 )
 from staging.errors import StagingError
+from staging.openat2 import open_beneath
 from staging.preinstall import RESERVED_NAME
 from staging.rootdir import RootDir, RootKey, check_name
 

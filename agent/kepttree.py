@@ -16,7 +16,8 @@ from typing import Final
 
 from journal.changes import PATH_MAX
 from staging import fsops
-from staging.beneath import FOLDER, READ, open_beneath, remove_tree
+from staging.beneath import FOLDER, READ, remove_tree
+from staging.openat2 import open_beneath
 
 ENTRY_CHARGE: Final = 512  # what an entry costs beside its content
 

@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import errno
 import os
-import platform
 import secrets
 import stat
 import struct
@@ -20,6 +19,7 @@ from typing import Final, NamedTuple
 from staging import fsops, posixacl
 from staging.errors import Swapped, Unsupported
 from staging.fsops import RENAME_NOREPLACE, Fingerprint
+from staging.openat2 import open_beneath
 
 READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY
@@ -28,24 +28,11 @@ _ALWAYS: Final = os.O_NOFOLLOW | os.O_CLOEXEC
 
 NO_FLAGS: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
 _ANOTHER: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV, errno.ENXIO})
-_PATH_MAX: Final = 4096
 _DEPTH: Final = 64
 _ROUNDS: Final = 10_000
-_AT_FDCWD: Final = -100
 _AT_EMPTY_PATH: Final = 0x1000
-_RESOLVE_NO_XDEV: Final = 0x01
-_RESOLVE_NO_MAGICLINKS: Final = 0x02
-_RESOLVE_NO_SYMLINKS: Final = 0x04
-_RESOLVE_BENEATH: Final = 0x08
-_RESOLVE: Final = _RESOLVE_BENEATH | _RESOLVE_NO_SYMLINKS | _RESOLVE_NO_MAGICLINKS | _RESOLVE_NO_XDEV
-_OPEN_HOW: Final = struct.Struct("=QQQ")  # flags, mode, resolve
-_SYS_OPENAT2: Final = 437  # the same number everywhere but on a few old architectures
-_OTHER_NUMBERS: Final = ("alpha", "mips", "ia64")
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_syscall = _libc.syscall
-_syscall.restype = ctypes.c_long
-_syscall.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]
 _utimensat = getattr(_libc, "utimensat", None)
 if _utimensat is not None:
     _utimensat.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int]
@@ -60,65 +47,6 @@ class Entry(NamedTuple):
 
 
 # -- opening --
-
-
-def _openat2(dir_fd: int, path: bytes, flags: int, resolve: int) -> int:
-    how = _OPEN_HOW.pack(flags, 0, resolve)
-    fd: int = _syscall(_SYS_OPENAT2, dir_fd, path, how, len(how))
-    if fd < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), os.fsdecode(path))
-    return fd
-
-
-def _has_openat2() -> bool:
-    if platform.machine().startswith(_OTHER_NUMBERS):
-        return False
-    try:
-        os.close(_openat2(_AT_FDCWD, b"/", os.O_PATH | os.O_CLOEXEC, _RESOLVE_NO_MAGICLINKS))
-    except OSError:
-        return False  # before Linux 5.6, or a sandbox that does not let it through
-    return True
-
-
-has_openat2 = _has_openat2()
-
-
-def open_beneath(dir_fd: int, path: str, flags: int) -> int:
-    """Opens what is at `path` below an open folder ("." for the folder itself) for reading or looking.
-
-    No symbolic link is followed, at no place of the path, and no mount point passed (EXDEV). A link at the end is
-    opened with LOOK only. Raises OSError; ELOOP or ENOTDIR when a link is in the way.
-    """
-    raw = os.fsencode(path)
-    if b"\0" in raw:
-        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-    if has_openat2 and len(raw) < _PATH_MAX:
-        return _openat2(dir_fd, raw, flags | _ALWAYS, _RESOLVE)
-    return _walk(dir_fd, path, flags)
-
-
-def _walk(dir_fd: int, path: str, flags: int) -> int:
-    *above, name = path.split("/")
-    if ".." in above or name == "..":
-        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
-    device = os.fstat(dir_fd).st_dev
-    fd = os.open(".", LOOK | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=dir_fd)
-    try:
-        for part in above:
-            below = os.open(part, LOOK | os.O_DIRECTORY | _ALWAYS, dir_fd=fd)
-            os.close(fd)
-            fd = below
-        found = os.open(name, flags | _ALWAYS, dir_fd=fd)
-        folder = os.fstat(found)
-        if not stat.S_ISDIR(folder.st_mode):
-            folder = os.fstat(fd)  # of a file, some file systems give another device than of its folder
-        if folder.st_dev != device:
-            os.close(found)
-            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
-        return found
-    finally:
-        os.close(fd)
 
 
 def open_to_read(dir_fd: int, name: str) -> int:

@@ -30,12 +30,12 @@ from staging.beneath import (
     Entry,
     free_name,
     move_to_free_name,
-    open_beneath,
     same_entry,
     unchanged,
 )
 from staging.errors import StagingError, from_oserror
 from staging.fsops import RENAME_EXCHANGE, Fingerprint, open_for_writing
+from staging.openat2 import open_beneath
 from staging.preinstall import ASIDE_SUFFIX, SWAP_SUFFIX
 from staging.rootdir import RootDir, check_name
 

@@ -28,12 +28,12 @@ from staging.beneath import (
     is_private,
     make_private,
     move_to_free_name,
-    open_beneath,
     remove_tree,
     same_entry,
 )
 from staging.errors import StagingError, from_oserror
 from staging.fsops import RENAME_EXCHANGE, Stat
+from staging.openat2 import open_beneath
 from staging.rootdir import RootDir, is_folder
 
 RESERVED_NAME: Final = ".frs-preinstall"  # in the root of a tree: never replicated

@@ -11,8 +11,9 @@ from types import TracebackType
 from typing import Final
 
 from staging import fsops
-from staging.beneath import FOLDER, LOOK, Entry, open_beneath
+from staging.beneath import FOLDER, LOOK, Entry
 from staging.errors import StagingError, Vanished, from_oserror
+from staging.openat2 import open_beneath
 
 _ABOVE: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAME_MAX: Final = 255

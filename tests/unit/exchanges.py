@@ -22,7 +22,7 @@ from agent.kept import KeptStore
 from agent.localstage import LocalStage, Work
 from config.model import SetIdPolicy
 from journal.changes import Change, Kind
-from staging import beneath, fsops
+from staging import beneath, fsops, openat2
 from staging.area import StagingArea
 from staging.preinstall import RESERVED_NAME, Preinstall
 
@@ -286,7 +286,7 @@ def exchanging(swap: Swap, action: Callable[[Swap], None], at: int, momentary: b
             patch.setattr(os, name, hooked(getattr(os, name)))
         patch.setattr(fsops, "stat", hooked(fsops.stat))
         patch.setattr(fsops, "renameat2", always(fsops.renameat2))
-        patch.setattr(beneath, "_openat2", always(beneath._openat2))
+        patch.setattr(openat2, "_openat2", always(openat2._openat2))
         yield calls
 
 

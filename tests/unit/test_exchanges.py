@@ -15,7 +15,7 @@ import pytest
 from agent.engine import events as ev
 from agent.kept import KeptError
 from agent.wire import constants as c
-from staging import beneath
+from staging import openat2
 from tests.unit.exchanges import (
     GUID,
     OF_THE_ROOT,
@@ -275,5 +275,5 @@ def test_whenever_unfinished_installs_are_exchanged(tmp_path: Path, make: Callab
 def test_where_the_kernel_cannot_open_beneath_a_folder(
     tmp_path: Path, make: Callable[[Host], Action], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beneath, "has_openat2", False)
+    monkeypatch.setattr(openat2._Kernel, "missing", True)
     try_all(tmp_path, make, SWAPS, ["for good", "momentary"])
