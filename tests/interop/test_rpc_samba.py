@@ -85,9 +85,9 @@ class Member:
         return bytes(16)
 
 
-async def run(*command: str | Path) -> tuple[int, str]:
+async def run(*command: str | Path, cwd: Path | None = None) -> tuple[int, str]:
     process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        *command, cwd=cwd, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
     output, _ = await process.communicate()
     return process.returncode or 0, output.decode(errors="replace")
@@ -142,7 +142,8 @@ async def test_smbtorture_reaches_ntfrsapi(smb_conf: Path) -> None:
     member = Member()
     port = await member.server.start("127.0.0.1")
     binding = f"ncacn_ip_tcp:127.0.0.1[{port},seal,spnego]"
-    _, output = await run("smbtorture", binding, "-s", smb_conf, "-U", f"FRS/alice%{PASSWORD}", "rpc.frsapi")
+    account = f"FRS/alice%{PASSWORD}"
+    _, output = await run("smbtorture", binding, "-s", smb_conf, "-U", account, "rpc.frsapi", cwd=smb_conf.parent)
     await member.server.close()
     assert member.logons
     assert set(member.logons) == {True}, output
