@@ -390,7 +390,7 @@ class LocalWatch:
             guid = change.file_guid or host.new_guid()
             if change.kind is Kind.CREATE:
                 made[change.path] = guid
-            when = aged.event_time if aged is not None else self._event_time(change, now)
+            when = self._event_time(change, aged, now)
             usns = (aged.first_usn, aged.usn) if aged is not None else (0, 0)
             works.append(Work(change, guid, parent, host.new_guid(), min(when, now), usns, known, verify))
         return works
@@ -437,11 +437,18 @@ class LocalWatch:
         if record.kind != change.file_kind or not alike:
             host.told.object_id(change.path, repr(host.store.path_of(change.object_id)))
 
-    @staticmethod
-    def _event_time(change: Change, now: int) -> int:
-        if change.fingerprint is None:
-            return now
-        return filetime(change.fingerprint.ctime_ns)
+    def _event_time(self, change: Change, aged: Aged | None, now: int) -> int:
+        """When the change was made. An install that gives a folder its time back changes it, too, and that is told like
+        everything else; what a user did to it, and is found then, was before."""
+        found = change.fingerprint
+        if found is None:
+            return aged.event_time if aged is not None else now
+        if change.file_kind != "folder" or change.kind is not Kind.UPDATE:
+            return aged.event_time if aged is not None else filetime(found.ctime_ns)
+        by_others = self._host.files.root.changed_ns(found)
+        if aged is None or by_others != found.ctime_ns:
+            return filetime(by_others)
+        return aged.event_time
 
     def _trouble(self, work: Work, error: StagingError) -> None:
         """A file could not be staged."""

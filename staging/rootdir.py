@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -17,6 +18,8 @@ from staging.openat2 import open_beneath
 
 _ABOVE: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAME_MAX: Final = 255
+#: Folders of which is remembered when others changed them last.
+_GIVEN_BACK: Final = 4096
 
 RootKey = tuple[int | None, int]
 """The device of a root, None where it is not known, and its inode."""
@@ -50,6 +53,7 @@ class RootDir:
         self.path = path
         self.key: RootKey = (found.st_dev, found.st_ino)
         self._lock = threading.Lock()
+        self._given_back: OrderedDict[tuple[int, int], tuple[int, int]] = OrderedDict()  # see changed_ns
 
     def close(self) -> None:
         """Closes the root."""
@@ -149,6 +153,21 @@ class RootDir:
                             os.utime(fd, ns=(st.st_atime_ns, st.st_mtime_ns))
                         except OSError:
                             pass  # not our folder: its time stays as it is
+                        self._gave_back(st, os.fstat(fd).st_ctime_ns)
+
+    def _gave_back(self, before: os.stat_result, ctime_ns: int) -> None:
+        key = (before.st_dev, before.st_ino)
+        ours, others = self._given_back.pop(key, (0, 0))
+        self._given_back[key] = (ctime_ns, others if ours == before.st_ctime_ns else before.st_ctime_ns)
+        if len(self._given_back) > _GIVEN_BACK:
+            self._given_back.popitem(last=False)
+
+    def changed_ns(self, folder: fsops.Fingerprint) -> int:
+        """When somebody else changed a folder last, as Unix time in ns: its ctime, or, where that is of our giving its
+        modification time back, the ctime before."""
+        with self._lock:
+            ours, others = self._given_back.get((folder.dev, folder.ino), (0, 0))
+        return others if ours == folder.ctime_ns else folder.ctime_ns
 
 
 def is_folder(fd: int, key: FolderKey) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from agent.clock import filetime
 from agent.engine import events as ev
 from agent.localwatch import LocalWatch
 from agent.underway import UnderWay
@@ -85,7 +86,7 @@ class Host:
         self.files.root.close()
         self.store.close()
 
-    def know(self, name: str, guid: bytes = X) -> None:
+    def know(self, name: str, guid: bytes = X, kind: str = "file") -> None:
         """The record of a file, as it is in the tree now; it had another name before, perhaps."""
         fp = fingerprint(str(self.tree / name))
         facts = {
@@ -97,13 +98,13 @@ class Host:
         }
         rest = {"fsize": fp.size, "mode": fp.mode, "uid": fp.uid, "gid": fp.gid}
         with self.store.transaction():
-            self.store.put(IDRecord(guid, ROOT, name, False, **facts, **rest))
+            self.store.put(IDRecord(guid, ROOT, name, kind == "folder", kind=kind, **facts, **rest))
 
-    def round(self, *paths: str) -> list[ev.LocalChange]:
+    def round(self, *paths: str, reason: int = why.DATA, when: int = 0) -> list[ev.LocalChange]:
         """One round of the watch, for paths where something happened; what the engine is told."""
 
         async def one() -> None:
-            self.watch._aged.extend(Aged(path, why.DATA, False, 1, 1, 0) for path in paths)
+            self.watch._aged.extend(Aged(path, reason, False, 1, 1, when) for path in paths)
             await self.watch._one_round()
             for handle in self.watch._later:
                 handle.cancel()
@@ -218,6 +219,26 @@ def test_what_an_install_made_is_not_new_wherever_a_user_moves_it(host: Host) ->
     host.busy = set()
     (moved,) = host.round("n", "elsewhere")
     assert (moved.kind, moved.file_guid, moved.name) == (ev.ChangeKind.RENAME, X, "elsewhere")
+
+
+def test_a_folder_changed_when_a_user_changed_it_not_when_an_install_gave_its_time_back(host: Host) -> None:
+    """Else an install that removes what is in a folder would keep the folder itself from being removed."""
+    folder = host.tree / "d"
+    folder.mkdir()
+    host.know("d", kind="folder")
+    (folder / "users").write_text("x")
+    by_user = folder.stat().st_ctime_ns
+    for name in ("one", "two"):
+        fd = os.open(folder, os.O_RDONLY)
+        with host.files.root.keeping_mtime(fd):
+            (folder / name).write_text("x")
+        os.close(fd)
+    (changed,) = host.round("d", reason=why.METADATA)
+    assert (changed.kind, changed.event_time) == (ev.ChangeKind.UPDATE, filetime(by_user))
+    # Once somebody else has changed it, that counts.
+    os.utime(folder, ns=(1, 1))
+    (changed,) = host.round("d", reason=why.METADATA, when=filetime(folder.stat().st_ctime_ns + 100))
+    assert changed.event_time == filetime(folder.stat().st_ctime_ns + 100)
 
 
 def test_a_users_file_that_bears_the_id_of_what_is_installed_is_his(host: Host) -> None:
