@@ -26,12 +26,13 @@ class Plan:
 
 
 class Attack:
-    """One attack. `told`: whoever is attacked is to report an incident. `fills`: it would fill a disk, and is carried
-    out only where those of the members are limited."""
+    """One attack. `told`: whoever is attacked is to report an incident, once that has lasted for `told_after` seconds.
+    `fills`: it would fill a disk, and is carried out only where those of the members are limited."""
 
     name: ClassVar[str]
     text: ClassVar[str]
     told: ClassVar[bool] = True
+    told_after: ClassVar[float] = 0.0
     fills: ClassVar[bool] = False
 
     def __init__(self, partner: Partner, plan: Plan) -> None:

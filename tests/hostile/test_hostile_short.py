@@ -29,4 +29,3 @@ def test_two_honest_members_bear_a_hostile_partner(tmp_path: Path, name: str) ->
     row = trial(by_name(name), tmp_path / name, SETTINGS)
     assert row["sent"] > 0
     assert row["faults"] == [], (row["log"], row["answers"])
-    assert row["incidents"]

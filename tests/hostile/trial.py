@@ -358,7 +358,7 @@ def _row(attack: type[Attack], fleet: Fleet, hostile: Hostile, course: Course, s
     row |= {"left_unfinished": course.left, "incidents": course.incidents, "quota_mib": settings.sizes.quota / MIB}
     verdict = list(course.faults)
     verdict += [fault for fault in judge(row, settings.bounds) if settings.timing or not fault.startswith("latency")]
-    if attack.told and not course.incidents and not course.faults:
+    if attack.told and settings.seconds >= attack.told_after and not course.incidents and not course.faults:
         verdict.append("no incident was told")
     if not row["sent"]:
         raise NotCarriedOut("the attack sent nothing")

@@ -137,7 +137,8 @@ def differences(one_fd: int, other_fd: int) -> list[str]:
 def _tree(root_fd: int) -> dict[str, object]:
     found: dict[str, object] = {}
     for path, *_ in safely.walk(root_fd):
-        if layout.PREINSTALL in path.split("/")[0] or path.endswith(layout.SLOT):
+        parts = path.split("/")
+        if layout.PREINSTALL in parts[0] or any(part.endswith(layout.SLOT) for part in parts):
             continue
         signature = safely.signature(root_fd, path)
         if signature is not None:

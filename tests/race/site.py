@@ -151,8 +151,10 @@ class Site:
             file.write_text(f'{text}compression = "none"\nfsync = {fsync}\n')
         topology = self.folder / "topology.toml"
         text = topology.read_text()
-        assert "file_filter = []" in text
-        topology.write_text(text.replace("file_filter = []", f'file_filter = ["*{layout.SLOT}"]'))
+        for key in ("file_filter", "directory_filter"):
+            assert f"{key} = []" in text
+            text = text.replace(f"{key} = []", f'{key} = ["*{layout.SLOT}"]')
+        topology.write_text(text)
 
     def own_root(self, member: str) -> None:
         """The tree's root belongs to whom this variant says."""

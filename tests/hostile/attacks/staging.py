@@ -29,6 +29,7 @@ class QuotaClaim(FileAttack):
     name = "quota-claim"
     text = "new files whose staging files claim the whole quota, one block of each, then silence"
     window = 64
+    told_after = 180.0  # an honest partner may be silent for two minutes, too
 
     def begin(self, line: Line) -> None:
         """The first block of whatever is asked for, and nothing more."""
