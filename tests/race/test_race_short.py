@@ -13,8 +13,7 @@ import pytest
 from tests.race.campaign import NOT_ROOT, Runs, report
 from tests.system.corpora import CHOSEN_SEED
 
-#: Those that take long to become equal come first.
-NAMES = ("seeding-two-owned", "seeding-one-closed", "running-two-owned", "running-one-closed")
+NAMES = ("seeding-two-owned", "running-one-closed")
 
 
 @pytest.mark.slow
