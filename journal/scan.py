@@ -19,7 +19,7 @@ from idtable.records import IDRecord
 from . import reasons as why
 from .changes import Change, Kind, Lookup, Missing, content_differs, join, same_key, sendable, split
 from .disk import Blind, Disk, OpenFolder, Spot
-from .settle import Found, Settler
+from .settle import Found, Settler, may_succeed
 
 BATCH = 512
 """How many changes go into one batch."""
@@ -112,7 +112,8 @@ class Scanner:
                 continue  # met again, and reported, in the second walk
         for spot, known in unsettled:  # a folder before those in it
             there = known if known is not None else self._in_made_anew(spot.path)
-            if there is not None and there.kind == "folder" and there.file_guid not in self._moved:
+            free = there is not None and there.kind == "folder" and there.file_guid not in self._moved
+            if there is not None and free and may_succeed(there, spot.fp):
                 self._odd[spot.path] = Found(there, succeeds=True)
                 self._moved[there.file_guid] = spot.path
             else:

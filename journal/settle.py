@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from idtable.records import IDRecord
 from idtable.reserved import reserved
+from staging.fsops import Fingerprint
 
 from . import reasons as why
 from .changes import Change, Kind, Lookup, content_differs, differs, join, same_key, split
@@ -159,7 +160,8 @@ class Settler:
         found = self._renamed(spot)
         if found is None:
             elsewhere = there is not None and _key_of(there) in self._folder_keys
-            found = Found(None) if there is None or elsewhere else Found(there, succeeds=True)
+            succeeds = there is not None and not elsewhere and may_succeed(there, spot.fp)
+            found = Found(there, succeeds=True) if succeeds else Found(None)
         return self._claim(spot, found)
 
     def _claim(self, spot: Spot, found: Found) -> Found:
@@ -390,6 +392,13 @@ def _from_the_top(path: str) -> Iterator[str]:
         at = path.find("/", at + 1)
     if path:
         yield path
+
+
+def may_succeed(record: IDRecord, made: Fingerprint) -> bool:
+    """Whether a folder that was made anew at the name of a record may be taken for that one. On other members the
+    folder that is there stays, and is given the rights of the new one: that must be no more than its owner could have
+    done to it, for whoever can rename what is above it could make a folder of his own at its name."""
+    return record.uid is None or made.uid in (0, record.uid)
 
 
 def _key_of(record: IDRecord) -> Key:

@@ -258,6 +258,41 @@ def test_a_new_folder_takes_the_name_of_one_that_moved(bench):
     assert (bench.guid("e"), bench.guid("e/f")) == (d, f)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders to others")
+@pytest.mark.parametrize("above", [False, True], ids=["itself", "with what is above it"])
+def test_a_folder_of_somebody_else_is_not_the_one_that_was_there(bench, above):
+    """He may rename what is above root's folder, and make one of his own at its name: elsewhere the folder that is
+    there would become his, with what has come into it meanwhile."""
+    b, vault, _ = bench.known("b/", "b/vault/", "b/vault/of-root")
+    os.rename(bench.path("b" if above else "b/vault"), bench.path("../gone"))
+    if above:
+        os.mkdir(bench.path("b"))
+    os.mkdir(bench.path("b/vault"))
+    os.chown(bench.path("b/vault"), 54321, 54321)
+    if above:
+        bench.both("b", "b/vault", "b/vault/of-root")
+    else:
+        bench.examine("b/vault", "b/vault/of-root")
+    assert bench.guid("b") == b
+    assert bench.guid("b/vault") != vault
+    assert "b/vault/of-root" not in bench.table.live()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders to others")
+@pytest.mark.parametrize("owner", [0, 54321])
+def test_a_folder_that_its_owner_or_root_made_anew_is_the_one_that_was_there(bench, owner):
+    os.mkdir(bench.path("d"))
+    os.chown(bench.path("d"), 54321, 54321)
+    for batch in bench.examiner.scan():
+        bench.table.apply_all(batch)
+    d = bench.guid("d")
+    os.rename(bench.path("d"), bench.path("../gone"))
+    os.mkdir(bench.path("d"))
+    os.chown(bench.path("d"), owner, owner)
+    bench.both("d")
+    assert bench.guid("d") == d
+
+
 def test_a_folder_waits_for_what_leaves_it_late(bench):
     r, c, s = bench.known("r/", "r/c", "s")
     os.rename(bench.path("r/c"), bench.path("s"))
