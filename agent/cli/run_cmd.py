@@ -14,6 +14,7 @@ from pathlib import Path
 
 import click
 
+from agent import signals
 from agent.cli import CommandFailed
 from agent.cli.common import config_option
 from agent.cli.exit_codes import ExitCode
@@ -35,6 +36,7 @@ def run(config_file: Path, log_level: str | None, parent_pid: int | None) -> int
     SIGTERM or Ctrl-C stops it cleanly. Before anything starts the configuration and the replica roots are
     checked; only one agent can run on a state directory.
     """
+    signals.ignore_meaningless()
     if parent_pid is not None:
         _end_with_parent(parent_pid)
     from agent.log import setup_logging
@@ -49,29 +51,28 @@ def run(config_file: Path, log_level: str | None, parent_pid: int | None) -> int
 
 
 async def _until_stopped(config: AgentConfig) -> int:
-    """Runs the agent; SIGTERM and SIGINT cancel it, which is its clean stop."""
-    from agent.service import run_agent
+    """Runs the agent; signals that stop it cancel it, which is its clean stop."""
+    from agent.service import new_incidents, run_agent
 
-    loop = asyncio.get_running_loop()
-    agent = asyncio.ensure_future(run_agent(config))
+    incidents = new_incidents()
+    agent = asyncio.ensure_future(run_agent(config, incidents))
     stopping = False
 
-    def stop(number: signal.Signals) -> None:
+    def stop(name: str) -> None:
         nonlocal stopping
         stopping = True
-        _log.info("stopping on %s", number.name)
+        _log.info("stopping on %s", name)
         agent.cancel()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop, number)
-    try:
-        return await agent
-    except asyncio.CancelledError:
-        if not stopping:
-            raise
-        return ExitCode.OK
-    finally:
-        _log.info("stopped")
+    with signals.handled(stop, incidents):
+        try:
+            return await agent
+        except asyncio.CancelledError:
+            if not stopping:
+                raise
+            return ExitCode.OK
+        finally:
+            _log.info("stopped")
 
 
 @contextlib.contextmanager
