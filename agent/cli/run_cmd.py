@@ -19,6 +19,7 @@ from agent.cli import CommandFailed
 from agent.cli.common import config_option
 from agent.cli.exit_codes import ExitCode
 from config.model import AgentConfig
+from config.write import write_file
 
 LOCK_NAME = "agent.lock"
 _PR_SET_PDEATHSIG = 1
@@ -42,10 +43,13 @@ def run(config_file: Path, log_level: str | None, parent_pid: int | None) -> int
     from agent.log import setup_logging
     from config.check import check_roots
     from config.load import load_agent_config
+    from config.writers import warnings
 
     config = load_agent_config(config_file)
     check_roots(config)
     setup_logging(log_level or config.log_level)
+    for warning in warnings(config):
+        _log.warning("%s", warning)
     with exclusive(config), _pid_file(config):
         return asyncio.run(_until_stopped(config))
 
@@ -100,9 +104,7 @@ def _pid_file(config: AgentConfig) -> Iterator[None]:
     if path is None:
         yield
         return
-    temporary = path.with_name(path.name + ".new")
-    temporary.write_text(f"{os.getpid()}\n")
-    os.replace(temporary, path)
+    write_file(path, f"{os.getpid()}\n")
     try:
         yield
     finally:

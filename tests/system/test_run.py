@@ -1,4 +1,4 @@
-"""What signals do to `frs run`: a clean stop, or a line in the log, and never an end without a word."""
+"""`frs run` and what is around it: signals, files that others can write."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent.cli.demo_layout import DemoOptions, prepare
+from agent.cli.demo_layout import DemoMember, DemoOptions, prepare
 from agent.signals import MEANINGLESS, STOPPING
 from tests.system.demo import PATIENCE, ask, spawn
 
@@ -43,8 +43,9 @@ class Running:
 
 
 @contextmanager
-def running(tmp_path: Path) -> Iterator[Running]:
+def running(tmp_path: Path, prepared: Callable[[DemoMember], object] = lambda member: None) -> Iterator[Running]:
     member = prepare(DemoOptions(tmp_path / "demo", 2, port_base=0, dashboard_port=0)).members[0]
+    prepared(member)
     log = tmp_path / "log"
     with log.open("ab") as output:
         program = [sys.executable, "-P", "-m", "agent.cli", "run", "--config", os.fspath(member.config)]
@@ -91,3 +92,21 @@ def test_signals_that_stop_it_beside_those_of_every_day(number: signal.Signals, 
         assert one.process.wait(PATIENCE) == 0, one.log()
         assert f"stopping on {number.name}" in one.log()
         assert one.log().rstrip().endswith("stopped")
+
+
+def test_a_configuration_that_others_can_write_is_told(tmp_path: Path) -> None:
+    with running(tmp_path, lambda member: member.config.chmod(0o666)) as one:
+        assert f"the configuration {tmp_path}/demo/a/agent.toml can be written by everybody" in one.log()
+
+
+def test_the_pid_file_follows_no_link_that_somebody_laid(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_text("precious")
+
+    def lay(member: DemoMember) -> None:
+        member.pid_file.with_name(member.pid_file.name + ".new").symlink_to(target)
+        member.pid_file.symlink_to(target)
+
+    with running(tmp_path, lay) as one:
+        assert target.read_text() == "precious"
+        assert one.process.pid == int((tmp_path / "demo" / "a" / "agent.pid").read_text())
