@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from agent.cli.demo_layout import DemoMember, DemoOptions, prepare
+from agent.descriptors import WANTED
 from agent.signals import MEANINGLESS, STOPPING
 from tests.system.demo import PATIENCE, ask, spawn
 
@@ -43,12 +45,16 @@ class Running:
 
 
 @contextmanager
-def running(tmp_path: Path, prepared: Callable[[DemoMember], object] = lambda member: None) -> Iterator[Running]:
+def running(
+    tmp_path: Path, prepared: Callable[[DemoMember], object] = lambda member: None, *, before: str = ""
+) -> Iterator[Running]:
+    """A member of a demo after `prepared` and, in its shell, `before`."""
     member = prepare(DemoOptions(tmp_path / "demo", 2, port_base=0, dashboard_port=0)).members[0]
     prepared(member)
     log = tmp_path / "log"
     with log.open("ab") as output:
-        program = [sys.executable, "-P", "-m", "agent.cli", "run", "--config", os.fspath(member.config)]
+        shell = ["bash", "-c", f'{before}\nexec "$@"', "bash"]
+        program = [*shell, sys.executable, "-P", "-m", "agent.cli", "run", "--config", os.fspath(member.config)]
         process = spawn(program, output)
     found = Running(process, member.state, log)
     try:
@@ -110,3 +116,20 @@ def test_the_pid_file_follows_no_link_that_somebody_laid(tmp_path: Path) -> None
     with running(tmp_path, lay) as one:
         assert target.read_text() == "precious"
         assert one.process.pid == int((tmp_path / "demo" / "a" / "agent.pid").read_text())
+
+
+def soft_limit(process: subprocess.Popen[bytes]) -> int:
+    return resource.prlimit(process.pid, resource.RLIMIT_NOFILE)[0]
+
+
+def test_as_many_files_may_be_open_as_the_system_allows(tmp_path: Path) -> None:
+    with running(tmp_path, before="ulimit -Sn 256") as one:
+        hard = resource.prlimit(one.process.pid, resource.RLIMIT_NOFILE)[1]
+        assert soft_limit(one.process) == min(hard, WANTED)
+        assert "files may be open at once" not in one.log()
+
+
+def test_few_files_that_may_be_open_are_told_and_enough_to_run(tmp_path: Path) -> None:
+    with running(tmp_path, before="ulimit -Sn 256; ulimit -Hn 300") as one:
+        assert soft_limit(one.process) == 300
+        assert "only 300 files may be open at once; raise the limit on open files: LimitNOFILE=" in one.log()
