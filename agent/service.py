@@ -418,7 +418,7 @@ class Service:
                 replica = self.replicas.get(guid)
                 one = KeptOf(local.name, str(local.root), self.kept[guid], deleted=self.deleted.get(guid))
                 if replica is not None:
-                    one = one._replace(refusal=replica.root.moved(), originator=replica.originator_guid)
+                    one = one._replace(refusal=replica.root.moved(), originators=replica.own_originators)
                     one = one._replace(names=replica.originators(), root_key=replica.root_key)
                 stores.append(one._replace(excluded=Excluded(local.set.file_filter, local.set.directory_filter)))
         return await asyncio.to_thread(conflicts, stores, arguments)

@@ -17,7 +17,7 @@ from tests.simulation.forging import Forger
 from tests.simulation.schedule import mesh
 from tests.simulation.simmember import Member
 from tests.simulation.simworld import World
-from tests.simulation.test_rules import all_agree, make, names, remove, started, write
+from tests.simulation.test_rules import all_agree, make, move, names, remove, started, write
 
 SKEW = 30 * MINUTE
 I64, U64, U32 = (1 << 63) - 1, (1 << 64) - 1, (1 << 32) - 1
@@ -353,6 +353,41 @@ def test_a_database_that_holds_such_numbers_recovers(own: bool, who: str) -> Non
         world.run(60)
         assert len(incidents(member, Cause.CLOCK)) == said
         assert member.engine.ctx.config.originator_guid == originator
+    everything_goes_on(world)
+
+
+@pytest.mark.parametrize("another", [False, True])
+@pytest.mark.parametrize("change", ["written", "renamed"])
+def test_what_it_made_as_another_originator_is_kept_like_its_own(change: str, another: bool) -> None:
+    """It loses a conflict, and is kept where it was changed last; nothing but its originator GUID tells that of what
+    was renamed."""
+    world = started("ab")
+    a, b = world.members["a"], world.members["b"]
+    make(b, "n", b"1")
+    world.run(60)
+    b.crash()
+    if change == "written":
+        write(a, "n", b"of a")
+    else:
+        move(a, "n", "m")
+    world.run(60)
+    a.crash()
+    if another:
+        with a.store.transaction():
+            a.store.vv_set(world.guid_of("originator", "a"), I64)
+    b.start()
+    world.run(60)
+    write(b, "n", b"of b, and later")
+    world.run(60)
+    a.start()
+    world.run(300)
+    assert (a.engine.ctx.config.originator_guid != world.guid_of("originator", "a")) is another
+    assert all_agree(world).tree() == b.tree()
+    kept = [content for content, keep in a.disk.kept if keep is not None]
+    assert kept == [b"of a" if change == "written" else b"1"]
+    a.crash()
+    a.start()
+    assert world.guid_of("originator", "a") in a.engine.ctx.own_originators, "and that is remembered"
     everything_goes_on(world)
 
 
