@@ -33,5 +33,6 @@ class Cause(enum.Enum):
     # from the host
     FAULT = "fault of this program"
     WAITING = "change order that waits for room, or for a failure to end"
+    GIVEN_UP = "change order given up"
     DESCRIPTORS = "file descriptors running out"
     SIGNAL = "signal that does nothing"

@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from agent.causes import Cause
 from agent.edge.gate import Arrival, Gate, GateLimits, Verdict
 from agent.incidents import Incidents
 
@@ -110,6 +111,9 @@ class ControlServer:
 
     def _admit(self, arrival: Arrival, data: memoryview) -> None:
         if len(self._clients) + len(self._beginning) >= MOST_CLIENTS:
+            self._incidents.report(
+                Cause.CONNECTIONS, arrival.source, f"a command is refused: {MOST_CLIENTS} are being answered"
+            )
             arrival.answer(b'{"error":"too many commands are being answered; try again shortly"}\n')
             arrival.sock.close()
             return

@@ -188,7 +188,7 @@ def _head(raw: bytes) -> tuple[bytes, int]:
         head = json.loads(raw)
         by = bytes.fromhex(head["by"])
         return (by if len(by) == 16 else bytes(16)), int(head["began"])
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, OverflowError):
         return bytes(16), 0
 
 
@@ -210,6 +210,6 @@ def _parsed(raw: bytes) -> Line | None:
             return DeletedFolder(str(entry["folder"]), int(entry["mode"]), int(entry["uid"]), int(entry["gid"]))
         if "missed" in entry:
             return Missed(str(entry["missed"]), int(entry["size"]))
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         pass
     return None

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from agent.counters.registry import Counters
+from agent.engine.originator import ORIGINATOR
 from agent.rootmark import Mark, RootFacts, is_alive, look_at_root, read_mark, surely_same, write_mark
 from agent.wire.guid import guid_text, new_guid
 from config.model import LocalSet
@@ -57,11 +58,11 @@ def identify(
     with store.transaction():
         if set_guid is None:
             store.meta_set("set_guid", local.set.guid)
-            store.meta_set("originator_guid", new_guid())
+            store.meta_set(ORIGINATOR, new_guid())
             store.meta_set("root_guid", new_guid())
             counters.add_set(local.name)
             counters.inc_set(local.name, "Replica Sets Created")
-        originator_guid, root_guid = store.meta_get("originator_guid"), store.meta_get("root_guid")
+        originator_guid, root_guid = store.meta_get(ORIGINATOR), store.meta_get("root_guid")
         if originator_guid is None or root_guid is None:
             raise ReplicaError(f"{local.state_dir} is damaged: the member has no identity; restore a backup of it")
         if store.get(root_guid) is None:

@@ -51,7 +51,7 @@ class Incidents:
                 self._told.popitem(last=False)
         if tell:
             more = f" (and {left_out} times more since it was last told)" if left_out else ""
-            getattr(self._log, level)("%s: %s%s", cause.value, text, more)
+            getattr(self._log, level)("%s: %s%s", cause.value, text, more, extra={"bounded": True})
 
     def _has_room(self, cause: Cause, now: float) -> bool:
         since, lines = self._lines.get(cause, (now, 0))

@@ -20,15 +20,15 @@ DELETED_NAME: Final = "deleted"  # likewise
 
 class KeptOf(NamedTuple):
     """What is kept of the set `name`, whose tree is at `root`, the folder of the `root_key`. `refusal` says why nothing
-    may be put there now; `originator` is the originator GUID of this member in the set, None where it is not known;
-    `excluded` tells of a path in the tree whether it is not replicated. `deleted`: what was deleted elsewhere; `names`:
-    members by the text of their originator GUIDs, as far as they are known."""
+    may be put there now; `originators` are the originator GUIDs that this member has, or had, in the set, none where
+    they are not known; `excluded` tells of a path in the tree whether it is not replicated. `deleted`: what was deleted
+    elsewhere; `names`: members by the text of their originator GUIDs, as far as they are known."""
 
     name: str
     root: str
     store: KeptStore
     refusal: str = ""
-    originator: bytes | None = None
+    originators: frozenset[bytes] = frozenset()
     excluded: Callable[[str], bool] = lambda path: False
     root_key: RootKey | None = None
     deleted: DeletedStore | None = None
@@ -119,8 +119,9 @@ def _shown(one: KeptOf, item: dict[str, object]) -> dict[str, object]:
     item = item | {"set": one.name}
     for which in ("winner", "loser"):
         edition = item[which]
-        if isinstance(edition, dict) and "originator" in edition and one.originator is not None:
-            item[which] = edition | {"this_member": edition["originator"] == guid_text(one.originator)}
+        if isinstance(edition, dict) and "originator" in edition and one.originators:
+            ours = {guid_text(guid) for guid in one.originators}
+            item[which] = edition | {"this_member": edition["originator"] in ours}
     return item
 
 

@@ -5,8 +5,14 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import MutableMapping
-from typing import Any, TextIO
+from collections.abc import Callable, MutableMapping
+from typing import Any, Final, TextIO
+
+from agent.edge.rates import Rate
+
+#: Lines that one place of the program writes at once, and in a second from then on.
+AT_ONCE: Final = 50
+PER_SECOND: Final = 0.5
 
 _QUIET = ("asyncio", "aiohttp.access", "spnego")
 
@@ -38,6 +44,7 @@ def setup_logging(level: str, stream: TextIO | None = None) -> None:
     )
     formatter.converter = time.gmtime
     handler.setFormatter(formatter)
+    handler.addFilter(BoundedLines())
     root = logging.getLogger()
     for old in list(root.handlers):
         root.removeHandler(old)
@@ -45,6 +52,29 @@ def setup_logging(level: str, stream: TextIO | None = None) -> None:
     root.setLevel(level.upper())
     for name in _QUIET:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+
+
+class BoundedLines(logging.Filter):
+    """Lets no place of the program fill the log, whoever makes it write there: above a rate its lines are left out,
+    and its next one says how many were. Not so what is bounded already (`extra={"bounded": True}`), nor debugging."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._places: dict[tuple[str, int], tuple[Rate, int]] = {}  # with how many lines were left out
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Called by a logging.Handler, under its lock."""
+        if record.levelno <= logging.DEBUG or getattr(record, "bounded", False):
+            return True
+        place = record.pathname, record.lineno
+        rate, left_out = self._places.get(place) or (Rate(PER_SECOND, AT_ONCE, self._clock), 0)
+        shown = rate.take()
+        self._places[place] = rate, 0 if shown else left_out + 1
+        if shown and left_out:
+            record.msg = f"{record.getMessage()} (and {left_out} lines like this one were left out)"
+            record.args = None
+        return shown
 
 
 def _prefix(context: dict[str, Any]) -> str:

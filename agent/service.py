@@ -55,9 +55,14 @@ ERROR_INVALID_PARAMETER: Final = 0x57
 ERROR_SERVICE_NOT_ACTIVE: Final = 0x426
 
 
-async def run_agent(config: AgentConfig) -> int:
+def new_incidents() -> Incidents:
+    """What a Service counts and logs incidents with."""
+    return Incidents(log)
+
+
+async def run_agent(config: AgentConfig, incidents: Incidents) -> int:
     """Run one member until cancelled; returns an exit code when it cannot go on. Cancelling is its clean stop."""
-    service = Service(config)
+    service = Service(config, incidents)
     try:
         try:
             await service.start()
@@ -74,11 +79,11 @@ async def run_agent(config: AgentConfig) -> int:
 class Service:
     """Everything that runs in one `frs run` process."""
 
-    def __init__(self, config: AgentConfig) -> None:
+    def __init__(self, config: AgentConfig, incidents: Incidents | None = None) -> None:
         self.config = config
         self.port = config.port
         self.counters = Counters()
-        self.incidents = Incidents(log)
+        self.incidents = incidents if incidents is not None else new_incidents()
         self.started = filetime_now()
         self.replicas: dict[bytes, Replica] = {}  # by our member GUID in the set
         self.waiting: dict[bytes, WaitingSet] = {}  # likewise: those whose disk is full
@@ -413,7 +418,7 @@ class Service:
                 replica = self.replicas.get(guid)
                 one = KeptOf(local.name, str(local.root), self.kept[guid], deleted=self.deleted.get(guid))
                 if replica is not None:
-                    one = one._replace(refusal=replica.root.moved(), originator=replica.originator_guid)
+                    one = one._replace(refusal=replica.root.moved(), originators=replica.own_originators)
                     one = one._replace(names=replica.originators(), root_key=replica.root_key)
                 stores.append(one._replace(excluded=Excluded(local.set.file_filter, local.set.directory_filter)))
         return await asyncio.to_thread(conflicts, stores, arguments)

@@ -45,6 +45,11 @@ class Telling:
         """What this member is known by in version vectors."""
         return self.engine.ctx.config.originator_guid
 
+    @property
+    def own_originators(self) -> frozenset[bytes]:
+        """What this member is, or was before, known by in version vectors."""
+        return self.engine.ctx.own_originators
+
     def pending(self) -> list[str]:
         """What is unfinished, for people; empty when nothing is."""
         found = [self.error] if self.error is not None else []

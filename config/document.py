@@ -7,7 +7,7 @@ import re
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -38,11 +38,19 @@ def read_text(path: Path, what: str, advice: str) -> str:
     """
     try:
         with open(path, "rb") as stream:
-            data = stream.read(_MAX_BYTES + 1)
+            return decoded(path, what, stream)
     except FileNotFoundError:
         raise ConfigError(path, None, "", f"{what} does not exist; {advice}") from None
     except OSError as error:
         raise ConfigError(path, None, "", f"{what} cannot be read: {error.strerror}") from None
+
+
+def decoded(path: Path, what: str, stream: BinaryIO) -> str:
+    """The text in `stream`, which `path` was opened as; `what` as for read_text.
+
+    Raises ConfigError for what is not UTF-8, or too large, OSError for what cannot be read.
+    """
+    data = stream.read(_MAX_BYTES + 1)
     if len(data) > _MAX_BYTES:
         raise ConfigError(path, None, "", f"{what} is larger than {_MAX_BYTES >> 20} MiB: this is another file")
     try:

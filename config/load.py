@@ -6,6 +6,7 @@ file, the line, the key and what to do. Nothing here looks at replica roots; tha
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import uuid
@@ -13,15 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import MappingProxyType
 
-from config.document import Document, read_text, suggestion
+from config.document import Document, decoded, read_text, suggestion
 from config.errors import ConfigError, joined
 from config.model import AgentConfig, Connection, LocalSet, Member, ReplicaSet, Secret
 from config.positions import KeyPath
 from config.schema import AgentFile, LocalSetTable, SecretFile, SetTable, TopologyFile
+from config.writers import trusted_owner
 
 __all__ = ["ConfigError", "load_agent_config", "load_secret", "load_topology", "parse_topology", "resolve"]
-
-_SECRET_MODE = 0o600
 
 
 def load_agent_config(path: str | os.PathLike[str]) -> AgentConfig:
@@ -100,29 +100,46 @@ def parse_topology(path: Path, text: str) -> tuple[ReplicaSet, ...]:
 
 
 def load_secret(path: Path) -> Secret:
-    """The secret in `path`, a regular file that only its owner can read; raises ConfigError."""
+    """The secret in `path`, a regular file of our user or root that nobody else can read; raises ConfigError."""
     try:
-        # Never waits on a FIFO, and what is checked is what is read.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        # Neither follows a link nor waits on a FIFO; what is checked is what is read.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise ConfigError(
             path, None, "", "the secret does not exist; copy it from another member, with mode 0600"
         ) from None
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise ConfigError(path, None, "", "the secret is a symbolic link; name the file itself") from None
         raise ConfigError(path, None, "", f"the secret cannot be read: {error.strerror}") from None
     try:
-        status = os.fstat(descriptor)
+        _check_secret(path, os.fstat(descriptor))
+        with open(descriptor, "rb", closefd=False) as stream:
+            text = decoded(path, "the secret", stream)
+    except OSError as error:
+        raise ConfigError(path, None, "", f"the secret cannot be read: {error.strerror}") from None
     finally:
         os.close(descriptor)
+    table = Document(path, text).validate(SecretFile)
+    return Secret(table.domain, table.user, table.password)
+
+
+def _check_secret(path: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise ConfigError(path, None, "", "the secret must be a regular file")
+    if not trusted_owner(status.st_uid):
+        raise ConfigError(
+            path,
+            None,
+            "",
+            f"the secret belongs to the user {status.st_uid}, who can read and change it; "
+            f"run: chown {os.geteuid()} {path}",
+        )
     mode = stat.S_IMODE(status.st_mode)
-    if mode != _SECRET_MODE:
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise ConfigError(
             path, None, "", f"the secret has mode {mode:04o}, so others may read it; run: chmod 600 {path}"
         )
-    table = Document(path, read_text(path, "the secret", "copy it from another member")).validate(SecretFile)
-    return Secret(table.domain, table.user, table.password)
 
 
 def resolve(file: Path, text: str) -> Path:

@@ -187,6 +187,7 @@ async def _of_agent(state_dir: Path, arguments: dict[str, Any]) -> dict[str, Any
 
 def _without_agent(config_file: Path, state_dir: Path, unreachable: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """Does it on the state directory itself, holding its lock; only looks where the lock cannot be had."""
+    from agent.engine.originator import FORMER, ORIGINATOR, own_originators
     from agent.excluded import Excluded
     from agent.kept import KeptStore
     from agent.keptcontrol import DELETED_NAME, KEPT_NAME, KeptOf, conflicts, deleted_store
@@ -215,13 +216,14 @@ def _without_agent(config_file: Path, state_dir: Path, unreachable: str, argumen
                 durable=config.fsync,
                 read_only=read_only or not os.path.isdir(path),
             )
-            originator = peek_meta(local.state_dir / "frs.db", "originator_guid")
+            database = local.state_dir / "frs.db"
+            originators = own_originators(peek_meta(database, ORIGINATOR), peek_meta(database, FORMER))
             excluded = Excluded(local.set.file_filter, local.set.directory_filter)
-            ino = peek_meta(local.state_dir / "frs.db", "root_ino")
+            ino = peek_meta(database, "root_ino")
             root_key = None if ino is None else (None, int(ino))
             stack.enter_context(store)
             one = KeptOf(
-                local.name, str(local.root), store, originator=originator, excluded=excluded, root_key=root_key
+                local.name, str(local.root), store, originators=originators, excluded=excluded, root_key=root_key
             )
             looking = read_only or not os.path.isdir(os.path.join(local.state_dir, DELETED_NAME))
             sets.append(one._replace(deleted=stack.enter_context(deleted_store(config, local, read_only=looking))))

@@ -14,10 +14,12 @@ from pathlib import Path
 
 import click
 
+from agent import signals
 from agent.cli import CommandFailed
 from agent.cli.common import config_option
 from agent.cli.exit_codes import ExitCode
 from config.model import AgentConfig
+from config.write import write_file
 
 LOCK_NAME = "agent.lock"
 _PR_SET_PDEATHSIG = 1
@@ -35,43 +37,46 @@ def run(config_file: Path, log_level: str | None, parent_pid: int | None) -> int
     SIGTERM or Ctrl-C stops it cleanly. Before anything starts the configuration and the replica roots are
     checked; only one agent can run on a state directory.
     """
+    signals.ignore_meaningless()
     if parent_pid is not None:
         _end_with_parent(parent_pid)
     from agent.log import setup_logging
     from config.check import check_roots
     from config.load import load_agent_config
+    from config.writers import warnings
 
     config = load_agent_config(config_file)
     check_roots(config)
     setup_logging(log_level or config.log_level)
+    for warning in warnings(config):
+        _log.warning("%s", warning)
     with exclusive(config), _pid_file(config):
         return asyncio.run(_until_stopped(config))
 
 
 async def _until_stopped(config: AgentConfig) -> int:
-    """Runs the agent; SIGTERM and SIGINT cancel it, which is its clean stop."""
-    from agent.service import run_agent
+    """Runs the agent; signals that stop it cancel it, which is its clean stop."""
+    from agent.service import new_incidents, run_agent
 
-    loop = asyncio.get_running_loop()
-    agent = asyncio.ensure_future(run_agent(config))
+    incidents = new_incidents()
+    agent = asyncio.ensure_future(run_agent(config, incidents))
     stopping = False
 
-    def stop(number: signal.Signals) -> None:
+    def stop(name: str) -> None:
         nonlocal stopping
         stopping = True
-        _log.info("stopping on %s", number.name)
+        _log.info("stopping on %s", name)
         agent.cancel()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop, number)
-    try:
-        return await agent
-    except asyncio.CancelledError:
-        if not stopping:
-            raise
-        return ExitCode.OK
-    finally:
-        _log.info("stopped")
+    with signals.handled(stop, incidents):
+        try:
+            return await agent
+        except asyncio.CancelledError:
+            if not stopping:
+                raise
+            return ExitCode.OK
+        finally:
+            _log.info("stopped")
 
 
 @contextlib.contextmanager
@@ -99,9 +104,7 @@ def _pid_file(config: AgentConfig) -> Iterator[None]:
     if path is None:
         yield
         return
-    temporary = path.with_name(path.name + ".new")
-    temporary.write_text(f"{os.getpid()}\n")
-    os.replace(temporary, path)
+    write_file(path, f"{os.getpid()}\n")
     try:
         yield
     finally:

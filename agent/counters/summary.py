@@ -247,7 +247,7 @@ def _frames(rows: DataFrame) -> _Frames:
         "at",
         "dt",
         F.explode("counters").alias("counter", "value"),
-        F.expr("coalesce(before[counter], 0)").alias("value_before"),
+        F.expr("greatest(coalesce(before[counter], 0), 0)").alias("value_before"),
     )
     steps = steps.where((F.col("value") >= 0) & ~is_raw).withColumn(
         "step", F.expr("CASE WHEN value >= value_before THEN value - value_before ELSE value END")
@@ -361,7 +361,7 @@ def _series(steps: DataFrame, first: str, last: str) -> dict[str, Any]:
     rows: dict[tuple[str, str, str], list[int]] = {}
     for row in sorted(counted.collect(), key=itemgetter("counter", "set", "member")):
         values = rows.setdefault((row["member"], row["set"], row["counter"]), [0] * count)
-        values[row["bucket"]] = row["step"]
+        values[row["bucket"]] = row["step"] or 0  # None: more than a number holds
     return {
         "bucket_s": width,
         "start": iso_ms(start_s * 10**9),

@@ -32,7 +32,7 @@ from aiohttp import web
 from agent.causes import Cause
 from agent.counters.registry import Snapshot
 from agent.dashboard import metrics
-from agent.edge.http import MOST_UNSENT, HttpEdge
+from agent.edge.http import HttpEdge
 from agent.incidents import Incidents
 
 log = logging.getLogger(__name__)
@@ -185,6 +185,8 @@ class DashboardServer:
                     Cause.FAULT, "dashboard", f"the dashboard could not answer {request.path}\n{told}", level="error"
                 )
                 response = _json({"error": "the agent could not answer; its log says why"}, status=503)
+        if self._edge is not None and not self._edge.may_send(response.content_length or 0):
+            response = _json({"error": "too much is being sent to others; try again shortly"}, status=503)
         for name, value in _HEADERS.items():
             response.headers.setdefault(name, value)
         response.force_close()  # see agent.edge.http
@@ -235,8 +237,6 @@ class DashboardServer:
         return _json({"ok": True, "member": status.get("member")})
 
     async def _summary(self, _request: web.Request) -> web.Response:
-        if self._edge is not None and self._edge.unsent > MOST_UNSENT:
-            return _json({"error": "too much is being sent to others; try again shortly"}, status=503)
         body = await asyncio.to_thread(self._read_summary)
         if body is None:
             return _json({"error": "there is no summary yet: run `frs summarize`"}, status=404)

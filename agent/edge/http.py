@@ -25,8 +25,9 @@ _PER_SECOND: Final = 100.0
 _PER_SECOND_OF_ONE: Final = 50.0
 #: Seconds from the header to the last byte of the answer.
 _PATIENCE_S: Final = 30.0
-#: Bytes of answers that are not yet taken, above which no other is begun.
+#: Bytes of answers that are not yet taken; and those of an answer that does not matter beside them.
 MOST_UNSENT: Final = 32 << 20
+_SMALL: Final = 64 << 10
 
 _SORRY: Final = b"too many requests; try again shortly\n"
 _BUSY: Final = (
@@ -69,6 +70,10 @@ class HttpEdge:
     def unsent(self) -> int:
         """Bytes of answers that have not been taken."""
         return sum(one.unsent for one in self._answering)
+
+    def may_send(self, size: int) -> bool:
+        """Whether there is room for an answer of so many bytes. A small one may always be sent."""
+        return size <= _SMALL or self.unsent + size <= MOST_UNSENT
 
     def _admit(self, arrival: Arrival, data: memoryview) -> None:
         source = arrival.source

@@ -107,7 +107,8 @@ class Aftermath:
 
     def give_up(self, entry: Entry, why: str) -> None:
         """The change order is not tried again: this member may differ in its file until that is changed."""
-        self.ctx.report("error", f"{self.ctx.path(entry.co)}: {why}")
+        path = self.ctx.path(entry.co)
+        self.ctx.report("error", f"{path}: {why}", Cause.GIVEN_UP, path)
         record = self.ctx.store.get(entry.co.file_guid)
         if entry.is_delete and record is not None and not record.deleted:
             self.stays(entry, record)

@@ -10,6 +10,7 @@ from typing import Protocol
 from agent.causes import Cause
 from agent.engine import plausible
 from agent.engine.events import Action, Facts, Report, Send
+from agent.engine.originator import FORMER, own_originators
 from agent.engine.reconcile import Version
 from agent.engine.vector import ORIGINATORS_MOST, VersionVector
 from agent.engine.vsn import OwnNumbers
@@ -173,6 +174,7 @@ class Context:
         self.new_guid = new_guid
         self.now = 0
         self.out: list[Action] = []
+        self.own_originators = own_originators(config.originator_guid, store.meta_get(FORMER))
         self.vector = VersionVector(store, config.originator_guid, config.limits.originators)
         self.vv = self.vector.entries
         self.online = False

@@ -43,7 +43,8 @@ from agent.engine.installs import Installs
 from agent.engine.joining import InboundSessions, OutboundSessions
 from agent.engine.local import LocalChanges
 from agent.engine.massdeletion import MassDeletions
-from agent.engine.mending import ORIGINATOR, Mending
+from agent.engine.mending import Mending
+from agent.engine.originator import ORIGINATOR
 from agent.engine.outbound import Outbound
 from agent.engine.reseed import Reseed
 from agent.engine.restored import Restored

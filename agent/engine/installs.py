@@ -266,7 +266,7 @@ class Installs:
     def _keep(self, entry: Entry, live: IDRecord, reason: KeepReason) -> Keep | None:
         """What was written or last changed here, and is replaced by a change that was not made from it, is kept.
         Elsewhere it need not be."""
-        ours = live.originator_guid == self.ctx.config.originator_guid or live.flags & WRITTEN
+        ours = live.originator_guid in self.ctx.own_originators or live.flags & WRITTEN
         if live.is_dir or not ours:
             return None
         if not entry.is_delete and entry.checksum == live.md5:

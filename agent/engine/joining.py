@@ -330,7 +330,8 @@ class OutboundSessions:
                 f"the clock of {partner} differs from ours by {skew // 10_000_000} s, more than the "
                 f"{limits.max_clock_skew // 10_000_000} s allowed: set the clocks right"
             )
-            ctx.report("error", f"{session.cxtion.key}: Join refused: {session.last_error}")
+            text = f"{session.cxtion.key}: Join refused: {session.last_error}"
+            ctx.report("error", text, Cause.IMPLAUSIBLE, partner)
         elif (why := self._vector_fault(vector)) is not None:
             session.last_error = (
                 f"the version vector of {partner} cannot be true: {why}. Restart {partner} with this version of frs, "

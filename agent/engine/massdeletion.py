@@ -64,12 +64,12 @@ class MassDeletions:
 
     def told(self) -> list[dict[str, Any]]:
         """The last mass deletions since the start, the newest first; times as FILETIMEs."""
-        own = self.ctx.config.originator_guid
+        own = self.ctx.own_originators
         return [
             {
                 "by": m.name or None,
                 "originator_guid": guid_text(m.originator),
-                "this_member": m.originator == own,
+                "this_member": m.originator in own,
                 "files": m.files,
                 "began": m.began,
                 "last": m.last,
@@ -100,7 +100,7 @@ class MassDeletions:
         )
 
     def _name(self, originator: bytes) -> str | None:
-        if originator == self.ctx.config.originator_guid:
+        if originator in self.ctx.own_originators:
             return ""
         found = (s.cxtion.partner.name for s in self._sessions() if s.partner_originator == originator)
         return next(found, None)

@@ -16,13 +16,12 @@ from agent.engine import plausible
 from agent.engine.context import Context
 from agent.engine.joining import InboundSessions
 from agent.engine.local import LocalChanges
+from agent.engine.originator import FORMER, ORIGINATOR
 from agent.engine.records import ASIDE, PASSING
 from agent.engine.vsn import OwnNumbers
 from agent.wire.guid import guid_text
 from idtable.records import IDRecord
 
-#: Where the store keeps this member's originator GUID.
-ORIGINATOR = "originator_guid"
 _AT_ONCE = 1000
 _UNIX_EPOCH = 116_444_736_000_000_000
 _WHY = "numbers ahead of the clock were replaced here"
@@ -67,6 +66,8 @@ class Mending:
         ctx.config = dataclasses.replace(ctx.config, originator_guid=new)
         ctx.vector.own = new
         ctx.store.meta_set(ORIGINATOR, new)
+        ctx.store.meta_set(FORMER, b"".join(sorted(ctx.own_originators)))
+        ctx.own_originators |= {new}
         ctx.store.meta_set(OwnNumbers.KEY, bytes(8))
         self.local.outbound.retention.heard()  # what is not is of the old originator
         ctx.numbers = OwnNumbers(ctx.store, 0, ctx.limits.max_retry_time)

@@ -76,7 +76,7 @@ class Outbound:
             ctx.now,
         )
         self.head = seq
-        ctx.count_co("Propagated", co.originator_guid == ctx.config.originator_guid)
+        ctx.count_co("Propagated", co.originator_guid in ctx.own_originators)
         if staged:
             self.staged[seq] = co.change_order_guid
         if fl.is_folder(co.location_cmd, co.flags, co.file_attributes):
@@ -227,7 +227,7 @@ class Outbound:
         ctx = self.ctx
         session = flow.session
         partner = session.cxtion.partner.guid
-        local = co.originator_guid == ctx.config.originator_guid
+        local = co.originator_guid in ctx.own_originators
         packet = session.packet(ctx, c.CMD_REMOTE_CO)
         packet.remote_co = co.replace(
             sequence_number=seq,

@@ -81,7 +81,7 @@ class Serving:
         if row is not None:
             own = ChangeOrder.decode(row.co)
             parent = own.new_parent_guid
-        local = co_in.originator_guid == ctx.config.originator_guid
+        local = co_in.originator_guid in ctx.own_originators
         initial = bool(co_in.flags & c.CO_FLAG_VVJOIN_TO_ORIG)
         ack = co_in.partner_ack_seq_number
         header_co = co_in.replace(
@@ -186,6 +186,6 @@ class Serving:
         ctx = self.ctx
         if self._newer(co, record):
             return False
-        own = co.originator_guid == ctx.config.originator_guid
+        own = co.originator_guid in ctx.own_originators
         covered = ctx.vv.get(co.originator_guid, 0) >= co.frs_vsn
         return not own and not covered and ctx.store.outlog_by_co(co.change_order_guid) is None

@@ -64,6 +64,7 @@ def test_what_cannot_be_held_ends_at_once_and_holds_nobody_up() -> None:
     assert not b.store.inlog_count()
     assert [text for text in errors(b) if "'big'" in text and "99 bytes" in text and "cannot be held here" in text]
     assert len(errors(b)) == 1
+    assert incidents(b) == [(Cause.GIVEN_UP, "'big'")], "told at a bounded rate"
     assert b.store.vv_get() == c.store.vv_get()
     write(a, "big", b"fits")
     world.run(60)

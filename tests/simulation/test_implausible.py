@@ -9,15 +9,18 @@ import pytest
 from agent.causes import Cause
 from agent.engine import plausible
 from agent.engine.context import DAY, HOUR, MINUTE, SECOND
+from agent.engine.entry import Stage
 from agent.engine.session import JoinState
+from agent.wire.change_order import CoExtension2
 from agent.wire.constants import CMD_JOINED, CMD_JOINING, CMD_REMOTE_CO, CMD_SEND_STAGE
 from agent.wire.guid import guid_text
 from agent.wire.packet import Gvsn, Packet
+from idtable.records import InlogRow
 from tests.simulation.forging import Forger
 from tests.simulation.schedule import mesh
 from tests.simulation.simmember import Member
 from tests.simulation.simworld import World
-from tests.simulation.test_rules import all_agree, make, names, remove, started, write
+from tests.simulation.test_rules import all_agree, make, move, names, remove, started, write
 
 SKEW = 30 * MINUTE
 I64, U64, U32 = (1 << 63) - 1, (1 << 64) - 1, (1 << 32) - 1
@@ -353,6 +356,79 @@ def test_a_database_that_holds_such_numbers_recovers(own: bool, who: str) -> Non
         world.run(60)
         assert len(incidents(member, Cause.CLOCK)) == said
         assert member.engine.ctx.config.originator_guid == originator
+    everything_goes_on(world)
+
+
+@pytest.mark.parametrize("another", [False, True])
+@pytest.mark.parametrize("change", ["written", "renamed"])
+def test_what_it_made_as_another_originator_is_kept_like_its_own(change: str, another: bool) -> None:
+    """It loses a conflict, and is kept where it was changed last; nothing but its originator GUID tells that of what
+    was renamed."""
+    world = started("ab")
+    a, b = world.members["a"], world.members["b"]
+    make(b, "n", b"1")
+    world.run(60)
+    b.crash()
+    if change == "written":
+        write(a, "n", b"of a")
+    else:
+        move(a, "n", "m")
+    world.run(60)
+    a.crash()
+    if another:
+        with a.store.transaction():
+            a.store.vv_set(world.guid_of("originator", "a"), I64)
+    b.start()
+    world.run(60)
+    write(b, "n", b"of b, and later")
+    world.run(60)
+    a.start()
+    world.run(300)
+    assert (a.engine.ctx.config.originator_guid != world.guid_of("originator", "a")) is another
+    assert all_agree(world).tree() == b.tree()
+    kept = [content for content, keep in a.disk.kept if keep is not None]
+    assert kept == [b"of a" if change == "written" else b"1"]
+    a.crash()
+    a.start()
+    assert world.guid_of("originator", "a") in a.engine.ctx.own_originators, "and that is remembered"
+    everything_goes_on(world)
+
+
+@pytest.mark.parametrize("stage", [Stage.QUEUED, Stage.INSTALLING, Stage.FINISHED, Stage.PASSED_EARLY])
+@pytest.mark.parametrize("what", REFUSED)
+def test_an_inbound_log_that_holds_such_numbers_stops_nobody(what: str, stage: Stage) -> None:
+    """They came in before such numbers were refused."""
+    numbers = REFUSED[what]
+    world = started("abc")
+    a, b = world.members["a"], world.members["b"]
+    make(a, "n", b"1")
+    world.run(60)
+    forger = Forger(world, "a", "b")
+    gone = {"originator_guid": world.guid_of("originator", "z"), "frs_vsn": b.now}
+    co = forger.change_order(old_parent_guid=b.root, new_parent_guid=b.root, **gone | numbers)
+    ext = CoExtension2(checksum=bytes(16), retry_count=0, first_try_time=b.now)
+    row = InlogRow(
+        co.change_order_guid,
+        world.guid_of("cxtion", "a", "b"),
+        co.encode(),
+        ext.encode(),
+        state=int(stage),
+        arrival=b.now,
+        first_try_time=b.now,
+    )
+    b.crash()
+    with b.store.transaction():
+        b.store.inlog_put(row)
+    b.start()
+    world.run(300)
+    make(a, "m", b"1")
+    world.run(120)
+    assert b.tree() == a.tree()
+    if what in ("the last version of 31 bits", "a size that no file has") and stage < Stage.FINISHED:
+        assert b.pending(), "it waits for a clock that comes to this, or for the file"
+        world.run(8 * DAY / SECOND)  # and is given up like all that waits
+    assert b.pending() == []
+    assert b.store.inlog_count() == 0
     everything_goes_on(world)
 
 

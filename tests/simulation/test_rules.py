@@ -517,6 +517,7 @@ def test_a_clock_too_far_off_is_told_and_refused() -> None:
     world.run(120)
     for member in world.members.values():  # b, which is in initial sync, too
         assert any("set the clocks right" in r.text for r in member.reports)
+        assert all(r.cause for r in member.reports if "Join refused" in r.text), "a bounded rate for a storm of Joins"
     assert world.pending()
     all_agree(world)
 

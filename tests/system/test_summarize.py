@@ -82,6 +82,24 @@ def test_what_no_clock_showed_is_no_sample(odd: dict[str, Any], spark: SparkSess
     assert summary["sets"][0]["totals"] == {"Files Installed": 5}
 
 
+def test_counters_that_no_member_counted_cost_only_themselves(spark: SparkSession, tmp_path: Path) -> None:
+    """Sums that no number holds are left out; the other counters of the same samples are right."""
+    top = 2**63 - 1
+    write(
+        tmp_path / "one.jsonl",
+        sample(0, {}),
+        sample(10, {"Files Installed": -top - 1, "Packets Sent": 1}),
+        sample(20, {"Files Installed": 5, "Packets Sent": 2}),
+        sample(31, {"Files Installed": top, "Packets Sent": 3}),
+        sample(32, {"Files Installed": top - 1, "Packets Sent": 4}),
+    )
+    summary = job.summarize(spark, [tmp_path], tmp_path / "out", lambda _: None)
+    assert summary["sets"][0]["totals"] == {"Packets Sent": 4}
+    (row,) = summary["series"]["rows"]
+    assert row["counter"] == "Files Installed"
+    assert row["values"] == [0, 0, 0, 5, 0, 0, 0]
+
+
 def test_sums_by_hand_over_a_restart_and_a_torn_line(spark: SparkSession, tmp_path: Path) -> None:
     staging = {"KB of Staging Space In Use": 100, "KB of Staging Space Free": 300}
     write(

@@ -92,7 +92,13 @@ def begin(request: pytest.FixtureRequest, member: Member) -> Iterator[Callable[[
             stack.enter_context(StateLock(member.state))
 
             async def handler(arguments: dict[str, Any]) -> dict[str, Any]:
-                one = KeptOf("docs", str(member.root), store, originator=ORIGINATOR, excluded=Excluded(["*.tmp"], []))
+                one = KeptOf(
+                    "docs",
+                    str(member.root),
+                    store,
+                    originators=frozenset({ORIGINATOR}),
+                    excluded=Excluded(["*.tmp"], []),
+                )
                 return conflicts([one._replace(deleted=deleted)], arguments)
 
             loop = asyncio.new_event_loop()
@@ -234,6 +240,18 @@ def test_which_version_this_member_made(
     shown = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert shown["winner"] == f"originator {THEIRS}, vsn 7"
     assert shown["loser"] == f"originator {OURS} (this member), vsn 8"
+
+
+def test_which_version_this_member_made_before_it_became_another_originator(
+    member: Member, begin: Callable[[], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(Store(member.state / SET / "frs.db")) as store, store.transaction():
+        store.meta_set("originator_guid", bytes(16))
+        store.meta_set("former_originator_guids", bytes((9,)) * 16 + ORIGINATOR)
+    member.keep("a", winner={"originator": THEIRS, "vsn": 7}, loser={"originator": OURS, "vsn": 8})
+    assert member.frs("list", "--json") == ExitCode.OK
+    (item,) = json.loads(capsys.readouterr().out)
+    assert (item["winner"]["this_member"], item["loser"]["this_member"]) == (False, True)
 
 
 def test_where_it_is_not_known_who_this_member_is(member: Member, capsys: pytest.CaptureFixture[str]) -> None:

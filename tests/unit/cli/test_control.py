@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
+import socket
 import stat
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agent.control import (
+    MOST_CLIENTS,
     ControlError,
     ControlInUse,
     ControlServer,
@@ -19,6 +24,14 @@ from agent.control import (
     request,
     wait_until_done,
 )
+from agent.incidents import Incidents
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A state directory whose path leaves room for a socket's name."""
+    with tempfile.TemporaryDirectory(prefix="frs") as folder:
+        yield Path(folder)
 
 
 async def echo(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -110,6 +123,58 @@ async def test_a_line_without_end_costs_its_sender_the_connection(tmp_path: Path
     async with ControlServer(tmp_path, HANDLERS):
         assert await raw(tmp_path, b"x" * (1 << 20)) == b""
         assert await request(tmp_path, "echo") == {"got": {}}
+
+
+def silent(state: Path, number: int) -> list[socket.socket]:
+    """Connections that say nothing."""
+    found = []
+    for _ in range(number):
+        found.append(socket.socket(socket.AF_UNIX))
+        found[-1].connect(str(state / "control.sock"))
+    return found
+
+
+async def test_connections_that_say_nothing_keep_no_command_out(
+    short_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    incidents = Incidents(logging.getLogger("test"))
+    async with ControlServer(short_path, HANDLERS, incidents) as server:
+        idle = []
+        for _ in range(11):
+            idle += silent(short_path, 100)
+            assert await request(short_path, "echo", a=1) == {"got": {"a": 1}}
+        assert len(server._clients) <= 1, "nothing was made for those that wait"
+        assert incidents.counts()["too many connections"] > 1000
+        assert len(caplog.records) <= 10
+        for sock in idle:
+            sock.close()
+        assert await request(short_path, "echo", a=2) == {"got": {"a": 2}}
+
+
+async def test_only_so_many_commands_are_answered_at_once(short_path: Path) -> None:
+    go_on = asyncio.Event()
+    begun = asyncio.Queue[None]()
+
+    async def wait(_: dict[str, Any]) -> dict[str, Any]:
+        begun.put_nowait(None)
+        await go_on.wait()
+        return {}
+
+    incidents = Incidents(logging.getLogger("test"))
+    async with ControlServer(short_path, {"wait": wait, "echo": echo}, incidents) as server:
+        waiting = []
+        for _ in range(MOST_CLIENTS):
+            waiting.append(asyncio.create_task(request(short_path, "wait")))
+            await begun.get()
+        for _ in range(3):
+            with pytest.raises(ControlError, match="too many commands are being answered; try again shortly"):
+                await request(short_path, "echo", large="x" * 50_000)
+        assert incidents.counts() == {"too many connections": 3}
+        go_on.set()
+        assert await asyncio.gather(*waiting) == [{}] * MOST_CLIENTS
+        while server._clients:
+            await asyncio.sleep(0)
+        assert await request(short_path, "echo") == {"got": {}}
 
 
 async def test_what_a_client_asked_for_ends_with_it(tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent.log import get_logger, setup_logging
+from agent.causes import Cause
+from agent.incidents import Incidents
+from agent.log import AT_ONCE, BoundedLines, get_logger, setup_logging
 
 
 @pytest.fixture
@@ -40,3 +42,49 @@ def test_a_line_carries_its_context() -> None:
     setup_logging("debug", stream)
     logger.debug("shown")
     assert stream.getvalue().count("shown\n") == 1
+
+
+@pytest.mark.usefixtures("root_logger")
+def test_no_place_of_the_program_fills_the_log() -> None:
+    now = 1000.0
+    stream = io.StringIO()
+    setup_logging("debug", stream)
+    (handler,) = logging.getLogger().handlers
+    (bounded,) = (one for one in handler.filters if isinstance(one, BoundedLines))
+    bounded._clock = lambda: now
+    log = get_logger("frs.test", set_name="docs")
+
+    def flood(lines: int) -> list[str]:
+        """What one place writes, whatever the texts."""
+        before = len(stream.getvalue())
+        for number in range(lines):
+            log.warning("kept %r", f"file {number}")
+        return stream.getvalue()[before:].splitlines()
+
+    assert len(flood(1000)) == AT_ONCE
+    log.warning("another place")
+    assert stream.getvalue().endswith("[docs] another place\n")
+    now += 3600
+    lines = flood(1000)
+    assert len(lines) == AT_ONCE
+    assert lines[0].endswith("[docs] kept 'file 0' (and 950 lines like this one were left out)")
+    assert lines[1].endswith("[docs] kept 'file 1'")
+    now += 2
+    assert len(flood(1000)) == 1
+    for _ in range(1000):
+        log.debug("debugging")
+    assert stream.getvalue().count("debugging") == 1000
+
+
+@pytest.mark.usefixtures("root_logger")
+def test_incidents_are_bounded_by_themselves() -> None:
+    """One cause takes no room from another, though both are written at one place."""
+    stream = io.StringIO()
+    setup_logging("info", stream)
+    incidents = Incidents(logging.getLogger("frs"))
+    for cause in Cause:
+        for number in range(100):
+            incidents.report(cause, f"source {number}", "a text")
+    assert {cause.value for cause in Cause if stream.getvalue().count(f" {cause.value}: ") == 10} == {
+        cause.value for cause in Cause
+    }

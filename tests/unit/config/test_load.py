@@ -12,6 +12,8 @@ from config.load import load_agent_config, load_secret
 from config.model import Connection, Secret
 from tests.unit.config.member_files import AGENT, SECRET, TOPOLOGY, fault, write
 
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+
 
 def guid(last: str) -> bytes:
     return uuid.UUID(f"11111111-0000-4000-8000-0000000000{last}").bytes_le
@@ -311,7 +313,7 @@ def test_an_agent_toml_that_is_absent(tmp_path: Path) -> None:
     assert "frs init" in error.message
 
 
-@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660, 0o700, 0o400])
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660, 0o602, 0o610])
 def test_a_secret_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> None:
     path = write(tmp_path)
     (tmp_path / "secret.toml").chmod(mode)
@@ -319,6 +321,47 @@ def test_a_secret_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> 
     assert error.file == tmp_path / "secret.toml"
     assert f"mode {mode:04o}" in error.message
     assert f"chmod 600 {tmp_path / 'secret.toml'}" in error.message
+
+
+def test_a_secret_that_its_owner_cannot_change_is_taken(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    (tmp_path / "secret.toml").chmod(0o400)
+    assert load_agent_config(path).credential.password == 'p"w'
+
+
+@as_root
+def test_a_secret_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    os.chown(tmp_path / "secret.toml", 65534, 0)
+    error = fault(path)
+    assert error.file == tmp_path / "secret.toml"
+    assert "belongs to the user 65534" in error.message
+    assert f"chown 0 {tmp_path / 'secret.toml'}" in error.message
+
+
+def test_a_secret_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    (tmp_path / "secret.toml").rename(tmp_path / "real.toml")
+    (tmp_path / "secret.toml").symlink_to("real.toml")
+    assert "is a symbolic link" in fault(path).message
+
+
+def test_the_secret_that_was_checked_is_the_one_that_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody puts another one at its name after each look at what is open."""
+    write(tmp_path)
+    fstat = os.fstat
+
+    def fstat_and_swap(descriptor: int) -> os.stat_result:
+        status = fstat(descriptor)
+        if status.st_ino == before.st_ino:
+            (tmp_path / "other.toml").write_text(SECRET.replace("frs", "mallory"))
+            (tmp_path / "other.toml").rename(tmp_path / "secret.toml")
+        return status
+
+    before = (tmp_path / "secret.toml").stat()
+    monkeypatch.setattr(os, "fstat", fstat_and_swap)
+    assert load_secret(tmp_path / "secret.toml").user == "frs"
+    assert "mallory" in (tmp_path / "secret.toml").read_text()
 
 
 def test_a_secret_that_is_no_file_is_refused(tmp_path: Path) -> None:
