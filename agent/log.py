@@ -8,6 +8,8 @@ import time
 from collections.abc import MutableMapping
 from typing import Any, TextIO
 
+from agent.shown import shown
+
 _QUIET = ("asyncio", "aiohttp.access", "spnego")
 
 
@@ -30,10 +32,20 @@ def get_logger(
     return ContextAdapter(logging.getLogger(name), {k: v for k, v in context.items() if v is not None})
 
 
+class _Formatter(logging.Formatter):
+    """One line per event: names in it may hold anything."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return shown(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:
+        return shown(super().formatException(ei), keep="\n")
+
+
 def setup_logging(level: str, stream: TextIO | None = None) -> None:
     """Sends all log lines of `level` ("debug", "info", "warning", "error") and above to `stream` (stderr)."""
     handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
-    formatter = logging.Formatter(
+    formatter = _Formatter(
         "%(asctime)s.%(msecs)03dZ %(levelname)-7s %(name)s: %(message)s", datefmt="%Y-%m-%dT%H:%M:%S"
     )
     formatter.converter = time.gmtime
