@@ -79,7 +79,7 @@ def restore(one: KeptOf, store: DeletedStore, group_id: str, number: int | None,
     """Gives a group, or one file of it, back. Raises KeptError, OSError."""
     if number is not None:
         path = restore_file(store, group_id, number, one.root, to, one.root_key)
-        return {"set": one.name, "root": one.root, "path": path, "excluded": one.excluded(path)}
+        return {"set": one.name, "root": one.root, "path": path, "excluded": one.stays_here(path)}
     if to is not None:
         return {"refused": f"{group_id} is a group of files, which go back to their old places; leave out --to"}
     done = restore_group(store, group_id, one.root, one.root_key)

@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
-import fnmatch
+import re
 from collections.abc import Iterable
 
 from idtable.reserved import PREINSTALL
 
 
 class Excluded:
-    """What is not replicated: the agent's own folder, and the filters of the replica set (2.3.1.2)."""
+    """What is not replicated: the agent's own folder, and the filters of the replica set (2.3.1.2).
+
+    A file or symbolic link is excluded by its name and `file_filter`, a folder by its name and `directory_filter`, and
+    with a folder all that is in it. In both `*` stands for any number of characters and `?` for one; upper and lower
+    case are the same.
+    """
 
     def __init__(self, file_filter: Iterable[str], directory_filter: Iterable[str]) -> None:
-        self._files = [p for p in file_filter if p]
-        self._folders = [p for p in directory_filter if p]
+        self._files = _pattern(file_filter)
+        self._folders = _pattern(directory_filter)
 
-    def __call__(self, path: str) -> bool:
-        """True for a path relative to the root that is none of ours. Whether it is a file or a folder is not
-        known here: its last name is held against both filters."""
+    def __call__(self, path: str, folder: bool | None) -> bool:
+        """True for a path relative to the root that is none of ours. `folder` tells whether that is a folder; None
+        where it is not known: then the path is none of ours only if it is so either way."""
         if path.startswith(PREINSTALL):
             return True
-        if not self._files and not self._folders:
-            return False
-        *folders, last = path.split("/")
-        return any(_matches(name, self._folders) for name in folders) or _matches(last, [*self._files, *self._folders])
+        above, _, last = path.rpartition("/")
+        if self._folders is not None and above and any(map(self._folders.fullmatch, above.split("/"))):
+            return True
+        by_folders = folder is not False and self._folders is not None and bool(self._folders.fullmatch(last))
+        if folder is True or (folder is None and not by_folders):
+            return by_folders
+        return self._files is not None and bool(self._files.fullmatch(last))
 
 
-def _matches(name: str, patterns: list[str]) -> bool:
-    return any(fnmatch.fnmatchcase(name.casefold(), pattern.casefold()) for pattern in patterns)
+def _pattern(filters: Iterable[str]) -> re.Pattern[str] | None:
+    wild = {"*": ".*", "?": "."}
+    each = ["".join(wild.get(c) or re.escape(c) for c in one) for one in filters if one]
+    return re.compile("|".join(each), re.IGNORECASE | re.DOTALL) if each else None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+import stat
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from agent import deletedcontrol
@@ -12,6 +13,7 @@ from agent.deleted import DeletedStore
 from agent.kept import KeptError, KeptStore, UnknownItem
 from agent.wire.guid import guid_text
 from config.model import AgentConfig, LocalSet
+from journal.changes import Excluded, nothing_excluded
 from staging.rootdir import RootKey
 
 KEPT_NAME: Final = "kept"  # in the state folder of a set
@@ -21,18 +23,26 @@ DELETED_NAME: Final = "deleted"  # likewise
 class KeptOf(NamedTuple):
     """What is kept of the set `name`, whose tree is at `root`, the folder of the `root_key`. `refusal` says why nothing
     may be put there now; `originators` are the originator GUIDs that this member has, or had, in the set, none where
-    they are not known; `excluded` tells of a path in the tree whether it is not replicated. `deleted`: what was deleted
-    elsewhere; `names`: members by the text of their originator GUIDs, as far as they are known."""
+    they are not known; `excluded` tells what is not replicated. `deleted`: what was deleted elsewhere; `names`: members
+    by the text of their originator GUIDs, as far as they are known."""
 
     name: str
     root: str
     store: KeptStore
     refusal: str = ""
     originators: frozenset[bytes] = frozenset()
-    excluded: Callable[[str], bool] = lambda path: False
+    excluded: Excluded = nothing_excluded
     root_key: RootKey | None = None
     deleted: DeletedStore | None = None
     names: Mapping[str, str] = {}
+
+    def stays_here(self, path: str) -> bool:
+        """Whether what was put at this path of the tree is not replicated. What is gone again counts as replicated."""
+        try:
+            st = os.lstat(os.path.join(self.root, path))
+        except OSError:
+            return False
+        return self.excluded(path, stat.S_ISDIR(st.st_mode))
 
 
 def deleted_store(config: AgentConfig, local: LocalSet, *, read_only: bool = False) -> DeletedStore:
@@ -76,7 +86,7 @@ def conflicts(sets: Sequence[KeptOf], arguments: dict[str, Any]) -> dict[str, An
             case "restore":
                 target = None if to is None else _in_tree(one.root, to)
                 path = one.store.restore(item_id, one.root, target, one.root_key)
-                return {"set": one.name, "root": one.root, "path": path, "excluded": one.excluded(path)}
+                return {"set": one.name, "root": one.root, "path": path, "excluded": one.stays_here(path)}
             case "discard":
                 one.store.discard(item_id)
                 return {"set": one.name}

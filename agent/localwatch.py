@@ -30,7 +30,7 @@ from agent.wire import constants as c
 from idtable.records import IDRecord
 from idtable.store import Store
 from journal.aging import LONGEST_AGING
-from journal.changes import PATH_MAX, Aged, Change, Kind, Missing, RootGone, too_deep
+from journal.changes import PATH_MAX, Aged, Change, Excluded, Kind, Missing, RootGone, too_deep
 from journal.examine import Examiner
 from journal.journal import Journal
 from journal.reasons import CONTENT, METADATA
@@ -80,7 +80,7 @@ class LocalWatch:
         state_dir: str,
         *,
         aging_s: float,
-        excluded: Callable[[str], bool],
+        excluded: Excluded,
         root_key: tuple[int, int],
     ) -> None:
         self._host = host

@@ -9,6 +9,7 @@ from collections.abc import Callable, MutableMapping
 from typing import Any, Final, TextIO
 
 from agent.edge.rates import Rate
+from agent.shown import shown
 
 #: Lines that one place of the program writes at once, and in a second from then on.
 AT_ONCE: Final = 50
@@ -36,10 +37,20 @@ def get_logger(
     return ContextAdapter(logging.getLogger(name), {k: v for k, v in context.items() if v is not None})
 
 
+class _Formatter(logging.Formatter):
+    """One line per event: names in it may hold anything."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return shown(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:
+        return shown(super().formatException(ei), keep="\n")
+
+
 def setup_logging(level: str, stream: TextIO | None = None) -> None:
     """Sends all log lines of `level` ("debug", "info", "warning", "error") and above to `stream` (stderr)."""
     handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
-    formatter = logging.Formatter(
+    formatter = _Formatter(
         "%(asctime)s.%(msecs)03dZ %(levelname)-7s %(name)s: %(message)s", datefmt="%Y-%m-%dT%H:%M:%S"
     )
     formatter.converter = time.gmtime

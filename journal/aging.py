@@ -11,7 +11,7 @@ from typing import Final
 
 from idtable.reserved import PREINSTALL, reserved
 
-from .changes import Aged, join, split
+from .changes import Aged, Excluded, join, split
 from .log import JournalLog, Row
 from .watches import LIMBO, Node
 
@@ -59,7 +59,7 @@ class AgingCache:
     above it, if those are aging. All methods belong to one thread, but `pending` may be looked at by others.
     """
 
-    def __init__(self, log: JournalLog, aging_s: float, excluded: Callable[[str], bool]) -> None:
+    def __init__(self, log: JournalLog, aging_s: float, excluded: Excluded) -> None:
         self._log = log
         self._aging = aging_s
         self._excluded = excluded
@@ -82,15 +82,15 @@ class AgingCache:
         """When, in time.monotonic() seconds, it is worth while to call age()."""
         return self._due[0][0] + min(0.05, self._aging / 10) if self._due else None
 
-    def record(self, node: Node, name: str, reason: int, is_dir: bool, *, deep: bool = False) -> bool:
-        """Merge an event into the aging cache; False when the path is none of ours."""
+    def record(self, node: Node, name: str, reason: int, is_dir: bool | None, *, deep: bool = False) -> bool:
+        """Merge an event into the aging cache; False when what it is of is excluded. `is_dir` None: it is not known
+        whether that is a folder."""
         now = time.monotonic()
         key = (node, name)
         entry = self.pending.get(key)
+        if not name or ((entry is None or entry.is_dir != is_dir) and self._is_excluded(join(node.path, name), is_dir)):
+            return False
         if entry is None:
-            path = join(node.path, name)
-            if not name or self._is_excluded(path):
-                return False
             entry = Entry(node, name, self._log.take_usn(), now)
             self.pending[key] = entry
             self._push(entry, self._due_at(entry))
@@ -98,18 +98,19 @@ class AgingCache:
             entry.usn = self._log.take_usn()
             entry.last = now
         entry.reason |= reason
-        entry.is_dir = is_dir
+        if is_dir is not None:
+            entry.is_dir = is_dir
         entry.deep |= deep
         entry.event_time = time.time_ns() // 100 + _FILETIME_EPOCH
         self._dirty[entry.first_usn] = entry
         self.accepted += 1
         return True
 
-    def _is_excluded(self, path: str) -> bool:
+    def _is_excluded(self, path: str, is_dir: bool | None) -> bool:
         """What happens to a name of the agent's own in the root is worth a look: it may be somebody else's."""
         if reserved(path) and "/" not in path:
             return False
-        return path.startswith(PREINSTALL) or self._excluded(path)
+        return path.startswith(PREINSTALL) or self._excluded(path, is_dir)
 
     def link(self, old: tuple[Node, str], new: tuple[Node, str]) -> None:
         """What was at `old` was renamed to `new`; a folder still to be examined whole is so at its new place."""
@@ -188,8 +189,9 @@ class AgingCache:
         """What was handed out is to be looked at again, wherever it is now; it ages anew."""
         for aged in batch:
             for entry in aged.handle if isinstance(aged.handle, list) else ():
-                if self.record(entry.node, entry.name, entry.reason, entry.is_dir, deep=entry.deep):
+                if self.record(entry.node, entry.name, entry.reason, None, deep=entry.deep):
                     again = self.pending[entry.node, entry.name]
+                    again.is_dir = entry.is_dir
                     again.moved_to = again.moved_to or entry.moved_to
         self.retire(aged.usn for aged in batch)
 

@@ -83,6 +83,21 @@ class Change:
     temporary: bool = False
 
 
+class Excluded(Protocol):
+    """Says of a path relative to the root that it is none of ours: neither watched nor reported, as new or as gone.
+
+    `folder` tells whether what is, or was, at the path is a folder; None where that is not known: then the path is none
+    of ours only if it is so either way.
+    """
+
+    def __call__(self, path: str, folder: bool | None, /) -> bool: ...
+
+
+def nothing_excluded(path: str, folder: bool | None) -> bool:
+    """An Excluded that excludes nothing."""
+    return False
+
+
 class Lookup(Protocol):
     """What the examiner asks the IDTable; idtable.Store is one."""
 

@@ -21,7 +21,7 @@ from idtable.reserved import PREINSTALL, SWAP_PREFIX, reserved
 from staging.fsops import Fingerprint, fingerprint, object_id_get
 from staging.openat2 import open_beneath
 
-from .changes import Skips, join, kind_of, mounts_below, sendable, split, too_deep
+from .changes import Excluded, Skips, join, kind_of, mounts_below, sendable, split, too_deep
 
 Key = tuple[int, int, int]
 """The local key of an object: device, inode, birth time."""
@@ -60,7 +60,7 @@ class Disk:
         root: str,
         root_fd: int,
         dev: int,
-        excluded: Callable[[str], bool],
+        excluded: Excluded,
         skips: Skips,
         *,
         hold: int = 0,
@@ -81,9 +81,9 @@ class Disk:
         while self._held:
             os.close(self._held.popitem()[1])
 
-    def excluded(self, path: str) -> bool:
-        """Whether the path is none of ours: the agent's own, or excluded by the owner."""
-        return path.startswith(PREINSTALL) or self._excluded(path)
+    def excluded(self, path: str, folder: bool | None) -> bool:
+        """Whether the path is none of ours: the agent's own, or excluded by the owner (see Excluded)."""
+        return path.startswith(PREINSTALL) or self._excluded(path, folder)
 
     def unseen(self, path: str, ino: int, record: IDRecord | None) -> bool:
         """Whether what is at a path is not to be seen, as it has a name in the root that only records have; one that
@@ -109,9 +109,9 @@ class Disk:
         or a file, with EXDEV where something is mounted."""
         return OpenFolder(self, path, open_beneath(self._root_fd, path, LIST))
 
-    def look(self, path: str) -> Spot | None:
+    def look(self, path: str, *, excluded: bool = False) -> Spot | None:
         """The object at a path, reached through no link and not following one at its end; None when there is none to
-        replicate.
+        replicate. `excluded` asks for it even where it is excluded.
 
         Raises Blind when that cannot be told: no permission, an I/O error, another file system.
         """
@@ -119,14 +119,14 @@ class Disk:
         try:
             fd = self._open(parent)
             try:
-                return self.look_in(fd, path, name)
+                return self.look_in(fd, path, name, excluded=excluded)
             finally:
                 self._done(parent, fd)
         except OSError as error:
             self._failed(path, error)
             return None
 
-    def look_in(self, fd: int, path: str, name: str) -> Spot | None:
+    def look_in(self, fd: int, path: str, name: str, *, excluded: bool = False) -> Spot | None:
         """The same, by the descriptor of the folder."""
         try:
             if too_deep(self._root, path):
@@ -135,7 +135,7 @@ class Disk:
         except OSError as error:
             self._failed(path, error)
             return None
-        return self._judge(path, fp)
+        return None if not excluded and self._is_excluded(path, fp) else self._judge(path, fp)
 
     def exists(self, path: str) -> bool:
         """Whether anything is at a path, whatever it is; True where that cannot be told."""
@@ -191,6 +191,9 @@ class Disk:
         if error.errno == errno.EXDEV:
             self.skips.add("mount", path)
         raise Blind(path, error.strerror or str(error)) from error
+
+    def _is_excluded(self, path: str, fp: Fingerprint) -> bool:
+        return self.excluded(path, stat.S_ISDIR(fp.mode))
 
     def _judge(self, path: str, fp: Fingerprint) -> Spot | None:
         kind = kind_of(fp.mode)

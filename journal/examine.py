@@ -15,7 +15,7 @@ from idtable.records import ZERO_GUID
 from idtable.reserved import reserved
 
 from . import reasons as why
-from .changes import Aged, Change, Lookup, Missing, RootGone, Skips, join, kind_of
+from .changes import Aged, Change, Excluded, Lookup, Missing, RootGone, Skips, join, kind_of, nothing_excluded
 from .disk import LIST, Disk, ReservedNames
 from .scan import Scanner
 from .settle import Settler
@@ -26,8 +26,9 @@ _HOLD = 64
 class Examiner:
     """Compares the tree below `root` with the IDTable.
 
-    `lookup` is only read. `excluded` says of a path relative to the root that it is none of ours: such a path
-    is neither reported as new nor as gone. `root_guid` is the parent_guid of what is in the root folder.
+    `lookup` is only read. What `excluded` says yes to is neither reported as new nor as gone; where it hides one kind
+    of entry only, an entry of that kind in place of one of another kind counts as nothing. `root_guid` is the
+    parent_guid of what is in the root folder.
     `root_key` is the (device, inode) the root must have; as found now when not given.
     After examine(), and while the batches of scan() are drawn, `retry` holds the paths that could not be looked
     at: they are to be examined again later; `absent` holds those given to examine() at which nothing was. `skips`
@@ -40,7 +41,7 @@ class Examiner:
         self,
         root: str,
         lookup: Lookup,
-        excluded: Callable[[str], bool] = lambda path: False,
+        excluded: Excluded = nothing_excluded,
         *,
         root_guid: bytes = ZERO_GUID,
         root_key: tuple[int, int] | None = None,
@@ -129,7 +130,7 @@ class Examiner:
                 continue
             for name, kind in entries:
                 path = join(folder, name)
-                record = None if disk.excluded(path) else self._lookup.by_name(guid, name)
+                record = None if disk.excluded(path, kind == "folder") else self._lookup.by_name(guid, name)
                 if record is None or record.kind != kind:
                     continue
                 number -= 1

@@ -17,7 +17,7 @@ from typing import Final
 
 from . import inotify
 from .aging import AgingCache
-from .changes import Aged, split
+from .changes import Aged, Excluded, nothing_excluded, split
 from .inotify import InotifySource, Source, WatchLimit
 from .log import JournalLog
 from .watches import Node
@@ -62,8 +62,8 @@ class Journal:
     """Watches a replica tree and tells what changed once it has been quiet for a while.
 
     `root` is the folder, `db_path` the file that keeps the records. A path ages `aging_s` seconds after
-    its last event, but at most ten times that after its first. What `excluded` says yes to (a path relative
-    to the root) is not watched; it is called in a thread of the journal. `count` is told increments of "USN
+    its last event, but at most ten times that after its first. What `excluded` says yes to is not watched; it
+    is called in a thread of the journal. `count` is told increments of "USN
     Reads", "USN Records Examined", "USN Records Accepted" and "USN Records Rejected", in the event loop.
 
     After start(), `await barrier()` returns when the whole tree is watched: a scan that begins then, together
@@ -77,7 +77,7 @@ class Journal:
         db_path: str,
         *,
         aging_s: float = 3.0,
-        excluded: Callable[[str], bool] = lambda path: False,
+        excluded: Excluded = nothing_excluded,
         count: Count | None = None,
         rescan_s: float = 60.0,
     ) -> None:
@@ -231,7 +231,7 @@ class Journal:
                 self._call(_abandon if self._stopping else _resolve, item)
             elif isinstance(item, tuple):
                 parent, name = split(item[0])
-                self.record(self._tree.node_for(parent), name, item[1], False)
+                self._cache.record(self._tree.node_for(parent), name, item[1], None)
             elif isinstance(item, list):
                 self._cache.retire(item)
             elif isinstance(item, _Again):

@@ -130,7 +130,7 @@ class Scanner:
         if not entry.is_dir(follow_symlinks=False):
             return
         child = join(above.path, entry.name)
-        if self._disk.excluded(child):
+        if self._disk.excluded(child, True):
             return
         there = self._lookup.by_name(guid, entry.name) if guid is not None else None
         if self._disk.unseen(child, entry.inode(), there):
@@ -208,16 +208,17 @@ class Scanner:
         for entry in entries:
             name = entry.name
             child = f"{path}/{name}" if path else name
-            if self._disk.excluded(child):
-                continue
             if not path and self._disk.unseen(child, entry.inode(), known.get(name)):
                 continue
-            record = known.pop(name, None)
             try:
                 st = entry.stat(follow_symlinks=False)
             except OSError:
+                known.pop(name, None)
                 self.retry.append(child)
                 continue
+            if self._disk.excluded(child, stat.S_ISDIR(st.st_mode)):
+                continue
+            record = known.pop(name, None)
             self.entries += 1
             if (
                 record is not None
@@ -236,8 +237,12 @@ class Scanner:
                 continue
             self._differing(folder, here, name, record, st, stack)
         for record in known.values():
-            if not self._disk.excluded(join(path, record.name)):
-                self._suspects.append(record.file_guid)
+            self._suspect(join(path, record.name), record)
+
+    def _suspect(self, path: str, record: IDRecord) -> None:
+        """The record of a path is not there: it is missing, unless it is excluded."""
+        if not self._disk.excluded(path, record.is_dir):
+            self._suspects.append(record.file_guid)
 
     def _blind(self, path: str) -> None:
         """A folder that cannot be read: of what is in it nothing is known."""
@@ -264,7 +269,7 @@ class Scanner:
             return
         if spot is None:
             if record is not None:
-                self._suspects.append(record.file_guid)
+                self._suspect(path, record)
             if not sendable(name):
                 self._disk.skips.add("name", path)
             return

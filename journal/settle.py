@@ -57,7 +57,7 @@ class Settler:
 
     def visit(self, path: str, reasons: int, asked: bool = True) -> Spot | None:
         """Look at a path and the folders above it. None when it is missing, excluded or cannot be seen."""
-        if not path or self._disk.excluded(path):
+        if not path or self._disk.excluded(path, None):
             return None
         spot = self.spots.get(path)
         if spot is not None:
@@ -121,7 +121,7 @@ class Settler:
         if known is not None:
             return known
         spot = self.spots.get(path)
-        if spot is None and not (path in self.missing or path in self.blind or self._disk.excluded(path)):
+        if spot is None and not (path in self.missing or path in self.blind or self._disk.excluded(path, True)):
             spot = self._look(path, 0, asked=False)
         return spot is not None and spot.kind == "folder"
 
@@ -187,7 +187,7 @@ class Settler:
         if path is None:
             return None
         try:
-            spot = self._disk.look(path)
+            spot = self._disk.look(path, excluded=True)
         except Blind:
             return True
         return spot is not None and spot.kind == record.kind and same_key(record, spot.fp)
@@ -321,14 +321,17 @@ class Settler:
         return bool(self.unsettled) and any(above in self.unsettled for above in _from_the_top(path))
 
     def _all_gone(self) -> dict[bytes, IDRecord]:
-        """The records that no object turned out to be."""
+        """The records that no object turned out to be. One that is excluded is let alone, unless its name is needed for
+        something that is not (a folder in place of a file, or a file in place of a folder)."""
         gone: dict[bytes, IDRecord] = {}
         missing = (path for path in self.missing if path not in self.unasked)
         for path in (*self.spots, *missing):
             if self._is_unsettled(path):
                 continue
             there = self.record_at(path)
-            if there is not None and there.file_guid not in self.claimed:
+            if there is None or there.file_guid in self.claimed:
+                continue
+            if path in self.spots or not self._disk.excluded(path, there.is_dir):
                 self._gone(there, gone)
         return gone
 

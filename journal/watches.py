@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final, Protocol
 
 from idtable.reserved import reserved
@@ -19,7 +19,7 @@ from staging.openat2 import open_beneath
 
 from . import inotify as k
 from . import reasons as why
-from .changes import join, mounts_below
+from .changes import Excluded, join, mounts_below
 from .disk import LIST
 
 logger = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class Watches:
         self,
         root: str,
         source: k.Source,
-        excluded: Callable[[str], bool],
+        excluded: Excluded,
         sink: Sink,
         *,
         rescan_s: float = 60.0,
@@ -178,7 +178,8 @@ class Watches:
         node.wd = -1
 
     def _is_excluded(self, path: str) -> bool:
-        return reserved(path) or self._excluded(path)
+        """Whether a folder of this path is not to be watched."""
+        return reserved(path) or self._excluded(path, True)
 
     def _open_node(self, node: Node) -> int | None:
         """A descriptor of a folder of the tree; None when it is not, or no longer, at its path."""

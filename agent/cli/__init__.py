@@ -11,6 +11,8 @@ from typing import NoReturn
 import click
 
 from agent.cli.exit_codes import MEANING, ExitCode
+from agent.cli.output import open_output, say, show
+from agent.cli.utf8 import require_utf8
 from config.errors import ConfigError
 
 # Command name -> (module, name in it, line for `frs --help`).
@@ -73,7 +75,7 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool
     if wanted and not ctx.resilient_parsing:
         from importlib.metadata import version
 
-        click.echo(f"frs {version('frs-agent')}")
+        say(f"frs {version('frs-agent')}")
         ctx.exit()
 
 
@@ -106,32 +108,38 @@ def run_cli(arguments: Sequence[str] | None = None) -> int:
     except click.exceptions.Exit as finished:
         return finished.exit_code
     except CommandFailed as error:
-        error.show()
+        show(error)
         return error.code
     except click.ClickException as error:
-        error.show()
+        show(error)
         return error.exit_code
     except ConfigError as error:
-        click.echo(str(error), err=True)
+        say(str(error), err=True)
         return ExitCode.USAGE
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
+        say("interrupted", err=True)
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has enough; nothing more can be written, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.OK
     except OSError as error:
-        click.echo(f"Error: {error}", err=True)
+        say(f"Error: {error}", err=True)
         return ExitCode.FAILURE
     except Exception:
         import traceback
 
         traceback.print_exc()
-        click.echo("Error: this is a fault of frs; the lines above belong into a report of it", err=True)
+        say("Error: this is a fault of frs; the lines above belong into a report of it", err=True)
         return ExitCode.FAILURE
 
 
 def main() -> NoReturn:
     """The entry point of `frs`."""
+    open_output()
+    try:
+        require_utf8()
+    except click.ClickException as error:
+        show(error)
+        sys.exit(ExitCode.FAILURE)
     sys.exit(run_cli())

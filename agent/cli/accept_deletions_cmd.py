@@ -7,8 +7,9 @@ from pathlib import Path
 import click
 
 from agent.cli import CommandFailed
-from agent.cli.common import ask, config_option, printable
+from agent.cli.common import ask, config_option
 from agent.cli.exit_codes import ExitCode
+from agent.cli.output import printable, say
 
 
 @click.command()
@@ -29,9 +30,9 @@ def accept_deletions(config_file: Path, set_name: str | None, dry_run: bool) -> 
 
     for one in answer["accepted"]:
         what = counted(one["files"], one["folders"])
-        click.echo(f"{one['set']}: {what} {'would be' if dry_run else 'will be'} deleted on the other members")
+        say(f"{one['set']}: {what} {'would be' if dry_run else 'will be'} deleted on the other members")
         if dry_run:
             for path in one["paths"]:
-                click.echo(f"  {printable(path)}")
+                say(f"  {printable(path)}")
             if one["more"]:
-                click.echo(f"  and what is in {one['more']:,} more places")
+                say(f"  and what is in {one['more']:,} more places")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -46,29 +45,3 @@ def ask(config_file: Path, cmd: str, *, reply_timeout: float | None = 30.0, **ar
         raise CommandFailed(f"{error}; `frs run --config {config_file}` starts it", ExitCode.UNREACHABLE) from None
     except ControlError as error:
         raise CommandFailed(f"the agent answered: {error}", ExitCode.FAILURE) from None
-
-
-def printable(text: str) -> str:
-    """The text as it is if a terminal can show it, else quoted as a shell understands it, `$'...'`."""
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    if text.isprintable() and _encodes(text, encoding):
-        return text
-    return "$'" + "".join(_escaped(char, encoding) for char in text) + "'"
-
-
-def _escaped(char: str, encoding: str) -> str:
-    if char in "\\'":
-        return f"\\{char}"
-    if short := {"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(char):
-        return short
-    if char.isprintable() and _encodes(char, encoding):
-        return char
-    return "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))
-
-
-def _encodes(text: str, encoding: str) -> bool:
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        return False
-    return True

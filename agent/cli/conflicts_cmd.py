@@ -12,8 +12,9 @@ from typing import Any
 import click
 
 from agent.cli import CommandFailed
-from agent.cli.common import config_option, json_option, printable
+from agent.cli.common import config_option, json_option
 from agent.cli.exit_codes import ExitCode
+from agent.cli.output import printable, say
 from config.state import read_state_dir
 
 
@@ -44,10 +45,10 @@ def list_items(config_file: Path, as_json: bool, deleted: bool) -> None:
     for item in items:
         where = f"{item['set']}  " if several else ""
         what = _group_line(item) if deleted else f"{printable(item['path'])}  ({printable(item['reason'])})"
-        click.echo(f"{item['id']}  {item['size']:>12}  {where}{what}")
+        say(f"{item['id']}  {item['size']:>12}  {where}{what}")
     if not deleted and (count := answer["deleted"]["groups"]):
         groups = "1 group" if count == 1 else f"{count} groups"
-        click.echo(f"frs: kept besides: {groups} of files that others deleted, see --deleted", err=True)
+        say(f"frs: kept besides: {groups} of files that others deleted, see --deleted", err=True)
 
 
 def _group_line(group: dict[str, Any]) -> str:
@@ -68,15 +69,15 @@ def show(item_id: str, config_file: Path, as_json: bool) -> None:
             click.echo(json.dumps(answer["item"], indent=2))
             return
         for line in describe(answer["item"]):
-            click.echo(line)
+            say(line)
         return
     group, files = answer["group"], _files(config_file, item_id, answer)
     if as_json:
         click.echo(json.dumps(group | {"contents": list(files)}, indent=2))
         return
-    click.echo(f"id       {group['id']}\nset      {group['set']}\ndeleted  {_group_line(group)}")
+    say(f"id       {group['id']}\nset      {group['set']}\ndeleted  {_group_line(group)}")
     for file in files:
-        click.echo(f"{file['id']}  {file['size']:>12}  {printable(file['path'])}")
+        say(f"{file['id']}  {file['size']:>12}  {printable(file['path'])}")
 
 
 def _files(config_file: Path, item_id: str, answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -102,18 +103,18 @@ def restore(item_id: str, config_file: Path, to: str | None) -> int:
     answer = _ask(config_file, action="restore", id=item_id, to=to)
     if "files" in answer:
         return _tell_group(answer)
-    click.echo(printable(os.path.join(answer["root"], answer["path"])))
+    say(printable(os.path.join(answer["root"], answer["path"])))
     if answer.get("excluded"):
-        click.echo("frs: a filter of the set excludes that name: it stays on this member only", err=True)
+        say("frs: a filter of the set excludes that name: it stays on this member only", err=True)
     return ExitCode.OK
 
 
 def _tell_group(answer: dict[str, Any]) -> int:
-    click.echo(f"{answer['files']:,} files restored in {printable(answer['root'])}")
+    say(f"{answer['files']:,} files restored in {printable(answer['root'])}")
     for old, new in answer["beside"]:
-        click.echo(f"  {printable(old)} is taken: restored as {printable(new)}")
+        say(f"  {printable(old)} is taken: restored as {printable(new)}")
     for path, why in answer["failed"]:
-        click.echo(f"frs: {printable(path)} is not restored, and still kept: {printable(why)}", err=True)
+        say(f"frs: {printable(path)} is not restored, and still kept: {printable(why)}", err=True)
     return ExitCode.FAILURE if answer["failed"] else ExitCode.OK
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from agent.cli.common import ask, config_option, json_option
+from agent.cli.output import say
 
 
 @click.command()
@@ -25,7 +26,7 @@ def counters(config_file: Path, as_json: bool) -> None:
         return
     for counter_object, instances in snapshot.items():
         for instance, values in instances.items():
-            click.echo(f"{counter_object} {instance}")
+            say(f"{counter_object} {instance}")
             for name, value in values.items():
                 if value:
-                    click.echo(f"  {value:>12}  {name}")
+                    say(f"  {value:>12}  {name}")

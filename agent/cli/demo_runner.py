@@ -18,12 +18,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
-
 import agent
 from agent.cli import CommandFailed
 from agent.cli.demo_layout import Demo, DemoMember, DemoOptions, prepare, tail
 from agent.cli.exit_codes import ExitCode
+from agent.cli.output import say
 from agent.cli.run_cmd import LOCK_NAME
 from agent.control import ControlError, request
 
@@ -283,5 +282,5 @@ def _environment() -> dict[str, str]:
 
 def _say(text: str) -> None:
     with contextlib.suppress(BrokenPipeError):
-        click.echo(text)
+        say(text)
         sys.stdout.flush()

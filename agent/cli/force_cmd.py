@@ -9,6 +9,7 @@ import click
 from agent.cli import CommandFailed
 from agent.cli.common import ask, config_option
 from agent.cli.exit_codes import ExitCode
+from agent.cli.output import say
 
 
 @click.command()
@@ -26,4 +27,4 @@ def force(config_file: Path, set_name: str | None, partner: str | None) -> None:
         raise CommandFailed(refused, ExitCode.USAGE)
     for one in answer["connections"]:
         what = "is joined already" if one["joined"] else "joins now"
-        click.echo(f"{one['set']}: {one['name']} ({one['direction']}) {what}")
+        say(f"{one['set']}: {one['name']} ({one['direction']}) {what}")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from agent.cli.output import say
 from config.errors import ConfigError
 from config.model import ReplicaSet, Secret
 
@@ -219,24 +220,24 @@ def _check_result(config_file: Path) -> None:
     try:
         check_roots(config)
     except ConfigError as error:
-        click.echo(f"Note, before `frs run`:\n{error}", err=True)
+        say(f"Note, before `frs run`:\n{error}", err=True)
 
 
 def _say_next(
     config_file: Path, replica_set: ReplicaSet, member: str, files: dict[str, Path], *, first: bool, secret_is_new: bool
 ) -> None:
-    click.echo(f"wrote {config_file}, with {files['topology']} and {files['secret']} (keep this one secret)")
+    say(f"wrote {config_file}, with {files['topology']} and {files['secret']} (keep this one secret)")
     if replica_set.file_filter:
-        click.echo(f"not replicated: {', '.join(replica_set.file_filter)} (file_filter in topology.toml)")
-    click.echo(f"the others start with the files of: {replica_set.primary}")
+        say(f"not replicated: {', '.join(replica_set.file_filter)} (file_filter in topology.toml)")
+    say(f"the others start with the files of: {replica_set.primary}")
     others = [name for name in replica_set.members if name != member]
-    click.echo("next:")
+    say("next:")
     if first and others:
-        click.echo(f"  copy topology.toml and secret.toml to each of {', '.join(others)}, and run there, for example:")
-        click.echo(
+        say(f"  copy topology.toml and secret.toml to each of {', '.join(others)}, and run there, for example:")
+        say(
             f"    frs init --member {others[0]} --root DIR --state DIR --topology topology.toml "
             "--secret-file secret.toml"
         )
     elif secret_is_new and others:
-        click.echo("  the secret is new: copy secret.toml to all other members, or init again with --secret-file")
-    click.echo(f"  frs run --config {config_file}")
+        say("  the secret is new: copy secret.toml to all other members, or init again with --secret-file")
+    say(f"  frs run --config {config_file}")

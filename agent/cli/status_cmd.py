@@ -10,6 +10,8 @@ from typing import Any
 import click
 
 from agent.cli.common import ask, config_option, json_option
+from agent.cli.output import say
+from agent.shown import shown
 
 
 @click.command()
@@ -22,7 +24,7 @@ def status(config_file: Path, as_json: bool) -> None:
         click.echo(json.dumps(answer, indent=2))
     else:
         for line in describe(answer):
-            click.echo(line)
+            say(shown(line))
 
 
 def describe(answer: dict[str, Any]) -> Iterator[str]:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from agent.cli.output import say
+
 
 @click.command("summarize")
 @click.argument("samples", nargs=-1, required=True, type=click.Path(path_type=Path))
@@ -29,21 +31,21 @@ def summarize(samples: tuple[Path, ...], output: Path, master: str) -> None:
     from agent.counters import summary as job
     from agent.counters.samples import sample_files
 
-    def say(text: str) -> None:
-        click.echo(f"frs summarize: {text}", err=True)
+    def tell(text: str) -> None:
+        say(f"frs summarize: {text}", err=True)
 
     try:
         sample_files(samples)  # before the seconds that Spark takes to start
-        say(f"starting Spark ({master})")
+        tell(f"starting Spark ({master})")
         with job.spark_session(master) as spark:
-            job.summarize(spark, samples, output, say)
+            job.summarize(spark, samples, output, tell)
     except (job.NoSamples, FileNotFoundError) as error:
-        say(f"error: {error}")
+        tell(f"error: {error}")
         sys.exit(2)
     except job.SparkMissing as error:
-        say(f"error: {error}")
+        tell(f"error: {error}")
         sys.exit(3)
     except OSError as error:
-        say(f"error: {error}")
+        tell(f"error: {error}")
         sys.exit(1)
-    click.echo(output / job.SUMMARY_FILE)
+    say(str(output / job.SUMMARY_FILE))

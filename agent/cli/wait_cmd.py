@@ -8,6 +8,8 @@ import click
 
 from agent.cli.common import ask, config_option
 from agent.cli.exit_codes import ExitCode
+from agent.cli.output import say
+from agent.shown import shown
 
 # What the agent may need beyond the time it was given: one last look at its queues.
 _GRACE_S = 60.0
@@ -32,5 +34,5 @@ def wait(config_file: Path, timeout: float | None) -> int:
     reply_timeout = None if timeout is None else timeout + _GRACE_S
     pending = ask(config_file, "wait", reply_timeout=reply_timeout, timeout=timeout)["pending"]
     for line in pending:
-        click.echo(line)
+        say(shown(line))
     return ExitCode.NEGATIVE if pending else ExitCode.OK

@@ -25,7 +25,7 @@ from idtable.records import IDRecord
 from journal.changes import kind_of
 from journal.examine import Examiner
 from staging.fsops import Fingerprint, fingerprint
-from tests.unit.config.member_files import AGENT, write
+from tests.unit.config.member_files import AGENT, TOPOLOGY, write
 
 PATIENCE_S = 60.0
 MINOR = 9
@@ -124,12 +124,12 @@ async def member(folder: Path, *, aging_s: float) -> AsyncIterator[Member]:
 
 
 @contextlib.asynccontextmanager
-async def pair(folder: Path, *, aging_s: float) -> AsyncIterator[tuple[Member, Member]]:
+async def pair(folder: Path, *, aging_s: float, topology: str = TOPOLOGY) -> AsyncIterator[tuple[Member, Member]]:
     """Run two members that replicate with each other; packets go from one to the other without a network."""
     replicas: dict[bytes, Replica] = {}
     async with (
-        _running(folder / "a", "a", aging_s, replicas) as one,
-        _running(folder / "b", "b", aging_s, replicas) as other,
+        _running(folder / "a", "a", aging_s, replicas, topology) as one,
+        _running(folder / "b", "b", aging_s, replicas, topology) as other,
     ):
         await together(one, other)
         yield one, other
@@ -153,10 +153,12 @@ async def together(one: Member, other: Member) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _running(folder: Path, name: str, aging_s: float, replicas: dict[bytes, Replica]) -> AsyncIterator[Member]:
+async def _running(
+    folder: Path, name: str, aging_s: float, replicas: dict[bytes, Replica], topology: str = TOPOLOGY
+) -> AsyncIterator[Member]:
     folder.mkdir(exist_ok=True)
     agent = AGENT.replace('member = "a"', f'member = "{name}"')
-    config = replace(load_agent_config(write(folder, agent=agent)), aging_s=aging_s, fsync=False)
+    config = replace(load_agent_config(write(folder, agent=agent, topology=topology)), aging_s=aging_s, fsync=False)
     local = config.sets[0]
     os.makedirs(local.state_dir, mode=0o700, exist_ok=True)
     loop = asyncio.get_running_loop()

@@ -20,7 +20,7 @@ from agent.underway import UnderWay
 from idtable.records import IDRecord
 from idtable.store import Store
 from journal import reasons as why
-from journal.changes import Aged
+from journal.changes import Aged, nothing_excluded
 from staging.fsops import fingerprint, object_id_set
 from staging.rootdir import RootDir
 
@@ -73,7 +73,7 @@ class Host:
             self.store.put(IDRecord(ROOT, bytes(16), "", True, kind="folder"))
         key = (self.tree.stat().st_dev, self.tree.stat().st_ino)
         self.watch = LocalWatch(
-            self, str(self.tree), str(top / "state"), aging_s=0.0, excluded=lambda path: False, root_key=key
+            self, str(self.tree), str(top / "state"), aging_s=0.0, excluded=nothing_excluded, root_key=key
         )
         self.watch.journal = Still()  # type: ignore[assignment]
         self.watch._stager.stage_all = lambda works, compression: [  # type: ignore[method-assign]

@@ -6,7 +6,7 @@ import os
 import shutil
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from agent.missing import MissingFiles, TooMuchMissing, counted
 from idtable.errors import StoreFull
 from idtable.records import IDRecord
 from idtable.store import Store
-from journal.changes import Change, Kind, kind_of
+from journal.changes import Change, Excluded, Kind, kind_of, nothing_excluded
 from journal.examine import Examiner
 from staging import fsops
 
@@ -32,7 +32,7 @@ class Member:
         self.lock = threading.RLock()
         self.limit = 100.0
         self.guids = {"": ROOT}
-        self.excluded: Callable[[str], bool] = lambda path: False
+        self.excluded: Excluded = nothing_excluded
         self.store = Store(folder / "frs.db")
         with self.store.transaction():
             self.store.put(IDRecord(ROOT, bytes(16), "", True, kind="folder"))
@@ -250,7 +250,7 @@ def test_what_comes_back_after_it_was_accepted_is_accepted_no_more(member: Membe
 
 
 def test_what_is_excluded_or_of_the_agent_does_not_fill_a_root(member: Member) -> None:
-    member.excluded = lambda path: path.endswith(".tmp")
+    member.excluded = lambda path, folder: path.endswith(".tmp")
     member.known("a", "b")
     member.remove("a", "b")
     member.write("x.tmp", ".frs-preinstall/file")

@@ -17,8 +17,8 @@ import pytest
 
 from agent import deletedcontrol
 from agent.cli import conflicts_cmd, run_cli
-from agent.cli.common import printable
 from agent.cli.exit_codes import ExitCode
+from agent.cli.output import printable
 from agent.control import SOCKET_NAME, ControlServer
 from agent.deleted import DeletedStore
 from agent.excluded import Excluded

@@ -9,6 +9,7 @@ import uuid
 
 import pytest
 
+from agent.excluded import Excluded
 from idtable.reserved import SWAP_PREFIX
 from journal import reasons as why
 from journal.changes import Aged, Kind, RootGone, sendable
@@ -566,26 +567,126 @@ def test_names_the_wire_cannot_carry():
 
 
 def test_excluded_is_neither_new_nor_gone(tmp_path, table):
-    bench = Bench(tmp_path, table, excluded=lambda path: path.startswith("out"))
+    bench = Bench(tmp_path, table, excluded=lambda path, folder: path.startswith("out"))
     bench.write("out1")
     assert bench.both("out1") == []
     bench.known("f", "d/", "d/g")
-    bench.examiner = Examiner(bench.root, table, lambda path: path in ("f", "d", "d/g"))
+    bench.examiner = Examiner(bench.root, table, lambda path, folder: path in ("f", "d", "d/g"))
     assert bench.examine("f", "d", "d/g") == []
     assert [c for b in bench.examiner.scan() for c in b if c.kind is Kind.DELETE] == []
     os.rename(bench.path("f"), bench.path("f2"))
-    bench.examiner = Examiner(bench.root, table, lambda path: path in ("f2", "out1"))
+    bench.examiner = Examiner(bench.root, table, lambda path, folder: path in ("f2", "out1"))
     assert short(bench.both("f", "f2")) == [("DELETE", "f", "f")]
+
+
+class TestFilters:
+    """A file filter is for files, a directory filter for folders, whatever else has such a name."""
+
+    @pytest.fixture
+    def filtered(self, bench):
+        """The bench, and how to let the filters begin: before, nothing is excluded."""
+
+        def begin():
+            bench.examiner = Examiner(bench.root, bench.table, Excluded(["*.bak"], ["build*"]))
+            return bench
+
+        return begin
+
+    def test_each_kind_has_its_own_filter(self, filtered):
+        bench = filtered()
+        for folder in ("d.bak", "build", "d", "d/build"):
+            os.mkdir(bench.path(folder))
+        for file in ("f.bak", "d.bak/f", "d.bak/g.bak", "build/f", "d/build/f"):
+            bench.write(file)
+        os.symlink("x", bench.path("link.bak"))
+        os.mkdir(bench.path("e"))
+        bench.write("e/build")
+        os.symlink("x", bench.path("e/link"))
+        paths = [
+            "d.bak",
+            "d.bak/f",
+            "d.bak/g.bak",
+            "build",
+            "build/f",
+            "d",
+            "d/build",
+            "d/build/f",
+            "f.bak",
+            "link.bak",
+        ]
+        changes = bench.both(*paths, "e", "e/build", "e/link")
+        assert [c[1] for c in short(changes)] == ["d", "d.bak", "d.bak/f", "e", "e/build", "e/link"]
+        assert bench.both(*paths) == []
+
+    def test_a_folder_of_an_excluded_files_name_is_renamed_and_deleted(self, filtered):
+        bench = filtered()
+        folder, _ = bench.known("d/", "d/f")
+        os.rename(bench.path("d"), bench.path("d.bak"))
+        (change,) = bench.both("d", "d.bak")
+        assert (change.kind, change.file_guid, change.name) == (Kind.RENAME, folder, "d.bak")
+        subprocess.run(["rm", "-r", bench.path("d.bak")], check=True)
+        assert short(bench.both("d.bak", "d.bak/f")) == [("DELETE", "d.bak", "d.bak"), ("DELETE", "d.bak/f", "f")]
+
+    def test_a_folder_renamed_to_an_excluded_name_is_gone(self, filtered):
+        bench = filtered()
+        bench.known("d/", "d/f")
+        os.rename(bench.path("d"), bench.path("build"))
+        assert short(bench.both("d", "build")) == [("DELETE", "d", "d"), ("DELETE", "d/f", "f")]
+        os.rename(bench.path("build"), bench.path("d"))
+        deep = Aged("d", why.RENAME_NEW_NAME, True, 1, 1, 0, deep=True)
+        assert short(bench.both(deep)) == [("CREATE", "d", "d"), ("CREATE", "d/f", "f")]
+
+    @pytest.mark.parametrize(("name", "known"), [("x.bak", "x.bak/"), ("build", "build")])
+    def test_what_becomes_an_excluded_kind_is_gone(self, filtered, name, known):
+        bench = filtered()
+        bench.known(known)
+        subprocess.run(["rm", "-r", bench.path(name)], check=True)
+        if known.endswith("/"):
+            bench.write(name)
+        else:
+            os.mkdir(bench.path(name))
+            bench.write(f"{name}/f")
+        assert short(bench.both(name)) == [("DELETE", name, name)]
+
+    @pytest.mark.parametrize(("name", "known"), [("x.bak", "x.bak"), ("build", "build/")])
+    def test_what_is_no_longer_an_excluded_kind_takes_the_name(self, filtered, bench, name, known):
+        bench.known(known)
+        filtered()
+        subprocess.run(["rm", "-r", bench.path(name)], check=True)
+        if known.endswith("/"):
+            bench.write(name)
+        else:
+            os.mkdir(bench.path(name))
+        assert short(bench.both(name)) == [("CREATE", name, name), ("DELETE", name, name)]
+
+    def test_what_was_known_before_it_was_excluded_is_let_alone(self, filtered, bench):
+        bench.known("f.bak", "g.bak", "build/", "build/f", "build2/", "build2/f")
+        filtered()
+        bench.write("f.bak", "longer")
+        bench.write("build/f", "longer")
+        os.unlink(bench.path("g.bak"))
+        subprocess.run(["rm", "-r", bench.path("build2")], check=True)
+        assert bench.both("f.bak", "g.bak", "build", "build/f", "build2", "build2/f") == []
+        os.link(bench.path("f.bak"), bench.path("name"))
+        assert short(bench.both("name")) == [("CREATE", "name", "name")]
+
+    def test_only_what_is_not_excluded_fills_a_root(self, filtered):
+        bench = filtered()
+        bench.known("d.bak/", "d.bak/f", "build")
+        assert bench.examiner.holds(3)
+        os.unlink(bench.path("build"))
+        os.mkdir(bench.path("build"))
+        assert not bench.examiner.holds(3)
 
 
 def test_what_cannot_be_looked_at_is_not_gone(bench, monkeypatch):
     bench.known("d/", "d/f", "g")
     look = Disk.look_in
 
-    def blind(self, fd, path, name):
+    def blind(self, fd, path, name, **options):
         if path == "g":
             raise Blind(path, "Input/output error")
-        return look(self, fd, path, name)
+        return look(self, fd, path, name, **options)
 
     monkeypatch.setattr(Disk, "look_in", blind)
     os.chmod(bench.path("g"), 0o600)
@@ -713,7 +814,9 @@ class TestMissing:
 
     def test_what_is_excluded_counts_on_neither_side(self, bench):
         bench.known("a", "b.tmp", "d/", "d/c")
-        bench.examiner = Examiner(bench.root, bench.table, lambda path: path.endswith(".tmp") or path.startswith("d"))
+        bench.examiner = Examiner(
+            bench.root, bench.table, lambda path, folder: path.endswith(".tmp") or path.startswith("d")
+        )
         os.unlink(bench.path("a"))
         assert self.look(bench) == (0, 1, 0, {"a"})
         assert not bench.examiner.holds(1)

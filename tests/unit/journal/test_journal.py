@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import struct
 
 import pytest
 
+from agent.excluded import Excluded
 from journal import inotify, log
 from journal import reasons as why
 from journal.journal import Journal
@@ -175,7 +177,7 @@ async def test_folder_moved_out_and_in_again_is_looked_through_wherever_its_part
 
 
 async def test_excluded_and_own_folders_are_not_watched(tmp_path):
-    async with Ears(tmp_path, excluded=lambda path: path.rpartition("/")[2].endswith(".tmp")) as ears:
+    async with Ears(tmp_path, excluded=lambda path, folder: path.rpartition("/")[2].endswith(".tmp")) as ears:
         os.mkdir(ears.path(".frs-preinstall"))
         os.mkdir(ears.path("x.tmp"))
         os.mkdir(ears.path("frs-swap-1"))
@@ -194,6 +196,52 @@ async def test_excluded_and_own_folders_are_not_watched(tmp_path):
         assert set(await ears.flush()) == {"x"}
         ears.write("x.tmp", "g")
         assert await ears.flush() == {}
+
+
+async def test_filters_ask_for_the_kind(tmp_path):
+    async with Ears(tmp_path, excluded=Excluded(["*.bak"], ["build"])) as ears:
+        for folder in ("d.bak", "build", "d"):
+            os.mkdir(ears.path(folder))
+        ears.write("f.bak")
+        ears.write("d", "build")
+        assert set(await ears.flush()) == {"d.bak", "d", "d/build"}
+        ears.write("d.bak", "f")  # it is watched
+        ears.write("build", "f")  # it is not
+        assert set(await ears.flush()) == {"d.bak/f"}
+        os.unlink(ears.path("f.bak"))
+        assert await ears.flush() == {}
+        shutil.rmtree(ears.path("d.bak"))
+        assert set(await ears.flush()) == {"d.bak", "d.bak/f"}
+
+
+async def test_a_folder_moves_to_an_excluded_name_that_a_file_has_just_left(tmp_path):
+    async with Ears(tmp_path, excluded=Excluded([], ["build"])) as ears:
+        os.mkdir(ears.path("d"))
+        ears.write("build")
+        os.unlink(ears.path("build"))  # ages still
+        os.rename(ears.path("d"), ears.path("build"))
+        ears.write("build", "f")
+        assert set(await ears.flush()) == {"build", "d"}
+        os.rename(ears.path("build"), ears.path("e"))
+        seen = await ears.flush()
+        assert set(seen) == {"e"}
+        assert seen["e"].deep
+        ears.write("e", "g")
+        assert set(await ears.flush()) == {"e/g"}
+
+
+async def test_what_is_to_be_looked_at_again_may_be_of_any_kind(tmp_path):
+    """Whoever asks for a path does not know what is there."""
+    async with Ears(tmp_path, excluded=Excluded(["*.bak", "both"], ["build", "both"])) as ears:
+        for name in ("d.bak", "build", "both", "both/f", "build/f"):
+            ears.journal.touch(name, why.DATA_OVERWRITE)
+        assert set(await ears.flush()) == {"d.bak", "build"}
+        os.mkdir(ears.path("x.bak"))
+        os.rmdir(ears.path("x.bak"))
+        ears.write("x.bak")
+        (aged,) = (await ears.flush()).values()
+        ears.journal.put_back([aged])
+        assert set(await ears.flush()) == {"x.bak"}
 
 
 async def test_aging_of_nothing_delivers_at_once(tmp_path):
