@@ -119,9 +119,10 @@ async def test_connections_that_say_nothing_keep_nobody_out(site: Site, caplog: 
     for _ in range(11):
         idle += [site.client() for _ in range(100)]
         assert status(await site.get()) == 200
-    assert len(site.edge._gate) == 255, "the last request took the place of one, and has gone"
+    left = len(site.edge._gate)  # the last request may have taken the place of one before it was heard
+    assert left in (255, 256)
     assert len(site.edge) == 0, "nothing was made for those that wait"
-    assert site.count(Cause.CONNECTIONS) == 1200 - 255
+    assert site.count(Cause.CONNECTIONS) == 1200 - left
     assert site.count(Cause.FAULT) == site.count(Cause.DESCRIPTORS) == 0
     assert len(caplog.records) <= 10
     assert all(one.fileno() >= 0 for one in idle)
