@@ -146,7 +146,7 @@ def _bind(listener: socket.socket, address: Any, port: int) -> int:
 
 def _any_descriptor() -> int:
     try:
-        return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        return os.eventfd(0, os.EFD_CLOEXEC)
     except OSError:
         return -1
 

@@ -542,8 +542,8 @@ def test_a_damaged_list(bench: Bench) -> None:
     lines = path.read_bytes().splitlines(keepends=True)
     far = lines[2].replace(b'"n":2', b'"n":1e999')
     assert far != lines[2], "a number that is none"
-    cut = lines[2][:20] + b"\n"
-    path.write_bytes(b"".join([b"\0\0\0\n", lines[1], b"[]\n{}\n", far, cut, lines[3], lines[3][:10]]))
+    torn = [lines[2][:20] + b"\n", lines[3], lines[3][:10]]
+    path.write_bytes(b"".join([b"\0\0\0\n", lines[1], b"[]\n{}\n", far, *torn]))
     bench.open()
     assert bench.files() == [["a", "c"]]
     assert bench.store.groups()[0].files == 3

@@ -44,7 +44,6 @@ ALLOWED = {
     ("staging.fsops", "object_id_set"): "what it is given: a path only where a call of it is found, too",
     ("agent.kepttree", "_copy"): "a pipe or a device, just made in a folder that only the agent can enter",
     ("agent.keptfolder", "KeptFolder.open"): STATE,
-    ("agent.edge.acceptor", "_any_descriptor"): "no file of anybody: a descriptor to spare",
     ("agent.keptindex", "Index._append"): STATE,
     ("agent.keptindex", "Index.rewrite"): STATE,
     ("agent.control", "ControlServer.start"): STATE,

@@ -119,9 +119,10 @@ async def test_connections_that_say_nothing_keep_nobody_out(site: Site, caplog: 
     for _ in range(11):
         idle += [site.client() for _ in range(100)]
         assert status(await site.get()) == 200
-    assert len(site.edge._gate) == 255, "the last request took the place of one, and has gone"
+    left = len(site.edge._gate)  # the last request may have taken the place of one before it was heard
+    assert left in (255, 256)
     assert len(site.edge) == 0, "nothing was made for those that wait"
-    assert site.count(Cause.CONNECTIONS) == 1200 - 255
+    assert site.count(Cause.CONNECTIONS) == 1200 - left
     assert site.count(Cause.FAULT) == site.count(Cause.DESCRIPTORS) == 0
     assert len(caplog.records) <= 10
     assert all(one.fileno() >= 0 for one in idle)
@@ -227,9 +228,11 @@ async def test_answers_that_nobody_takes_have_a_bound(site: Site, tmp_path: Path
 async def test_who_takes_no_answer_is_ended(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "_PATIENCE_S", 0.2)
     (tmp_path / "summary.json").write_text(json.dumps("x" * (MAX_SUMMARY - 100)))
-    site.client(REQUEST.format(path="/api/summary", host="localhost").encode(), buffer=4096)
-    await until(lambda: site.edge.unsent > MAX_SUMMARY // 2)
-    await until(lambda: len(site.edge) == site.edge.unsent == 0)
+    client = site.client(REQUEST.format(path="/api/summary", host="localhost").encode(), buffer=4096)
+    await until(lambda: len(site.edge) == 1)
+    await until(lambda: len(site.edge) == 0)
+    assert site.edge.unsent == 0
+    assert len(await end(client)) < MAX_SUMMARY - 100, "the rest never came"
 
 
 async def test_a_request_that_is_never_answered_is_ended(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
