@@ -69,7 +69,7 @@ def _folders(dir_fd: int, name: str, *, strict: bool) -> Iterator[tuple[int, lis
             raise
         return
     try:
-        waiting = ["."]
+        waiting = [""]
         while waiting:
             path = waiting.pop()
             entries = []
@@ -87,7 +87,7 @@ def _folders(dir_fd: int, name: str, *, strict: bool) -> Iterator[tuple[int, lis
             finally:
                 os.close(fd)
             waiting += [
-                f"{path}/{below}"
+                f"{path}/{below}" if path else below
                 for below, st in entries
                 if stat.S_ISDIR(st.st_mode) and len(os.fsencode(path)) + len(os.fsencode(below)) < PATH_MAX - 1
             ]

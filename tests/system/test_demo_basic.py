@@ -223,7 +223,8 @@ def test_a_dashboard_whose_port_is_taken_says_which_key_to_change(directory: Pat
         demo.kill9("b")
         with socket.create_server(("127.0.0.1", int(b.dashboard_url.rpartition(":")[2].rstrip("/")))):
             demo.restart("b")
-        log = b.log.with_name("by-hand.log").read_text()
-        (line,) = [line for line in log.splitlines() if " ERROR " in line]
+            log = b.log.with_name("by-hand.log")
+            demo.until("b says so", lambda: " ERROR " in log.read_text())
+        (line,) = [line for line in log.read_text().splitlines() if " ERROR " in line]
         assert "no dashboard on 127.0.0.1:" in line
         assert f"set another dashboard.port in {b.config}" in line
