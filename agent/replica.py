@@ -377,6 +377,9 @@ class Replica(Telling):
         if isinstance(error, Unreadable):
             self.stop_for(str(self.store.damage(error)))
             return
+        if isinstance(error, StoreError):
+            self._halt("the database cannot be read", error)
+            return
         what = f"{self.name}: the engine failed on {told(event)}: {type(error).__name__}: {error}"
         if isinstance(event, ev.PacketReceived):
             partner = event.packet.from_

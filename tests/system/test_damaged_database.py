@@ -14,7 +14,7 @@ from config.load import load_topology
 from config.topology import new_replica_set
 from config.write import topology_text
 from tests.damage import TREES, damage
-from tests.system.demo import Demo, ask, compare_trees
+from tests.system.demo import Demo, ask, compare_trees, kept, listed
 
 
 def _sets(demo: Demo, member: str) -> dict[str, Any]:
@@ -67,12 +67,32 @@ def test_a_page_is_damaged_before_the_start(tmp_path: Path) -> None:
             demo.kill9("b")
             if tree != TREES[-1]:
                 shutil.copyfile(good, database)
-        os.rename(database, tmp_path / "aside.db")
-        if (wal := database.with_name("frs.db-wal")).exists():
-            os.rename(wal, tmp_path / "aside.db-wal")
+        (a.root / "file 1").unlink()
         (a.root / "meanwhile").write_text("meanwhile")
+        (b.root / "file 0").write_text("other content")
         (b.root / "here").write_text("here")
+        _move_aside(database, tmp_path / "aside")
         demo.restart("b")
         demo.wait_converged()
         assert compare_trees(a.root, b.root) == []
-        assert {"file 0", "file 19", "meanwhile", "here"} <= set(os.listdir(a.root))
+        assert (a.root / "file 0").read_text() == "0"
+        assert {item["path"] for item in listed(demo, "b")} == {"file 0"}
+        names = {*(f"file {number}" for number in range(20)), "meanwhile", "here"}
+        assert set(os.listdir(a.root)) == names
+        # The same on the member that the others were seeded from.
+        demo.kill9("a")
+        (a.root / "file 3").write_text("other content")
+        _move_aside(a.state / "sets" / guid_text(first.guid) / "frs.db", tmp_path / "aside-a")
+        demo.restart("a")
+        demo.wait_converged()
+        assert compare_trees(a.root, b.root) == []
+        assert set(os.listdir(a.root)) == names
+        assert (b.root / "file 3").read_text() == "other content"
+        assert {item["path"] for item in kept(demo)} == {"file 0", "file 3"}
+
+
+def _move_aside(database: Path, folder: Path) -> None:
+    folder.mkdir()
+    for name in ("frs.db", "frs.db-wal"):
+        if database.with_name(name).exists():
+            os.rename(database.with_name(name), folder / name)
