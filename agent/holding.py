@@ -14,7 +14,7 @@ from agent.identity import Identity, ReplicaError
 from agent.lookup import LockedLookup
 from agent.missing import Loss, MissingFiles, TooMuchMissing
 from config.model import AgentConfig, LocalSet
-from idtable.errors import StoreError
+from idtable.errors import StoreDamaged, StoreError
 from idtable.store import Store
 from journal.changes import RootGone
 from journal.examine import Examiner
@@ -47,7 +47,7 @@ class Holding:
         self._say(str(why))
 
     async def over(self) -> None:
-        """Returns when nothing is waited for any more. Raises RootGone."""
+        """Returns when nothing is waited for any more. Raises RootGone, StoreDamaged."""
         pause = LOOK_S
         while True:
             try:
@@ -64,6 +64,8 @@ class Holding:
                 return
             except TooMuchMissing as why:
                 self.begin(why)
+            except StoreDamaged:
+                raise
             except StoreError as error:
                 log.error("what is missing cannot be looked at: %s", error)
             pause = max(LOOK_S, _SHARE * (time.monotonic() - began))

@@ -27,6 +27,7 @@ from agent.missing import MissingFiles, TooMuchMissing
 from agent.treeincidents import TreeIncidents
 from agent.underway import UnderWay
 from agent.wire import constants as c
+from idtable.errors import StoreDamaged
 from idtable.records import IDRecord
 from idtable.store import Store
 from journal.aging import LONGEST_AGING
@@ -180,14 +181,15 @@ class LocalWatch:
                 self._wake.clear()
                 while self._aged or self._rescans or self._put_offs:
                     await self._one_round()
-        except RootGone as error:
+        except (RootGone, StoreDamaged) as error:
             self._host.stop_for(str(error))
         except TooMuchMissing as why:
             self._host.hold(why)
-            self.scanned.set()
         except Exception as error:
             log.exception("looking for local changes has failed")
             self._host.stop_for(f"looking for local changes has failed: {type(error).__name__}: {error}")
+        finally:
+            self.scanned.set()  # whoever waits for that finds that the set has stopped
 
     async def _one_round(self) -> None:
         if self._put_offs:

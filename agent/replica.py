@@ -20,6 +20,7 @@ from agent.deleted import DeletedStore
 from agent.engine import events as ev
 from agent.engine.engine import Engine
 from agent.engine.entry import Stage
+from agent.engine.stored import Unreadable
 from agent.enginesetup import connections_of, engine_config, stage_compressions
 from agent.excluded import Excluded
 from agent.faults import Faults, answer_to, survives, told
@@ -40,7 +41,7 @@ from agent.wire import constants as c
 from agent.wire.guid import ZERO_GUID, new_guid
 from agent.wire.packet import Packet
 from config.model import AgentConfig, LocalSet
-from idtable.errors import StoreError
+from idtable.errors import StoreDamaged, StoreError
 from idtable.store import Store
 from journal.changes import RootGone
 from staging.area import StagingArea
@@ -100,7 +101,9 @@ class Replica(Telling):
             os.makedirs(local.state_dir, mode=0o700, exist_ok=True)
             self.store = Store(local.state_dir / "frs.db", synchronous="FULL" if config.fsync else "NORMAL")
             try:
+                self.store.require_sound()
                 self._prepare()
+                self.store.on_damage = self._damaged
             except BaseException:
                 self.store.close()
                 raise
@@ -181,14 +184,20 @@ class Replica(Telling):
         )
 
     def _make_engine(self) -> None:
+        """Raises StoreError."""
         config = engine_config(self.config, self.local, self._identity, self._cxtions)
-        with self.lock, self.store.transaction():
-            self.engine = Engine(config, self.store, self.counters, new_guid)
+        try:
+            with self.lock, self.store.transaction():
+                self.engine = Engine(config, self.store, self.counters, new_guid)
+        except Unreadable as error:
+            raise self.store.damage(error) from error
 
     # -- starting and stopping --
 
     async def start(self) -> None:
-        """Begin to replicate."""
+        """Begin to replicate. A set that cannot has stopped, and says so."""
+        if self._lost:
+            return
         self._background(self._watch_root())
         self._background(self._expire())
         await self._start()
@@ -196,17 +205,17 @@ class Replica(Telling):
     async def _start(self) -> None:
         try:
             await self.holding.before_start()
+            if not self._closed and self.error is None:
+                await self._go()
         except TooMuchMissing as why:
             self.hold(why)
-            return
         except RootGone as error:
             self.stop_for(str(error))
-            return
         except StoreError as error:
             self._failed(error)
-            return
-        if not self._closed and self.error is None:
-            await self._go()
+        except Exception as error:
+            self.log.exception("the set cannot be started")
+            self.stop_for(f"the set cannot be started: {type(error).__name__}: {error}")
 
     async def _go(self) -> None:
         if self.engine.ctx.online and self.store.meta_get(_SCANNED) is None:
@@ -356,10 +365,21 @@ class Replica(Telling):
         except StoreError as error:
             self.log.error("rolling back: %s", error)
 
+    def _damaged(self, error: StoreDamaged) -> None:
+        """The database is damaged: trying again would not mend it. Called from any thread."""
+        if not self._closed:
+            self._loop.call_soon_threadsafe(self.stop_for, str(error))
+
     def _broken(self, event: ev.Event, error: Exception) -> None:
         """The engine failed on an event. The event is dropped, a partner that sent it is kept away for a while, and an
         engine made anew from the store goes on with the others."""
         self._roll_back()
+        if isinstance(error, Unreadable):
+            self.stop_for(str(self.store.damage(error)))
+            return
+        if isinstance(error, StoreError):
+            self._halt("the database cannot be read", error)
+            return
         what = f"{self.name}: the engine failed on {told(event)}: {type(error).__name__}: {error}"
         if isinstance(event, ev.PacketReceived):
             partner = event.packet.from_
@@ -397,6 +417,8 @@ class Replica(Telling):
 
     def _halt(self, what: str, error: Exception) -> None:
         """Nothing goes on until a new start from the store, soon."""
+        if isinstance(error, StoreDamaged):
+            self.stop_for(str(error))
         if self._lost or self.holding.loss is not None:
             return
         self._batches.drop()
@@ -508,7 +530,8 @@ class Replica(Telling):
         self.engine.ctx.last_error = (filetime_now(), text)
 
     def stop_for(self, text: str) -> None:
-        """The tree is not what it was: stop, and say so, rather than to take its emptiness for deletions."""
+        """The tree is not what it was, rather than to take its emptiness for deletions, or nothing can be done about
+        it here: stop, and say so."""
         if self._lost:
             return
         self._lost = True
@@ -532,7 +555,7 @@ class Replica(Telling):
         await self._stop_watch()
         try:
             await self.holding.over()
-        except RootGone as error:
+        except (RootGone, StoreDamaged) as error:
             self.stop_for(str(error))
         if not self._lost and not self._closed:
             self.log.info("what was missing is back, or taken for deleted")

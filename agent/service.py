@@ -10,7 +10,7 @@ import importlib.metadata
 import logging
 import os
 import traceback
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -43,7 +43,7 @@ from agent.wire.comm_packet import CommPacket
 from agent.wire.errors import WireError
 from agent.wire.packet import Packet, decode_packet, describe
 from config.model import AgentConfig, LocalSet, Member
-from idtable.errors import StoreError
+from idtable.errors import StoreDamaged, StoreError
 from staging.errors import StagingError
 
 log = logging.getLogger("frs")
@@ -86,7 +86,7 @@ class Service:
         self.incidents = incidents if incidents is not None else new_incidents()
         self.started = filetime_now()
         self.replicas: dict[bytes, Replica] = {}  # by our member GUID in the set
-        self.waiting: dict[bytes, WaitingSet] = {}  # likewise: those whose disk is full
+        self.waiting: dict[bytes, WaitingSet] = {}  # likewise: those that cannot be opened
         self.kept: dict[bytes, KeptStore] = {}  # by our member GUID in the set
         self.deleted: dict[bytes, DeletedStore] = {}  # likewise
         self._links: dict[bytes, PartnerLink] = {}  # by the partner's member GUID
@@ -104,7 +104,7 @@ class Service:
             try:
                 self._open(local)
             except (StoreError, StagingError, OSError) as error:
-                if not disk_is_full(error, local.state_dir, local.root):
+                if not isinstance(error, StoreDamaged) and not disk_is_full(error, local.state_dir, local.root):
                     raise
                 self.waiting[local.member.guid] = waiting = WaitingSet(local, error)
                 log.error("replication of the set %s has not begun: %s", local.name, waiting.error)
@@ -129,13 +129,17 @@ class Service:
             self.counters, config.state_dir, config.member_name, config.sample_interval_s, gauges=self._gauges
         )
         for replica in self.replicas.values():
-            replica.root.mark(replica.store)
+            try:
+                replica.root.mark(replica.store)
+            except StoreDamaged as error:
+                replica.stop_for(str(error))
         await asyncio.gather(*(replica.start() for replica in self.replicas.values()))
         await self._samples.start()
         self._closers.append(self._samples.stop)
-        self._tasks.append(asyncio.create_task(self._check_links(), name="check links"))
+        self._background(self._check_links(), "check links")
         for waiting in self.waiting.values():
-            self._tasks.append(asyncio.create_task(self._open_later(waiting), name=f"open {waiting.name}"))
+            if waiting.again:
+                self._background(self._open_later(waiting), f"open {waiting.name}")
 
     async def _start_server(self) -> int:
         """The RPC server, with at most half of the file descriptors that there are; gives its port."""
@@ -189,12 +193,14 @@ class Service:
         return replica
 
     async def _open_later(self, waiting: WaitingSet) -> None:
-        while True:
+        while waiting.again:
             await asyncio.sleep(RETRY_S)
             try:
                 replica = self._open(waiting.local)
-            except (ReplicaError, StoreError, StagingError, OSError) as error:
+            except Exception as error:  # nobody else would hear of it
                 waiting.failed(error)
+                if not waiting.again:
+                    log.error("replication of the set %s cannot begin: %s", waiting.name, waiting.error)
                 continue
             del self.waiting[waiting.local.member.guid]
             replica.log.info("there is room now: replication begins")
@@ -205,6 +211,18 @@ class Service:
                 return
             await replica.start()
             return
+
+    def _background(self, work: Coroutine[None, None, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(self._background_ended)
+        self._tasks.append(task)
+
+    def _background_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a task of the agent has ended: %s", task.get_name(), exc_info=error)
+            self.incidents.report(
+                Cause.FAULT, task.get_name(), f"a task of the agent has ended: {error}", level="error"
+            )
 
     async def _start_dashboard(self) -> None:
         config = self.config

@@ -13,6 +13,7 @@ from agent.localwatch import LocalWatch
 from agent.setstatus import State, set_status
 from agent.wire.guid import ZERO_GUID, guid_text
 from config.model import LocalSet
+from idtable.errors import StoreError
 from idtable.store import Store
 from staging.area import StagingArea
 
@@ -61,21 +62,29 @@ class Telling:
                 found.append(f"{waiting} changed paths are aging or being staged")
         elif self.error is None and self.engine.ctx.online:
             found.append("the tree is about to be compared with the IDTable")
-        with self.lock:
-            found += self.engine.pending_text()
+        try:
+            with self.lock:
+                found += self.engine.pending_text()
+        except StoreError as error:
+            found += [str(error)] if self.error is None else []
         return [f"{self.name}: {line}" for line in found]
 
     def status(self) -> dict[str, Any]:
-        """The set's part of `frs status`."""
-        watch = self._watch
-        with self.lock:
-            counts = self.store.counts()
-            pending = self.engine.pending()
-            connections = self.engine.connections()
+        """The set's part of `frs status`; of a set with a damaged database little more than that."""
+        watch, state, wrong = self._watch, self.state, self.error
+        counts, pending, connections, mass_deletions = (0, 0, 0), {}, [], []
+        try:
+            with self.lock:
+                counts = self.store.counts()
+                pending = self.engine.pending()
+                connections = self.engine.connections()
+                mass_deletions = self.engine.mass_deletions()
+        except StoreError as error:
+            state, wrong = "stopped", wrong or str(error)
         return set_status(
             self.local,
-            self.state,
-            self.error,
+            state,
+            wrong,
             originator_guid=self.originator_guid,
             counts=counts,
             staging=(self.area.used_bytes, self.area.free_bytes),
@@ -88,13 +97,16 @@ class Telling:
             connections=connections,
             missing=self.holding.loss,
             deleted=self.deleted,
-            mass_deletions=self.engine.mass_deletions(),
+            mass_deletions=mass_deletions,
         )
 
     def backlogs(self) -> dict[str, int]:
-        """Unfinished change orders per connection."""
-        with self.lock:
-            return {x["name"]: x["backlog"] for x in self.engine.connections()}
+        """Unfinished change orders per connection; none where the database cannot be read."""
+        try:
+            with self.lock:
+                return {x["name"]: x["backlog"] for x in self.engine.connections()}
+        except StoreError:
+            return {}
 
     def joined_partners(self) -> set[bytes]:
         """Member GUIDs of the partners that some session is joined with."""

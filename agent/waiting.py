@@ -1,4 +1,4 @@
-"""A replica set that cannot be opened because its disk is full: what is said of it until there is room."""
+"""A replica set that cannot be opened, because its disk is full or its database damaged: what is said of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from agent.setstatus import set_status
 from config.model import LocalSet
-from idtable.errors import StoreError, StoreFull
+from idtable.errors import StoreDamaged, StoreError, StoreFull
 from staging.errors import NoSpace
 
 RETRY_S: Final = 3.0
@@ -36,7 +36,8 @@ def _has_no_room(folder: str | os.PathLike[str]) -> bool:
 
 
 class WaitingSet:
-    """A replica set of this member of which nothing runs yet. It is shown as a stopped one is."""
+    """A replica set of this member of which nothing runs yet, or can. It is shown as a stopped one is. `again` tells
+    whether it is to be tried again: not so with a damaged database, about which somebody has to do something."""
 
     def __init__(self, local: LocalSet, error: Exception) -> None:
         self.local = local
@@ -45,6 +46,10 @@ class WaitingSet:
 
     def failed(self, error: Exception) -> None:
         """It was tried again in vain."""
+        self.again = not isinstance(error, StoreDamaged)
+        if not self.again:
+            self.error = str(error)
+            return
         what = "the disk is full: " if disk_is_full(error, self.local.state_dir, self.local.root) else ""
         self.error = f"{what}{error}; trying again every {RETRY_S:.0f} seconds"
 

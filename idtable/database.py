@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from . import schema
-from .errors import StoreError, TransactionError, translate
+from .errors import StoreDamaged, StoreError, TransactionError, damaged, translate
 
 Synchronous = Literal["OFF", "NORMAL", "FULL", "EXTRA"]
 Params = Sequence[Any]
+T = TypeVar("T")
 
 _IDLE: Final = 0
 _OPEN: Final = 1
@@ -25,6 +26,8 @@ class Database:
     Not for use by two threads at once. Reads may happen at any time, writes only between begin() and
     commit(). After anything has failed in SQLite the transaction can only be rolled back, so nothing is ever
     committed by halves. While it is open nobody else can open the file: what is kept in memory stays true.
+    `on_damage` is told, in whatever thread it is, when the file turns out to be damaged; the caller that came upon it
+    gets the same StoreDamaged.
 
     The parts of a store that keep copies in memory override `_rolled_back` (calling super) to forget them.
     """
@@ -47,6 +50,7 @@ class Database:
         if synchronous not in ("OFF", "NORMAL", "FULL", "EXTRA"):
             raise ValueError(f"synchronous={synchronous!r}")
         self.path = os.fspath(path)
+        self.on_damage: Callable[[StoreDamaged], None] = lambda error: None
         self._state = _IDLE
         if self.path != ":memory:":
             _create_private(self.path)
@@ -101,7 +105,7 @@ class Database:
             self._execute("COMMIT")
         except sqlite3.Error as exc:
             self.rollback()
-            raise translate(exc, self.path) from exc
+            raise self._translated(exc) from exc
         self._state = _IDLE
 
     def rollback(self) -> None:
@@ -112,7 +116,7 @@ class Database:
             if self._conn.in_transaction:  # SQLite has ended it by itself after some errors
                 self._execute("ROLLBACK")
         except sqlite3.Error as exc:
-            raise translate(exc, self.path) from exc
+            raise self._translated(exc) from exc
         finally:
             self._state = _IDLE
             self._rolled_back()
@@ -140,8 +144,13 @@ class Database:
         `thorough` also compares every index with its table. Raises StoreDamaged when it cannot even be read.
         """
         pragma = "integrity_check" if thorough else "quick_check"
-        found = [str(row[0]) for row in self._read(f"PRAGMA {pragma}").fetchall()]
+        found = [str(row[0]) for row in self._rows(f"PRAGMA {pragma}")]
         return [] if found == ["ok"] else found
+
+    def require_sound(self) -> None:
+        """check(), with an error for what is found. Takes about 2 ms for a thousand records. Raises StoreDamaged."""
+        if found := self.check():
+            raise self.damage("; ".join(line for text in found[:3] for line in text.splitlines() if line[:3] != "***"))
 
     # -- for the parts of a store
 
@@ -179,7 +188,28 @@ class Database:
         have done so by itself, and then the next write would be a transaction of its own."""
         if self._state == _OPEN:
             self._state = _FAILED
-        return translate(exc, self.path)
+        return self._translated(exc)
+
+    def _translated(self, exc: sqlite3.Error) -> StoreError:
+        error = translate(exc, self.path)
+        if isinstance(error, StoreDamaged):
+            self.on_damage(error)
+        return error
+
+    def damage(self, what: object) -> StoreDamaged:
+        """The error to raise when what was read makes no sense."""
+        if self._state == _OPEN:
+            self._state = _FAILED
+        error = damaged(self.path, what)
+        self.on_damage(error)
+        return error
+
+    def _sense(self, make: Callable[[Any], T], row: Any) -> T:
+        """What `make` makes of a stored row. Raises StoreDamaged when it cannot."""
+        try:
+            return make(row)
+        except (TypeError, ValueError, AttributeError, IndexError) as exc:
+            raise self.damage(f"a stored row makes no sense: {exc}") from exc
 
     def _require_transaction(self) -> None:
         if self._state != _OPEN:

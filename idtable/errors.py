@@ -37,16 +37,22 @@ class StateLocked(StoreError):
         self.pid = pid
 
 
+def damaged(path: str, what: object) -> StoreDamaged:
+    """The error for a file of which something tells that it is damaged, with the remedy."""
+    return StoreDamaged(
+        f"{path}: damaged ({what}). The replicated files themselves are not in it. Stop the agent, move "
+        f"this file and its -wal companion aside (keep them), and start again: the agent then scans the "
+        f"tree and joins its partners as a new member would, keeping what differs."
+    )
+
+
 def translate(exc: sqlite3.Error, path: str) -> StoreError:
     """The error of this package that says the same as `exc`, with the file and the remedy named."""
     code = getattr(exc, "sqlite_errorcode", None)
     primary = code & 0xFF if isinstance(code, int) else None
-    if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return StoreDamaged(
-            f"{path}: damaged ({exc}). The replicated files themselves are not in it. Stop the agent, move "
-            f"this file and its -wal companion aside (keep them), and start again: the agent then scans the "
-            f"tree and joins its partners as a new member would, keeping what differs."
-        )
+    # Text that is no text is told by Python alone, without a code.
+    if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or str(exc).startswith("Could not decode to UTF-8"):
+        return damaged(path, exc)
     if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StoreLocked(f"{path}: in use by another process ({exc}). Only one agent may run on a state directory.")
     if primary == sqlite3.SQLITE_FULL:

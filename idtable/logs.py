@@ -63,17 +63,17 @@ class Logs(Database):
     def outlog_get(self, seq: int) -> OutlogRow | None:
         """The row of that number, None when it never was or has been trimmed."""
         row = self._row(f"SELECT {_OUT} FROM outlog WHERE seq = ?", (pack_int(seq),))
-        return None if row is None else _outlog_row(row)
+        return None if row is None else self._sense(_outlog_row, row)
 
     def outlog_iter(self, after_seq: int = 0, limit: int = -1) -> list[OutlogRow]:
         """Up to `limit` rows (all when negative) with numbers above `after_seq`, ascending."""
         rows = self._rows(f"SELECT {_OUT} FROM outlog WHERE seq > ? ORDER BY seq LIMIT ?", (pack_int(after_seq), limit))
-        return [_outlog_row(row) for row in rows]
+        return [self._sense(_outlog_row, row) for row in rows]
 
     def outlog_by_co(self, co_guid: bytes) -> OutlogRow | None:
         """The row of that change order GUID (the newest, should there be several)."""
         row = self._row(f"SELECT {_OUT} FROM outlog WHERE co_guid = ? ORDER BY seq DESC LIMIT 1", (co_guid,))
-        return None if row is None else _outlog_row(row)
+        return None if row is None else self._sense(_outlog_row, row)
 
     def outlog_head(self) -> int:
         """The last number given, 0 before the first."""
@@ -137,7 +137,7 @@ class Logs(Database):
     def inlog_get(self, co_guid: bytes) -> InlogRow | None:
         """The row of that change order, or None."""
         row = self._row(f"SELECT {_IN} FROM inlog WHERE co_guid = ?", (co_guid,))
-        return None if row is None else _inlog_row(row)
+        return None if row is None else self._sense(_inlog_row, row)
 
     def inlog_delete(self, co_guid: bytes) -> bool:
         """Remove a finished change order; whether it was there. Raises TransactionError."""
@@ -155,7 +155,7 @@ class Logs(Database):
                 (arrival, last),
             )
             for row in rows:
-                yield _inlog_row(row[:-1])
+                yield self._sense(_inlog_row, row[:-1])
             if len(rows) < _CHUNK:
                 return
             arrival, last = rows[-1][6], rows[-1][-1]
@@ -174,9 +174,17 @@ class Logs(Database):
 
 def _outlog_row(row: Any) -> OutlogRow:
     out = OutlogRow(*row)
+    _require_bytes(out.co, out.ext, out.co_guid, out.file_guid, out.originator, out.from_members)
     out.vsn, out.flags, out.time = unpack_int(out.vsn), unpack_int(out.flags), unpack_int(out.time)
     return out
 
 
 def _inlog_row(row: Any) -> InlogRow:
+    _require_bytes(*row[:4])
     return InlogRow(*row[:4], *map(unpack_int, row[4:]))
+
+
+def _require_bytes(*values: object) -> None:
+    for value in values:
+        if not isinstance(value, bytes):
+            raise TypeError(f"{value!r} is not bytes")

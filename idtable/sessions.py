@@ -22,7 +22,7 @@ class Sessions(Database):
         """The version vector: originator GUID -> VSN. The caller owns the answer."""
         if self._vv is None:
             rows = self._rows("SELECT originator, vsn FROM version_vector")
-            self._vv = {bytes(originator): unpack_int(vsn) for originator, vsn in rows}
+            self._vv = dict(self._sense(_vv_entry, row) for row in rows)
         return self._vv.copy()
 
     def vv_set(self, originator: bytes, vsn: int) -> None:
@@ -47,7 +47,7 @@ class Sessions(Database):
     def cxtion_get(self, guid: bytes) -> CxtionRow | None:
         """What is known of a connection, or None."""
         row = self._row(f"SELECT {_CXTION} FROM cxtion WHERE guid = ?", (guid,))
-        return None if row is None else _cxtion_row(row)
+        return None if row is None else self._sense(_cxtion_row, row)
 
     def cxtion_put(self, row: CxtionRow) -> None:
         """Add or replace a connection. Raises TransactionError."""
@@ -69,12 +69,12 @@ class Sessions(Database):
 
     def cxtion_all(self) -> list[CxtionRow]:
         """All connections, by GUID."""
-        return [_cxtion_row(row) for row in self._rows(f"SELECT {_CXTION} FROM cxtion ORDER BY guid")]
+        return [self._sense(_cxtion_row, row) for row in self._rows(f"SELECT {_CXTION} FROM cxtion ORDER BY guid")]
 
     def meta_get(self, key: str) -> bytes | None:
         """The value of that name, or None."""
         row = self._row("SELECT value FROM meta WHERE key = ?", (key,))
-        return None if row is None else bytes(row[0])
+        return None if row is None else self._sense(lambda found: bytes(found[0]), row)
 
     def meta_set(self, key: str, value: bytes) -> None:
         """Set a named value. Raises TransactionError."""
@@ -83,6 +83,11 @@ class Sessions(Database):
     def _rolled_back(self) -> None:
         super()._rolled_back()
         self._vv = None
+
+
+def _vv_entry(row: Any) -> tuple[bytes, int]:
+    originator, vsn = row
+    return bytes(originator), unpack_int(vsn)
 
 
 def _cxtion_row(row: Any) -> CxtionRow:

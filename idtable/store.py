@@ -14,7 +14,6 @@ from operator import attrgetter, itemgetter
 from typing import Any, Final
 
 from .database import _OPEN, Synchronous
-from .errors import StoreDamaged
 from .logs import Logs
 from .records import ZERO_GUID, IDRecord
 from .schema import U64_MAX, pack_int, pack_u64, unpack_int
@@ -81,7 +80,10 @@ class Store(Logs, Sessions):
         Should there be several (name_clashes()), it is the one with the lowest GUID.
         """
         row = self._row(_BY_NAME, (parent_guid, name.encode("utf-8", "surrogatepass")))
-        return None if row is None else self.get(row[0])
+        record = None if row is None else self.get(row[0])
+        if row is not None and (record is None or (record.parent_guid, record.name) != (parent_guid, name)):
+            raise self.damage(f"the index of names has {name!r} where the table has another record, or none")
+        return record
 
     def by_local_key(self, dev: int, ino: int, btime_ns: int | None) -> list[IDRecord]:
         """The live records of that device, inode and birth time (None: of an unknown birth time), by GUID."""
@@ -306,10 +308,7 @@ class Store(Logs, Sessions):
 
     def _normal(self, row: Row) -> Row:
         """A stored row as the fields of an IDRecord."""
-        try:
-            return _normal(row)
-        except (TypeError, ValueError, AttributeError) as exc:
-            raise StoreDamaged(f"{self.path}: the record {row[0]!r} makes no sense ({exc})") from exc
+        return self._sense(_normal, row)
 
     def _records(self, rows: list[Row]) -> list[IDRecord]:
         return [IDRecord(*self._normal(row)) for row in rows]

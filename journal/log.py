@@ -33,8 +33,8 @@ class Row:
 class JournalLog:
     """A small SQLite file. Used by one thread at a time.
 
-    The records only say where to look first: a scan at the start finds the same changes. So a damaged file
-    is put aside and a new one begun (`damaged` tells), and commits do not wait for the disk.
+    The records only say where to look first: a scan at the start finds the same changes. So a file that is, or turns
+    out to be, damaged is put aside and a new one begun (`damaged` tells), and commits do not wait for the disk.
     Numbers are never given twice: they are reserved ahead, and a new file begins at a number made from the
     time of day. Raises sqlite3.Error, OSError when the file cannot be made at all.
     """
@@ -42,24 +42,31 @@ class JournalLog:
     def __init__(self, path: str) -> None:
         self._path = path
         self.damaged = False
+        self.next_usn = 0
         try:
             self._db = self._open()
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):
                 raise
-            logger.warning("%s is damaged (%s); a new one is begun", path, error)
-            self.damaged = True
-            os.replace(path, path + ".damaged")
-            for suffix in ("-wal", "-shm"):
-                if os.path.exists(path + suffix):
-                    os.unlink(path + suffix)
-            self._db = self._open()
+            self._begin_anew(error)
+
+    def _begin_anew(self, error: Exception) -> None:
+        logger.warning("%s is damaged (%s); a new one is begun", self._path, error)
+        self.damaged = True
+        os.replace(self._path, self._path + ".damaged")
+        for suffix in ("-wal", "-shm"):
+            if os.path.exists(self._path + suffix):
+                os.unlink(self._path + suffix)
+        self._db = self._open()
 
     def _open(self) -> sqlite3.Connection:
         db = sqlite3.connect(self._path, timeout=5, isolation_level=None, check_same_thread=False)
         try:
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=NORMAL")
+            (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
+            if found != "ok":
+                raise sqlite3.DatabaseError(found)
             (version,) = db.execute("PRAGMA user_version").fetchone()
             if version > _VERSION:
                 raise RuntimeError(f"{self._path} was written by a newer version (schema {version})")
@@ -71,7 +78,8 @@ class JournalLog:
             )
             db.execute("CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL)")
             db.execute("INSERT OR IGNORE INTO meta VALUES ('next_usn', ?)", (int(time.time()) << 20,))
-            (self.next_usn,) = db.execute("SELECT value FROM meta WHERE key = 'next_usn'").fetchone()
+            (next_usn,) = db.execute("SELECT value FROM meta WHERE key = 'next_usn'").fetchone()
+            self.next_usn = max(self.next_usn, next_usn)
             self._reserved = self.next_usn + _RESERVE
             db.execute("UPDATE meta SET value = ? WHERE key = 'next_usn'", (self._reserved,))
             db.execute(f"PRAGMA user_version={_VERSION}")
@@ -90,8 +98,20 @@ class JournalLog:
         return usn
 
     def _reserve(self, upto: int) -> None:
-        self._db.execute("UPDATE meta SET value = ? WHERE key = 'next_usn'", (upto,))
+        try:
+            self._db.execute("UPDATE meta SET value = ? WHERE key = 'next_usn'", (upto,))
+        except sqlite3.DatabaseError as error:
+            self._replace_damaged(error)  # in the new one numbers are reserved already
+            return
         self._reserved = upto
+
+    def _replace_damaged(self, error: sqlite3.DatabaseError) -> None:
+        """Begin a new file where the present one turned out to be damaged. What was in it is looked for by the next
+        start's scan. Raises the error when it says something else."""
+        if (error.sqlite_errorcode or 0) & 0xFF not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise error
+        self._db.close()
+        self._begin_anew(error)
 
     def load(self) -> list[Row]:
         """The records not retired, by number."""
@@ -108,6 +128,14 @@ class JournalLog:
 
     def commit(self, puts: Iterable[Row], deletes: Iterable[int]) -> None:
         """Store records (by first_usn) and remove others, in one transaction. Raises sqlite3.Error."""
+        puts, deletes = list(puts), list(deletes)
+        try:
+            self._commit(puts, deletes)
+        except sqlite3.DatabaseError as error:
+            self._replace_damaged(error)
+            self._commit(puts, deletes)
+
+    def _commit(self, puts: Iterable[Row], deletes: Iterable[int]) -> None:
         self._db.execute("BEGIN IMMEDIATE")
         try:
             self._db.executemany("DELETE FROM usn WHERE first_usn = ?", ((usn,) for usn in deletes))

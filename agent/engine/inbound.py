@@ -21,6 +21,7 @@ from agent.engine.order import Key, RetireOrder
 from agent.engine.records import MARKS, forgotten, mark, mark_of, offered
 from agent.engine.refusal import refusal
 from agent.engine.session import JoinState, Session
+from agent.engine.stored import change_order_of, checksum_of
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder, CoExtension2
 from agent.wire.guid import guid_text
@@ -292,7 +293,7 @@ class Inbound:
         """Load the inbound log at start, in order of arrival. What is not finished of a connection that is no more goes
         on with another one: what came after it may not have its turn before, and it may be fetched there."""
         for row in list(self.ctx.store.inlog_iter()):
-            co = ChangeOrder.decode(row.co)
+            co = change_order_of(row)
             key: Key = (co.file_guid, co.originator_guid, co.frs_vsn)
             cxtion = row.cxtion_guid
             if cxtion not in self.sessions:
@@ -306,7 +307,7 @@ class Inbound:
             entry = Entry(
                 key,
                 co,
-                CoExtension2.decode(row.ext).checksum,
+                checksum_of(row),
                 cxtion,
                 stage=Stage(row.state) if row.state >= Stage.FINISHED else Stage.QUEUED,
                 attempts=row.retry_count,

@@ -16,6 +16,7 @@ from agent.engine.flow import Flow
 from agent.engine.records import ASIDE, PASSING, forgotten
 from agent.engine.retention import Retention
 from agent.engine.session import NEVER, JoinState, Session
+from agent.engine.stored import change_order_of, checksum_of
 from agent.engine.vvjoin import SKIP, caught_up, present, vvjoin_change_orders
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder, CoExtension2, CoExtWin2k
@@ -205,7 +206,7 @@ class Outbound:
                 flow.unacked[row.seq] = row.co_guid
                 flow.moved_at = ctx.now
                 flow.numbers.setdefault(row.co_guid, []).append(row.seq)
-                self._send(flow, ChangeOrder.decode(row.co), CoExtension2.decode(row.ext).checksum, row.seq)
+                self._send(flow, change_order_of(row), checksum_of(row), row.seq)
         self._advance(flow)
 
     def _skip(self, flow: Flow, row: OutlogRow) -> bool:

@@ -17,8 +17,9 @@ from agent.engine.outbound import Outbound
 from agent.engine.reconcile import change_order_wins
 from agent.engine.records import forgotten, offered, version_of
 from agent.engine.session import Session
+from agent.engine.stored import change_order_of, checksum_of
 from agent.wire import constants as c
-from agent.wire.change_order import ChangeOrder, CoExtension2
+from agent.wire.change_order import ChangeOrder
 from agent.wire.packet import Packet
 from idtable.records import IDRecord
 
@@ -79,7 +80,7 @@ class Serving:
         root = ctx.config.root_guid
         parent = record.parent_guid if record is not None else co_in.new_parent_guid
         if row is not None:
-            own = ChangeOrder.decode(row.co)
+            own = change_order_of(row)
             parent = own.new_parent_guid
         local = co_in.originator_guid in ctx.own_originators
         initial = bool(co_in.flags & c.CO_FLAG_VVJOIN_TO_ORIG)
@@ -91,7 +92,7 @@ class Serving:
             old_parent_guid=root if parent == root else co_in.old_parent_guid,
             new_parent_guid=root if parent == root else co_in.new_parent_guid,
         )
-        checksum = CoExtension2.decode(row.ext).checksum if row is not None else b""
+        checksum = checksum_of(row) if row is not None else b""
         same = (
             record is not None
             and current

@@ -8,6 +8,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from idtable import schema
 from idtable.errors import StoreDamaged, StoreError, StoreFull, StoreLocked, StoreNewer, TransactionError
 from idtable.records import CxtionRow, IDRecord, InlogRow
 from idtable.store import Store
+from tests.damage import damage
 
 ROOT = Path(idtable.__file__).parents[1]
 
@@ -295,4 +297,106 @@ def test_check(tmp_path: Path) -> None:
         assert store.check() != []
     except StoreDamaged:
         pass
+    store.close()
+
+
+def damaged(path: Path) -> tuple[Store, list[StoreDamaged]]:
+    """A store, and what it tells of damage."""
+    store, told = Store(path), []
+    store.on_damage = told.append
+    return store, told
+
+
+def statement(path: Path, sql: str) -> None:
+    conn = sqlite3.connect(path)
+    conn.execute(sql)
+    conn.commit()
+    conn.close()
+
+
+@pytest.mark.parametrize("tree", ["idtable", "idtable_name", "idtable_local", "outlog", "inlog", "version_vector"])
+def test_a_damaged_page_is_found_and_told(tmp_path: Path, tree: str) -> None:
+    path = tmp_path / "s.db"
+    fill(path)
+    damage(path, tree)
+    store, told = damaged(path)
+    with pytest.raises(StoreDamaged, match=r"damaged .* Stop the agent, move") as raised:
+        store.require_sound()
+    assert str(path) in str(raised.value)
+    assert told[0].args == raised.value.args
+    reads = {
+        "idtable": lambda: store.get(guid(1)),
+        "idtable_name": lambda: store.by_name(guid(0), "name1"),
+        "idtable_local": lambda: store.by_local_key(1, 1, None),
+        "outlog": lambda: store.outlog_iter(),
+        "inlog": lambda: store.inlog_get(guid(1)),
+        "version_vector": lambda: store.vv_get(),
+    }
+    told.clear()
+    with pytest.raises(StoreDamaged, match="damaged"):
+        reads[tree]()
+    assert len(told) == 1
+    store.close()
+
+
+def test_a_sound_store_is_sound(tmp_path: Path) -> None:
+    fill(tmp_path / "s.db")
+    store, told = damaged(tmp_path / "s.db")
+    store.require_sound()
+    assert told == []
+    store.close()
+
+
+def test_an_index_that_says_something_else_than_the_table(tmp_path: Path) -> None:
+    """SQLite finds no fault with the pages: the index has the names of before."""
+    path = tmp_path / "s.db"
+    fill(path, 20)
+    conn = sqlite3.connect(path)
+    conn.execute("PRAGMA writable_schema = ON")
+    before = "CREATE INDEX idtable_name ON idtable (parent_guid, name, deleted) WHERE deleted = 0"
+    conn.execute(
+        "UPDATE sqlite_schema SET sql = replace(sql, 'deleted = 0', 'deleted = 9') WHERE name = 'idtable_name'"
+    )
+    conn.commit()
+    conn.close()
+    statement(path, "UPDATE idtable SET name = x'78' WHERE name = x'6e616d6531'")
+    conn = sqlite3.connect(path)
+    conn.execute("PRAGMA writable_schema = ON")
+    conn.execute("UPDATE sqlite_schema SET sql = ? WHERE name = 'idtable_name'", (before,))
+    conn.commit()
+    conn.close()
+    store, told = damaged(path)
+    with pytest.raises(StoreDamaged, match="index of names"):
+        store.by_name(guid(0), "name1")
+    assert len(told) == 1
+    assert store.by_name(guid(0), "name2") == store.get(guid(2))
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "read"),
+    [
+        ("UPDATE outlog SET co = 'text'", lambda store: store.outlog_iter()),
+        ("UPDATE outlog SET vsn = 'text'", lambda store: store.outlog_get(1)),
+        ("UPDATE inlog SET co = 1", lambda store: list(store.inlog_iter())),
+        ("UPDATE inlog SET ext = 1.5", lambda store: store.inlog_get(guid(1))),
+        ("UPDATE version_vector SET vsn = 'text'", lambda store: store.vv_get()),
+        ("UPDATE cxtion SET last_join_time = 'text'", lambda store: store.cxtion_all()),
+        ("UPDATE meta SET value = 'text'", lambda store: store.meta_get("k")),
+        ("UPDATE idtable SET kind = CAST(x'ff' AS TEXT)", lambda store: store.children(guid(1))),
+    ],
+)
+def test_rows_that_make_no_sense(tmp_path: Path, change: str, read: Callable[[Store], object]) -> None:
+    path = tmp_path / "s.db"
+    fill(path, 20)
+    statement(path, change)
+    store, told = damaged(path)
+    with pytest.raises(StoreDamaged, match="damaged"):
+        read(store)
+    assert len(told) == 1
+    store.begin()
+    with pytest.raises(StoreDamaged):
+        read(store)
+    with pytest.raises(TransactionError, match="had failed"):
+        store.commit()
     store.close()

@@ -13,6 +13,7 @@ from agent.excluded import Excluded
 from journal import inotify, log
 from journal import reasons as why
 from journal.journal import Journal
+from tests.damage import damage
 
 
 class Ears:
@@ -317,6 +318,38 @@ async def test_damaged_records_are_put_aside_and_a_scan_asked_for(tmp_path):
         ears.write("f")
         assert "f" in await ears.flush()
     assert (tmp_path / "journal.db.damaged").exists()
+
+
+@pytest.mark.parametrize("tree", ["usn", "meta"])
+async def test_a_page_of_the_records_is_damaged_before_the_start(tmp_path, tree):
+    async with Ears(tmp_path) as ears:
+        ears.write("f")
+        await ears.journal.barrier()
+    damage(tmp_path / "journal.db", tree)
+    async with Ears(tmp_path) as ears:
+        await ears.until(lambda: ears.rescans)
+        assert "damaged" in ears.rescans[0][0]
+        ears.write("g")
+        assert "g" in await ears.flush()
+    assert (tmp_path / "journal.db.damaged").exists()
+
+
+@pytest.mark.parametrize("tree", ["usn", "meta"])
+def test_a_page_of_the_records_is_damaged_later(tmp_path, tree, monkeypatch):
+    monkeypatch.setattr(log, "_RESERVE", 100)
+    path = tmp_path / "journal.db"
+    records = log.JournalLog(str(path))
+    row = log.Row(records.take_usn(), 1, "f", 1, False, False, 0, None)
+    records.commit([row], [])
+    damage(path, tree, records._db)
+    numbers = {records.take_usn() for _ in range(log._RESERVE + 2)}  # more than are reserved
+    assert len(numbers) == log._RESERVE + 2
+    assert min(numbers) > row.first_usn
+    records.commit([row], [row.first_usn + 1])
+    assert records.load() == [row]
+    assert records.damaged
+    assert path.with_name("journal.db.damaged").exists()
+    records.close()
 
 
 async def test_overflow_leads_to_a_scan_and_watches_what_was_missed(tmp_path):
