@@ -218,7 +218,8 @@ class Replica(Telling):
             self.stop_for(f"the set cannot be started: {type(error).__name__}: {error}")
 
     async def _go(self) -> None:
-        if self.engine.ctx.online and self.store.meta_get(_SCANNED) is None:
+        primary = self.engine.ctx.config.primary
+        if primary and self.engine.ctx.online and self.store.meta_get(_SCANNED) is None:
             self._background(self._start_primary())
             return
         self._begin()
@@ -231,7 +232,8 @@ class Replica(Telling):
             self.post(ev.Started(frozenset(self.area.guids())))
 
     async def _start_primary(self) -> None:
-        """A primary member knows its whole tree before it seeds others from it (3.3.3)."""
+        """A primary member knows its whole tree before it seeds others from it (3.3.3). (A member that was seeded has
+        change orders that a former run may have begun to install: it comes to them before it looks at the tree.)"""
         await self._start_watch(first=True)
         if self._watch is not None:
             await self._watch.scanned.wait()
