@@ -105,9 +105,11 @@ class LocalWatch:
         self._aged: deque[Aged] = deque()
         self._rescans: dict[str, str] = {}
         self._busy = 0
+        self._in_hand: list[Aged] = []  # the batch that is being dealt with
+        self._comparing = False  # the tree, or a part of it
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._later: set[asyncio.TimerHandle] = set()
+        self._later: dict[asyncio.TimerHandle, tuple[str, int] | None] = {}  # as the put-offs, where it is for a path
         self.scanning = False
         self.scanned = asyncio.Event()  # the whole tree was compared once
         self._first = False
@@ -144,16 +146,31 @@ class LocalWatch:
         if after <= 0:
             self.journal.touch(path, reason)
         else:
-            self._after(after, lambda: self.journal.touch(path, reason))
+            self._after(after, lambda: self.journal.touch(path, reason), path)
 
-    def rescan(self, reason: str) -> None:
-        """Compare the whole tree with the IDTable again."""
-        self._on_rescan(reason, "")
+    def rescan(self, reason: str, subtree: str = "") -> None:
+        """Compare the tree below `subtree` (the whole, unless said otherwise) with the IDTable again."""
+        self._on_rescan(reason, subtree)
 
     def pending(self) -> int:
         """Paths that age or are being dealt with."""
         waiting = len(self._aged) + len(self._later) + len(self._rescans) + len(self._put_offs)
         return self.journal.pending() + self._busy + waiting
+
+    async def told_of(self) -> set[str] | None:
+        """The paths that something is known to have happened to by now, and that are not dealt with yet; what happened
+        to any other path, as far as events have told, is in the IDTable. None when that cannot be said: the tree is
+        compared with the IDTable anyway, or a folder has another name since paths were told. Raises RuntimeError when
+        the journal does not run."""
+        paths = set(await self.journal.aging())
+        if self.scanning or self._comparing or self._rescans or self._put_offs:
+            return None
+        known = [(a.path, a.moves) for a in (*self._aged, *self._in_hand)]
+        known += [(a.moved_to, a.moves) for a in (*self._aged, *self._in_hand) if a.moved_to is not None]
+        known += [later for later in self._later.values() if later is not None]
+        if any(moves != self.journal.moves for _, moves in known):
+            return None
+        return paths.union(path for path, _ in known)
 
     # -- the loop --
 
@@ -215,6 +232,7 @@ class LocalWatch:
                 aged.reason &= ~METADATA
         self._busy += len(batch)
         busy = len(batch)
+        self._in_hand = batch
         try:
             changes, batch = await self._examined(batch)
             self._again_later()
@@ -224,6 +242,7 @@ class LocalWatch:
             self.journal.retire(a.usn for a in batch)
         finally:
             self._busy -= busy
+            self._in_hand = []
 
     async def _examined(self, batch: list[Aged]) -> tuple[list[Change], list[Aged]]:
         """What the aged paths mean, and those that this holds for. Where a folder moved after a path was told, what is
@@ -241,6 +260,7 @@ class LocalWatch:
                     self._rescan_later("a folder was renamed before what happened in it was looked at")
                 return changes, batch
             self.journal.put_back(stale)
+            await self.journal.barrier()  # until then they are in hand (see told_of)
             left = {aged.usn for aged in stale}
             batch = [aged for aged in batch if aged.usn not in left]
         return [], []
@@ -280,18 +300,25 @@ class LocalWatch:
             self._put_offs.append((change.path, moves))
             self._wake.set()
 
-        self._after(RETRY_S, again)
+        self._after(RETRY_S, again, change.path)
 
-    def _after(self, seconds: float, what: Callable[[], None]) -> None:
+    def _after(self, seconds: float, what: Callable[[], None], path: str | None = None) -> None:
         def fire() -> None:
-            self._later.discard(handle)
+            del self._later[handle]
             what()
 
         handle = asyncio.get_running_loop().call_later(seconds, fire)
-        self._later.add(handle)
+        self._later[handle] = None if path is None else (path, self.journal.moves)
 
     async def _scan(self, subtree: str) -> None:
         """Raises RootGone, TooMuchMissing."""
+        self._comparing = True
+        try:
+            await self._compare(subtree)
+        finally:
+            self._comparing = False
+
+    async def _compare(self, subtree: str) -> None:
         loop = asyncio.get_running_loop()
         self._moves = self.journal.moves
         self._under_way = self._host.look()

@@ -10,6 +10,7 @@ from agent.engine.context import Cxtion
 from agent.engine.engine import Engine
 from agent.holding import Holding
 from agent.localwatch import LocalWatch
+from agent.periodicscan import PeriodicScan
 from agent.setstatus import State, set_status
 from agent.wire.guid import ZERO_GUID, guid_text
 from config.model import LocalSet
@@ -31,6 +32,7 @@ class Telling:
     holding: Holding
     _started: bool
     _watch: LocalWatch | None
+    _scan: PeriodicScan | None
     _cxtions: tuple[Cxtion, ...]
 
     @property
@@ -84,6 +86,7 @@ class Telling:
             missing=self.holding.loss,
             deleted=self.deleted,
             mass_deletions=self.engine.mass_deletions(),
+            scan=self._scan.status() if self._scan is not None else None,
         )
 
     def backlogs(self) -> dict[str, int]:

@@ -41,6 +41,14 @@ class _Again:
     batch: list[Aged]
 
 
+@dataclass(frozen=True, slots=True)
+class _Barrier:
+    """`passed` gets the paths in the aging cache, if they are `wanted`, else none."""
+
+    passed: asyncio.Future[list[str]]
+    wanted: bool
+
+
 class _Deaf:
     """The source when there is no inotify instance to be had."""
 
@@ -141,14 +149,22 @@ class Journal:
 
         Raises RuntimeError when the journal stops meanwhile or is not running.
         """
+        await self._pass(wanted=False)
+
+    async def aging(self) -> list[str]:
+        """barrier(), and the paths that were in the aging cache at that moment: what the kernel told of before is among
+        them, or was handed on. Raises RuntimeError likewise."""
+        return await self._pass(wanted=True)
+
+    async def _pass(self, *, wanted: bool) -> list[str]:
         if self._thread is None:
             raise RuntimeError("the journal is not running")
-        future: asyncio.Future[None] = self._loop.create_future()
+        barrier = _Barrier(self._loop.create_future(), wanted)
         if isinstance(self._source, _Deaf):
-            self._put(future)
+            self._put(barrier)
         else:
-            self._source.mark(future)
-        await future
+            self._source.mark(barrier)
+        return await barrier.passed
 
     async def moved_since(self, moves: int) -> list[str]:
         """The paths that folders left or came to after the first `moves` moves, up to now (see barrier())."""
@@ -224,11 +240,15 @@ class Journal:
                 self._age(everything=True)
             elif item is inotify.READER_FAILED:
                 self._tree.deaf("reading file system events failed")
-            elif isinstance(item, asyncio.Future):
+            elif isinstance(item, _Barrier):
                 self._tree.catch_up()
                 self._age()
                 self._tell_counts()
-                self._call(_abandon if self._stopping else _resolve, item)
+                if self._stopping:
+                    self._call(_abandon, item.passed)
+                else:
+                    paths = [entry.path for entry in self._cache.pending.values()] if item.wanted else []
+                    self._call(_resolve, item.passed, paths)
             elif isinstance(item, tuple):
                 parent, name = split(item[0])
                 self.record(self._tree.node_for(parent), name, item[1], False)
@@ -304,8 +324,8 @@ class Journal:
                 item = self._queue.get_nowait()
             except queue.Empty:
                 break
-            if isinstance(item, asyncio.Future):
-                self._call(_abandon, item)
+            if isinstance(item, _Barrier):
+                self._call(_abandon, item.passed)
 
     # -- telling
 
@@ -332,11 +352,11 @@ class Journal:
         self._told = now
 
 
-def _resolve(future: asyncio.Future[None]) -> None:
+def _resolve(future: asyncio.Future[list[str]], paths: list[str]) -> None:
     if not future.done():
-        future.set_result(None)
+        future.set_result(paths)
 
 
-def _abandon(future: asyncio.Future[None]) -> None:
+def _abandon(future: asyncio.Future[list[str]]) -> None:
     if not future.done():
         future.set_exception(RuntimeError("the journal has stopped"))

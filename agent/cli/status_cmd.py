@@ -47,6 +47,8 @@ def describe(answer: dict[str, Any]) -> Iterator[str]:
         )
         if (kept := entry.get("deleted", {})).get("files"):
             yield f"  kept of what others deleted: {kept['files']} files, {kept['used_kib']} of {kept['quota_kib']} KiB"
+        if scan := entry.get("scan"):
+            yield _scan_line(scan)
         for mass in entry.get("mass_deletions", []):
             who = "this member" if mass["this_member"] else mass["by"] or mass["originator_guid"]
             yield f"  mass deletion: {mass['files']} files by {who}, {mass['began']} to {mass['last']}"
@@ -56,6 +58,18 @@ def describe(answer: dict[str, Any]) -> Iterator[str]:
             yield _connection_line(connection)
     for cause, count in sorted(answer.get("incidents", {}).items()):
         yield f"incident: {cause}: {count} times since the start"
+
+
+def _scan_line(scan: dict[str, Any]) -> str:
+    every = f"every {scan['interval_s']:g} s" + (", one is under way" if scan["running"] else "")
+    if scan["ended"] is None:
+        return f"  scan of the tree: none since the start ({every})"
+    line = f"  last scan of the tree: {scan['ended']}, {scan['entries']} entries in {scan['seconds']:g} s ({every}); "
+    if not scan["found"]:
+        return line + "nothing that no event had told of"
+    more = ", ..." if scan["found"] > len(scan["examples"]) else ""
+    found = ", ".join(map(repr, scan["examples"]))
+    return line + f"found {scan['found']} changes that no event had told of: {found}{more}"
 
 
 def _connection_line(connection: dict[str, Any]) -> str:
