@@ -7,7 +7,6 @@ threads; change orders are made in the order in which the changes were found.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import logging
 import os
@@ -24,6 +23,7 @@ from agent.fileops import FileOps
 from agent.localstage import LocalStage, Unsure, Work
 from agent.lookup import LockedLookup
 from agent.missing import MissingFiles, TooMuchMissing
+from agent.supervise import Supervisor
 from agent.treeincidents import TreeIncidents
 from agent.underway import UnderWay
 from agent.wire import constants as c
@@ -54,6 +54,7 @@ class Host(Protocol):
     member_guids: frozenset[bytes]
     told: TreeIncidents
     missing: MissingFiles
+    supervisor: Supervisor
 
     def post(self, event: ev.Event) -> None: ...
     def look(self) -> UnderWay: ...
@@ -126,8 +127,9 @@ class LocalWatch:
         self.scanning = True
         self._started = filetime(time.time_ns())
         self._first = first
-        self.journal.start(asyncio.get_running_loop(), self._on_aged, self._on_rescan)
-        self._task = asyncio.create_task(self._run(), name="local changes")
+        supervisor = self._host.supervisor
+        self.journal.start(asyncio.get_running_loop(), self._on_aged, self._on_rescan, supervisor.failed)
+        self._task = supervisor.start(self._run(), "looking for local changes")
 
     async def stop(self) -> None:
         """Stop; what was not dealt with stays in the journal."""
@@ -135,8 +137,7 @@ class LocalWatch:
             handle.cancel()
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait((self._task,))
         await asyncio.to_thread(self.journal.stop)
         self._thread.shutdown(wait=True, cancel_futures=True)
         self._examiner.close()
@@ -202,9 +203,6 @@ class LocalWatch:
         except TooMuchMissing as why:
             self._host.hold(why)
             self.scanned.set()
-        except Exception as error:
-            log.exception("looking for local changes has failed")
-            self._host.stop_for(f"looking for local changes has failed: {type(error).__name__}: {error}")
 
     async def _one_round(self) -> None:
         if self._put_offs:
@@ -307,7 +305,8 @@ class LocalWatch:
             del self._later[handle]
             what()
 
-        handle = asyncio.get_running_loop().call_later(seconds, fire)
+        guarded = self._host.supervisor.guard(fire, "looking at a path again")
+        handle = asyncio.get_running_loop().call_later(seconds, guarded)
         self._later[handle] = None if path is None else (path, self.journal.moves)
 
     async def _scan(self, subtree: str) -> None:

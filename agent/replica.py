@@ -33,7 +33,7 @@ from agent.log import get_logger
 from agent.missing import TooMuchMissing
 from agent.periodicscan import PeriodicScan
 from agent.replicaroot import ReplicaRoot
-from agent.supervise import Supervisor
+from agent.supervise import Supervisor, failure
 from agent.telling import Telling
 from agent.treeincidents import TreeIncidents
 from agent.underway import UnderWay
@@ -94,7 +94,7 @@ class Replica(Telling):
         self._lost = False
         self._restarting = False
         self._watch = None
-        self._supervisor = Supervisor(self._part_failed)
+        self.supervisor = Supervisor(self.part_failed)
         self._scan = None
         self.under_way = UnderWay()
         self.told = TreeIncidents(incidents, self.name)
@@ -168,6 +168,7 @@ class Replica(Telling):
             failed=self._failed,
             broken=self._broken,
             runs=lambda: self.error is None,
+            supervisor=self.supervisor,
         )
         self._actions = Actions(
             self.store,
@@ -179,6 +180,7 @@ class Replica(Telling):
             has_room=self._has_room,
             post=self.post,
             under_way=self.under_way,
+            supervisor=self.supervisor,
             incidents=self.incidents,
             log=self.log,
         )
@@ -192,8 +194,8 @@ class Replica(Telling):
 
     async def start(self) -> None:
         """Begin to replicate."""
-        self._supervisor.start(self._watch_root(), "watching the root")
-        self._supervisor.start(self._expire(), "removing what was kept of deletions")
+        self.supervisor.start(self._watch_root(), "watching the root")
+        self.supervisor.start(self._expire(), "removing what was kept of deletions")
         await self._start()
 
     async def _start(self) -> None:
@@ -213,7 +215,7 @@ class Replica(Telling):
 
     async def _go(self) -> None:
         if self.engine.ctx.online and self.store.meta_get(_SCANNED) is None:
-            self._supervisor.start(self._start_primary(), "reading the tree for the first time")
+            self.supervisor.start(self._start_primary(), "reading the tree for the first time")
             return
         self._begin()
         if self.engine.ctx.online:
@@ -265,7 +267,7 @@ class Replica(Telling):
         self._scan = PeriodicScan(
             self, watch, self.missing.examiner, self.files.root, interval_s=self.config.scan_interval_s
         )
-        self._scanning = self._supervisor.start(self._scan.run(), "the periodic scan")
+        self._scanning = self.supervisor.start(self._scan.run(), "the periodic scan")
 
     async def _stop_scan(self) -> None:
         scan, self._scan = self._scan, None
@@ -308,7 +310,7 @@ class Replica(Telling):
     async def close(self) -> None:
         """Stop. Everything that matters is in the store."""
         self._closed = True
-        self._supervisor.cancel()
+        self.supervisor.cancel()
         await self._stop_watch()
         self._batches.close()
         await self._actions.idle()
@@ -326,7 +328,8 @@ class Replica(Telling):
     def _stage_dropped(self, event: ev.FetchFailed) -> None:
         """A staging file half received had to make room for others. Called from any thread."""
         if not self._closed:
-            self._loop.call_soon_threadsafe(self.post, event)
+            post = self.supervisor.guard(self.post, "handling events")
+            self._loop.call_soon_threadsafe(post, event)
 
     async def settled(self) -> None:
         """Wait until all events queued so far are handled and committed."""
@@ -392,7 +395,7 @@ class Replica(Telling):
             self.incidents.report(Cause.FAULT, self.name, f"{what}; it is dropped", level="error")
             self.engine.ctx.last_error = (filetime_now(), what)
         self.log.error("%s", "where it failed:", exc_info=error)
-        self._supervisor.start(self._renew_engine(), "starting the engine anew")
+        self.supervisor.start(self._renew_engine(), "starting the engine anew")
 
     async def _renew_engine(self) -> None:
         """Begin anew from the store at once, when what the former engine began is over."""
@@ -423,7 +426,7 @@ class Replica(Telling):
         self.log.error("%s", self.error)
         if not self._restarting:
             self._restarting = True
-            asyncio.get_running_loop().call_later(RESTART_S, self._supervisor.guard(self._restart, "starting again"))
+            asyncio.get_running_loop().call_later(RESTART_S, self.supervisor.guard(self._restart, "starting again"))
 
     def _restart(self, *, looked: bool = False) -> None:
         """Go on, from the store; `looked`: at what is missing in the tree."""
@@ -445,11 +448,11 @@ class Replica(Telling):
         if self._watch is not None:
             self._watch.rescan("the disk could not be written for a while")
         if not self._started:
-            self._supervisor.start(self._go() if looked else self._start(), "starting again")
+            self.supervisor.start(self._go() if looked else self._start(), "starting again")
             return
         self._batches.go_on(ev.Started(frozenset(self.area.guids())), lambda _: False)
         if self._watch is None and self.engine.ctx.online:
-            self._supervisor.start(self._start_watch(first=False), "starting to watch the tree")
+            self.supervisor.start(self._start_watch(first=False), "starting to watch the tree")
 
     def force(self, partner: str | None) -> list[dict[str, Any]]:
         """Join all connections, or those with that partner, now, whatever their schedules say (3.2.4.6); returns them
@@ -477,7 +480,7 @@ class Replica(Telling):
             if self._watch is not None:
                 self._watch.rescan("this member was seeded again")  # deletions were not listened to
             else:
-                self._supervisor.start(self._start_watch(first=False), "starting to watch the tree")
+                self.supervisor.start(self._start_watch(first=False), "starting to watch the tree")
         else:
             self._actions.act(action)
 
@@ -489,13 +492,10 @@ class Replica(Telling):
         if answer is not None:
             self.post(answer)
 
-    def _part_failed(self, what: str, error: BaseException) -> None:
+    def part_failed(self, what: str, error: BaseException) -> None:
         """Something that runs in the background has ended; nothing of the set is whole without it."""
         self.log.error("%s has failed", what, exc_info=error)
-        self.stop_for(
-            f"{what} has failed: {type(error).__name__}: {error}. This is a fault of frs or of this host: report it "
-            f"with the log; a restart of the agent tries again"
-        )
+        self.stop_for(failure(what, error))
 
     def _examine(self, action: ev.Examine) -> None:
         if self._watch is None:
@@ -537,7 +537,7 @@ class Replica(Telling):
             self._batches.drop()
             self.holding.begin(why)
             self.log.error("replication of this set waits: %s", why)
-            self._supervisor.start(self._hold(), "waiting for what is missing")
+            self.supervisor.start(self._hold(), "waiting for what is missing")
 
     def _waits(self, text: str) -> None:
         if not self._lost:

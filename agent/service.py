@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import importlib.metadata
 import logging
 import os
@@ -37,6 +38,7 @@ from agent.rpc.frsrpc import frsrpc_interface
 from agent.rpc.interface import CallContext
 from agent.rpc.security import Credential, CredentialStore
 from agent.rpc.server import Hooks, Limits, RpcServer
+from agent.supervise import Supervisor
 from agent.unjoined import never_joined
 from agent.waiting import RETRY_S, WaitingSet, disk_is_full
 from agent.wire.comm_packet import CommPacket
@@ -88,7 +90,7 @@ class Service:
         self._reaching: list[tuple[str, Reaching]] = []  # with the set's name
         self._workers = ThreadPoolExecutor(config.workers + 1, "frs-worker")  # see agent.actions
         self._closers: list[Callable[[], Awaitable[None]]] = []
-        self._tasks: list[asyncio.Task[None]] = []
+        self._supervisors = [Supervisor(self._part_failed)]
         self._samples: SampleWriter | None = None
 
     async def start(self) -> None:
@@ -128,9 +130,10 @@ class Service:
         await asyncio.gather(*(replica.start() for replica in self.replicas.values()))
         await self._samples.start()
         self._closers.append(self._samples.stop)
-        self._tasks.append(asyncio.create_task(self._check_links(), name="check links"))
+        self._supervisors[0].start(self._check_links(), "looking after the connections")
         for waiting in self.waiting.values():
-            self._tasks.append(asyncio.create_task(self._open_later(waiting), name=f"open {waiting.name}"))
+            self._supervisors.append(Supervisor(functools.partial(self._opening_failed, waiting)))
+            self._supervisors[-1].start(self._open_later(waiting), "opening the set")
 
     async def _start_server(self) -> int:
         """The RPC server, with at most half of the file descriptors that there are; gives its port."""
@@ -183,6 +186,15 @@ class Service:
                     self._links[member.guid] = self._link(replica, member)
         return replica
 
+    def _part_failed(self, what: str, error: BaseException) -> None:
+        """Something that all sets need has ended."""
+        for replica in self.replicas.values():
+            replica.part_failed(what, error)
+
+    def _opening_failed(self, waiting: WaitingSet, what: str, error: BaseException) -> None:
+        guid = waiting.local.member.guid
+        (waiting if guid in self.waiting else self.replicas[guid]).part_failed(what, error)
+
     async def _open_later(self, waiting: WaitingSet) -> None:
         while True:
             await asyncio.sleep(RETRY_S)
@@ -233,9 +245,9 @@ class Service:
 
     async def close(self) -> None:
         """Stop everything, the last started first."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for supervisor in self._supervisors:
+            supervisor.cancel()
+            await supervisor.ended()
         for close in reversed(self._closers):
             try:
                 await asyncio.wait_for(close(), 30.0)
@@ -290,6 +302,7 @@ class Service:
             on_bind=reaching.bound,
             on_authentication=reaching.authenticated,
             on_timeout=timed_out,
+            supervisor=replica.supervisor,
             on_room=lambda: replica.partner_has_room(guid),
             on_flood=lambda why: self.incidents.report(Cause.FLOOD, name, f"set {set_name}: {why}; its sessions end"),
         )

@@ -18,7 +18,7 @@ class Supervisor:
     the event loop. Only for the event loop's thread, but what guard() gives may be called in any."""
 
     def __init__(self, failed: Failed) -> None:
-        self._failed = failed
+        self.failed = failed
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
@@ -35,7 +35,7 @@ class Supervisor:
             try:
                 callback(*args, **kwargs)
             except Exception as error:
-                self._failed(what, error)
+                self.failed(what, error)
 
         return guarded
 
@@ -51,4 +51,12 @@ class Supervisor:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, _ASKED_FOR):
-            self._failed(task.get_name(), error)
+            self.failed(task.get_name(), error)
+
+
+def failure(what: str, error: BaseException) -> str:
+    """What to say of a set that stops because of that."""
+    return (
+        f"{what} has failed: {type(error).__name__}: {error}. This is a fault of frs or of this host: report it with "
+        f"the log; a restart of the agent tries again"
+    )

@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 OnAged = Callable[[list[Aged]], None]
 OnRescan = Callable[[str, str], None]
+OnFailed = Callable[[str, BaseException], None]
 Count = Callable[[str, int], None]
 
 _COMMIT_S: Final = 0.1
@@ -104,8 +105,11 @@ class Journal:
 
     # -- for the event loop
 
-    def start(self, loop: asyncio.AbstractEventLoop, on_aged: OnAged, on_rescan: OnRescan) -> None:
-        """Begin to watch. The callbacks are called in `loop`.
+    def start(
+        self, loop: asyncio.AbstractEventLoop, on_aged: OnAged, on_rescan: OnRescan, on_failed: OnFailed | None = None
+    ) -> None:
+        """Begin to watch. The callbacks are called in `loop`; `on_failed` when the journal has ended for an error, and
+        tells of nothing any more.
 
         Records of a former run that were not retired age anew. Raises OSError when the root is no folder,
         sqlite3.Error or OSError when the records cannot be kept.
@@ -114,7 +118,7 @@ class Journal:
             raise RuntimeError("the journal is running")
         if not os.path.isdir(self._root):
             raise NotADirectoryError(f"not a folder: {self._root}")
-        self._loop, self._on_aged, self._on_rescan = loop, on_aged, on_rescan
+        self._loop, self._on_aged, self._on_rescan, self._on_failed = loop, on_aged, on_rescan, on_failed
         self._stopping = self._dead = False
         self._log = JournalLog(self._db_path)
         self._cache = AgingCache(self._log, self._aging, self._excluded)
@@ -218,7 +222,8 @@ class Journal:
                 running = self._turn()
         except BaseException as error:
             logger.exception("the journal failed")
-            self._call(self._on_rescan, f"the journal failed: {error}", "")
+            if self._on_failed is not None:
+                self._call(self._on_failed, "the journal", error)
         finally:
             self._finish()
 
