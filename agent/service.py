@@ -403,7 +403,11 @@ class Service:
         return []
 
     async def _control_status(self, _: dict[str, Any]) -> dict[str, Any]:
-        return self.status()
+        waiting = {replica.name: await replica.waiting() for replica in list(self.replicas.values())}
+        status = self.status()
+        for one in status["sets"]:
+            one["waiting"] = waiting.get(one["name"], [])
+        return status
 
     async def _control_counters(self, _: dict[str, Any]) -> dict[str, Any]:
         if self._samples is not None:

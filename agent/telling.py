@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
+from agent import awaited
 from agent.deleted import DeletedStore
 from agent.engine.context import Cxtion
 from agent.engine.engine import Engine
@@ -88,6 +90,12 @@ class Telling:
             mass_deletions=self.engine.mass_deletions(),
             scan=self._scan.status() if self._scan is not None else None,
         )
+
+    async def waiting(self) -> list[dict[str, Any]]:
+        """What change orders wait for, and what to do; takes a look at the tree and at other processes."""
+        with self.lock:
+            waiting = self.engine.waiting(awaited.MOST)
+        return await asyncio.to_thread(awaited.told, str(self.local.root), waiting) if waiting else []
 
     def backlogs(self) -> dict[str, int]:
         """Unfinished change orders per connection."""

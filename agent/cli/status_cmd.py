@@ -54,6 +54,8 @@ def describe(answer: dict[str, Any]) -> Iterator[str]:
             yield f"  mass deletion: {mass['files']} files by {who}, {mass['began']} to {mass['last']}"
         if last := entry["last_error"]:
             yield f"  last error: {last['time']} {last['text']}"
+        for waiting in entry.get("waiting", []):
+            yield describe_waiting(waiting)
         for connection in entry["connections"]:
             yield _connection_line(connection)
     for cause, count in sorted(answer.get("incidents", {}).items()):
@@ -70,6 +72,16 @@ def _scan_line(scan: dict[str, Any]) -> str:
     more = ", ..." if scan["found"] > len(scan["examples"]) else ""
     found = ", ".join(map(repr, scan["examples"]))
     return line + f"found {scan['found']} changes that no event had told of: {found}{more}"
+
+
+def describe_waiting(waiting: dict[str, Any]) -> str:
+    """The line that shows a person what a change order waits for."""
+    detail = f" ({waiting['detail']})" if waiting["detail"] else ""
+    line = f"  waits: {waiting['path']!r}: {waiting['reason']}{detail}, since {waiting['since']}"
+    line += f", attempt {waiting['attempts']}, next in {waiting['retry_in_s']:.0f} s; on {waiting['file_system']}"
+    if waiting["held_by"]:
+        line += "; open in " + ", ".join(f"{holder['name']} (pid {holder['pid']})" for holder in waiting["held_by"])
+    return f"{line}; {waiting['advice']}"
 
 
 def _connection_line(connection: dict[str, Any]) -> str:
