@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 
 from agent.engine import events as ev
-from agent.engine.context import Limits
+from agent.engine.context import SECOND, Limits
+from agent.engine.flow import MOST_WINDOWS, OVERDUE, InFlight
+from tests.simulation.schedule import mesh
 from tests.simulation.simdisk import Disk, Place
 from tests.simulation.simmember import Member
+from tests.simulation.simworld import World
 from tests.simulation.test_rules import make, names, remove, started, write
 
 WINDOW = 16
@@ -117,3 +120,43 @@ def test_a_deep_tree_goes_soon_after_what_held_it_is_let_go(how: ev.Outcome, hel
     assert names(b) == []
     world.run(10)
     assert not world.pending()
+
+
+@pytest.mark.parametrize("bad", [1, 2 * WINDOW])
+def test_what_is_refused_while_a_member_is_seeded(bad: int) -> None:
+    """The initial sync waits for it; what else there is comes all the same."""
+    world = World("ab", mesh("ab"), 1, limits=Limits(window=WINDOW))
+    a, b = (world.members[n] for n in "ab")
+    a.disk.now = world.now
+    refused = [f"a{number}" for number in range(bad)]  # announced first
+    for name in [*refused, *(f"fine{number}" for number in range(2 * WINDOW))]:
+        a.disk.add(a.disk.root, name, is_dir=False, content=name.encode())
+    refuse(b, *refused)
+    a.start()
+    world.run(10)
+    b.start()
+    world.run(25)
+    assert names(b) == sorted(f"fine{number}" for number in range(2 * WINDOW))
+    refuse(b)
+    world.run(180)
+    assert b.tree() == a.tree()
+    assert not world.pending()
+
+
+def test_places_in_the_window() -> None:
+    flight = InFlight()
+    for number in range(4):
+        flight.send(number, bytes([number]) * 16, now=number * SECOND)
+    assert flight.room(4, 3 * SECOND // 2) == 0
+    assert flight.more_room_at(4) == OVERDUE
+    assert flight.room(4, OVERDUE) == 1, "the first waits for something"
+    flight.acknowledge(3)
+    assert flight.room(4, OVERDUE) == 2
+    assert list(flight) == [0, 1, 2], "all of them are unacknowledged"
+    assert flight.more_room_at(4) is None, "there is room"
+    assert flight.room(4, -SECOND) == 4, "the clock was set back: nobody knows how long they wait"
+    for number in range(10, 10 + MOST_WINDOWS * 4 - 3):
+        flight.send(number, bytes(16), now=0)
+    assert flight.room(4, 100 * SECOND) == 0, "enough"
+    flight.end()
+    assert flight.room(4, 0) == 4
