@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from agent.engine.events import Outcome
 from agent.engine.telling import Waiting
 from journal.changes import mounts_below
 from staging.openat2 import open_beneath
+from staging.rootdir import RootDir
 
 MOST: Final = 20  # change orders of a set that are looked into
 HOLDERS: Final = 5  # processes that are named
@@ -42,26 +42,28 @@ class Holder:
     name: str
 
 
-def told(root: str, waiting: list[Waiting]) -> list[dict[str, Any]]:
+def told(root: RootDir, waiting: list[Waiting]) -> list[dict[str, Any]]:
     """Each of these as `frs status --json` shows it. Looks at the tree and at /proc; to be called in a thread."""
-    mounts = mounts_below(root)
     try:
-        root_fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        root_fd = open_beneath(root.fd, ".", os.O_PATH | os.O_DIRECTORY)
     except OSError:
-        return [_told(one, None, [], "unknown", [], "") for one in waiting[:MOST]]
+        return []  # the set is being closed
     try:
-        keys = {one.co_guid: _key(root_fd, one.path) for one in waiting[:MOST]}
+        mounts = mounts_below(root.path)
+        kinds = _kinds_of_file_systems()
+        waiting = waiting[:MOST]
+        keys = {one.co_guid: _key(root_fd, one.path) for one in waiting}
         holders = _holders({key for key in keys.values() if key is not None})
         return [
             _told(
                 one,
                 _mount(one.path, mounts),
                 holders.get(keys[one.co_guid] or (0, 0), []),
-                _file_system(_deepest(root, one.path)),
+                kinds.get(_device(root_fd, one.path), "unknown"),
                 _entries(root_fd, one.path) if one.reason is Outcome.NOT_EMPTY else [],
-                root,
+                root.path,
             )
-            for one in waiting[:MOST]
+            for one in waiting
         ]
     finally:
         os.close(root_fd)
@@ -129,29 +131,32 @@ def _mount(path: str, mounts: frozenset[str]) -> str | None:
     return next((place for place in above if place in mounts), None)
 
 
-def _deepest(root: str, path: str) -> str:
-    """The folder of the tree that is there and nearest to the path, without following links."""
-    here = root
-    for name in path.split("/")[:-1]:
-        below = f"{here}/{name}"
+def _device(root_fd: int, path: str) -> int:
+    """The device of the nearest folder above a place in the tree that is there."""
+    parts = path.split("/")[:-1]
+    for n in range(len(parts), 0, -1):
         try:
-            if not stat.S_ISDIR(os.lstat(below).st_mode):
-                break
+            fd = open_beneath(root_fd, "/".join(parts[:n]), os.O_PATH | os.O_DIRECTORY)
         except OSError:
-            break
-        here = below
-    return here
+            continue
+        try:
+            return os.fstat(fd).st_dev
+        finally:
+            os.close(fd)
+    return os.fstat(root_fd).st_dev
 
 
-def _file_system(folder: str) -> str:
-    """The type of the file system that a folder is on."""
+def _kinds_of_file_systems() -> dict[int, str]:
+    """The types of the file systems that are mounted, by device."""
+    kinds = {}
     try:
-        device = os.lstat(folder).st_dev
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
-            kinds = {fields[2]: line.split(" - ")[1].split()[0] for line in lines if (fields := line.split())}
-    except (OSError, IndexError):
-        return "unknown"
-    return kinds.get(f"{os.major(device)}:{os.minor(device)}", "unknown")
+            for line in lines:
+                major, minor = line.split(" ", 3)[2].split(":")
+                kinds[os.makedev(int(major), int(minor))] = line.rpartition(" - ")[2].split()[0]
+    except (OSError, ValueError, IndexError):
+        pass
+    return kinds
 
 
 def _holders(keys: set[tuple[int, int]]) -> dict[tuple[int, int], list[Holder]]:

@@ -10,6 +10,7 @@ from agent import awaited
 from agent.deleted import DeletedStore
 from agent.engine.context import Cxtion
 from agent.engine.engine import Engine
+from agent.fileops import FileOps
 from agent.holding import Holding
 from agent.localwatch import LocalWatch
 from agent.periodicscan import PeriodicScan
@@ -32,6 +33,7 @@ class Telling:
     engine: Engine
     deleted: DeletedStore
     holding: Holding
+    files: FileOps
     _started: bool
     _watch: LocalWatch | None
     _scan: PeriodicScan | None
@@ -95,7 +97,7 @@ class Telling:
         """What change orders wait for, and what to do; takes a look at the tree and at other processes."""
         with self.lock:
             waiting = self.engine.waiting(awaited.MOST)
-        return await asyncio.to_thread(awaited.told, str(self.local.root), waiting) if waiting else []
+        return await asyncio.to_thread(awaited.told, self.files.root, waiting) if waiting else []
 
     def backlogs(self) -> dict[str, int]:
         """Unfinished change orders per connection."""

@@ -73,6 +73,8 @@ async def test_a_target_that_is_open_elsewhere(tmp_path: Path) -> None:
             assert (Path(other.root) / "held").read_text() == "before"
         assert (waiting["path"], waiting["reason"]) == ("held", "sharing violation")
         assert [holder["pid"] for holder in waiting["held_by"]] == [pid]
+        kind = subprocess.run(["stat", "-f", "-c", "%T", tmp_path], check=True, capture_output=True, text=True).stdout
+        assert waiting["file_system"] in (kind.strip(), "ext4"), "stat calls it ext2/ext3"
         line = describe_waiting(waiting)
         assert f"(pid {pid})" in line
         assert "have it closed by the process that has it open" in line
