@@ -16,6 +16,7 @@ from agent.fileops import Event as FileEvent
 from agent.fileops import FileOps
 from agent.incidents import Incidents
 from agent.installing import ResolvedInstall, ResolvedStep
+from agent.supervise import Supervisor
 from agent.underway import UnderWay
 from agent.wire.packet import encode_packet
 from agent.workqueue import Job, WorkQueue
@@ -43,6 +44,7 @@ class Actions:
         has_room: Callable[[bytes], bool],
         post: Callable[[ev.Event], None],
         under_way: UnderWay,
+        supervisor: Supervisor,
         incidents: Incidents,
         log: LoggerAdapter[Logger],
     ) -> None:
@@ -55,6 +57,7 @@ class Actions:
         self._has_room = has_room
         self._post = post
         self._under_way = under_way
+        self._supervisor = supervisor
         self._incidents = incidents
         self._log = log
         self._generation = 0
@@ -76,7 +79,13 @@ class Actions:
         self._held.clear()
         deliver = functools.partial(self._done, self._generation)
         # One thread more than the work for one partner may take.
-        self._work = WorkQueue[FileEvent](self._workers, self._threads + 1, deliver, lane_workers=self._threads)
+        self._work = WorkQueue[FileEvent](
+            self._workers,
+            self._threads + 1,
+            deliver,
+            supervisor=self._supervisor,
+            lane_workers=self._threads,
+        )
 
     async def idle(self) -> None:
         """Wait until no worker has anything to do."""

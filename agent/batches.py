@@ -20,6 +20,7 @@ from agent.engine.context import SECOND
 from agent.engine.cutoff import Cutoff
 from agent.engine.engine import Engine
 from agent.eventqueue import EventQueue
+from agent.supervise import Supervisor
 from idtable.errors import StoreError
 from idtable.store import Store
 
@@ -49,6 +50,7 @@ class Batches:
         failed: Callable[[Exception], None],
         broken: Callable[[ev.Event, Exception], None],
         runs: Callable[[], bool],
+        supervisor: Supervisor,
     ) -> None:
         self._store = store
         self._lock = lock
@@ -58,6 +60,7 @@ class Batches:
         self._failed = failed
         self._broken = broken
         self._runs = runs
+        self._supervisor = supervisor
         self._events = EventQueue()
         self._cutoff = Cutoff()
         self._scheduled = False
@@ -119,7 +122,7 @@ class Batches:
     def _schedule(self) -> None:
         if not self._scheduled and not self._held and not self._closed:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._run)
+            asyncio.get_running_loop().call_soon(self._supervisor.guard(self._run, "handling events"))
 
     def _run(self) -> None:
         self._scheduled = False
@@ -187,4 +190,5 @@ class Batches:
         if deadline is None:
             return
         delay = max((deadline - filetime_now()) / SECOND, 0.01)
-        self._timer = asyncio.get_running_loop().call_later(min(delay, IDLE_MOST_S), self.post, ev.Tick())
+        tick = self._supervisor.guard(self.post, "handling events")
+        self._timer = asyncio.get_running_loop().call_later(min(delay, IDLE_MOST_S), tick, ev.Tick())

@@ -7,7 +7,6 @@ threads; change orders are made in the order in which the changes were found.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import logging
 import os
@@ -24,6 +23,7 @@ from agent.fileops import FileOps
 from agent.localstage import LocalStage, Unsure, Work
 from agent.lookup import LockedLookup
 from agent.missing import MissingFiles, TooMuchMissing
+from agent.supervise import Supervisor
 from agent.treeincidents import TreeIncidents
 from agent.underway import UnderWay
 from agent.wire import constants as c
@@ -55,6 +55,7 @@ class Host(Protocol):
     member_guids: frozenset[bytes]
     told: TreeIncidents
     missing: MissingFiles
+    supervisor: Supervisor
 
     def post(self, event: ev.Event) -> None: ...
     def look(self) -> UnderWay: ...
@@ -106,9 +107,11 @@ class LocalWatch:
         self._aged: deque[Aged] = deque()
         self._rescans: dict[str, str] = {}
         self._busy = 0
+        self._in_hand: list[Aged] = []  # the batch that is being dealt with
+        self._comparing = False  # the tree, or a part of it
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._later: set[asyncio.TimerHandle] = set()
+        self._later: dict[asyncio.TimerHandle, tuple[str, int] | None] = {}  # as the put-offs, where it is for a path
         self.scanning = False
         self.scanned = asyncio.Event()  # the whole tree was compared once
         self._first = False
@@ -125,8 +128,9 @@ class LocalWatch:
         self.scanning = True
         self._started = filetime(time.time_ns())
         self._first = first
-        self.journal.start(asyncio.get_running_loop(), self._on_aged, self._on_rescan)
-        self._task = asyncio.create_task(self._run(), name="local changes")
+        supervisor = self._host.supervisor
+        self.journal.start(asyncio.get_running_loop(), self._on_aged, self._on_rescan, supervisor.failed)
+        self._task = supervisor.start(self._run(), "looking for local changes")
 
     async def stop(self) -> None:
         """Stop; what was not dealt with stays in the journal."""
@@ -134,8 +138,7 @@ class LocalWatch:
             handle.cancel()
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait((self._task,))
         await asyncio.to_thread(self.journal.stop)
         self._thread.shutdown(wait=True, cancel_futures=True)
         self._examiner.close()
@@ -145,16 +148,31 @@ class LocalWatch:
         if after <= 0:
             self.journal.touch(path, reason)
         else:
-            self._after(after, lambda: self.journal.touch(path, reason))
+            self._after(after, lambda: self.journal.touch(path, reason), path)
 
-    def rescan(self, reason: str) -> None:
-        """Compare the whole tree with the IDTable again."""
-        self._on_rescan(reason, "")
+    def rescan(self, reason: str, subtree: str = "") -> None:
+        """Compare the tree below `subtree` (the whole, unless said otherwise) with the IDTable again."""
+        self._on_rescan(reason, subtree)
 
     def pending(self) -> int:
         """Paths that age or are being dealt with."""
         waiting = len(self._aged) + len(self._later) + len(self._rescans) + len(self._put_offs)
         return self.journal.pending() + self._busy + waiting
+
+    async def told_of(self) -> set[str] | None:
+        """The paths that something is known to have happened to by now, and that are not dealt with yet; what happened
+        to any other path, as far as events have told, is in the IDTable. None when that cannot be said: the tree is
+        compared with the IDTable anyway, or a folder has another name since paths were told. Raises RuntimeError when
+        the journal does not run."""
+        paths = set(await self.journal.aging())
+        if self.scanning or self._comparing or self._rescans or self._put_offs:
+            return None
+        known = [(a.path, a.moves) for a in (*self._aged, *self._in_hand)]
+        known += [(a.moved_to, a.moves) for a in (*self._aged, *self._in_hand) if a.moved_to is not None]
+        known += [later for later in self._later.values() if later is not None]
+        if any(moves != self.journal.moves for _, moves in known):
+            return None
+        return paths.union(path for path, _ in known)
 
     # -- the loop --
 
@@ -185,9 +203,6 @@ class LocalWatch:
             self._host.stop_for(str(error))
         except TooMuchMissing as why:
             self._host.hold(why)
-        except Exception as error:
-            log.exception("looking for local changes has failed")
-            self._host.stop_for(f"looking for local changes has failed: {type(error).__name__}: {error}")
         finally:
             self.scanned.set()  # whoever waits for that finds that the set has stopped
 
@@ -217,6 +232,7 @@ class LocalWatch:
                 aged.reason &= ~METADATA
         self._busy += len(batch)
         busy = len(batch)
+        self._in_hand = batch
         try:
             changes, batch = await self._examined(batch)
             self._again_later()
@@ -226,6 +242,7 @@ class LocalWatch:
             self.journal.retire(a.usn for a in batch)
         finally:
             self._busy -= busy
+            self._in_hand = []
 
     async def _examined(self, batch: list[Aged]) -> tuple[list[Change], list[Aged]]:
         """What the aged paths mean, and those that this holds for. Where a folder moved after a path was told, what is
@@ -243,6 +260,7 @@ class LocalWatch:
                     self._rescan_later("a folder was renamed before what happened in it was looked at")
                 return changes, batch
             self.journal.put_back(stale)
+            await self.journal.barrier()  # until then they are in hand (see told_of)
             left = {aged.usn for aged in stale}
             batch = [aged for aged in batch if aged.usn not in left]
         return [], []
@@ -282,18 +300,26 @@ class LocalWatch:
             self._put_offs.append((change.path, moves))
             self._wake.set()
 
-        self._after(RETRY_S, again)
+        self._after(RETRY_S, again, change.path)
 
-    def _after(self, seconds: float, what: Callable[[], None]) -> None:
+    def _after(self, seconds: float, what: Callable[[], None], path: str | None = None) -> None:
         def fire() -> None:
-            self._later.discard(handle)
+            del self._later[handle]
             what()
 
-        handle = asyncio.get_running_loop().call_later(seconds, fire)
-        self._later.add(handle)
+        guarded = self._host.supervisor.guard(fire, "looking at a path again")
+        handle = asyncio.get_running_loop().call_later(seconds, guarded)
+        self._later[handle] = None if path is None else (path, self.journal.moves)
 
     async def _scan(self, subtree: str) -> None:
         """Raises RootGone, TooMuchMissing."""
+        self._comparing = True
+        try:
+            await self._compare(subtree)
+        finally:
+            self._comparing = False
+
+    async def _compare(self, subtree: str) -> None:
         loop = asyncio.get_running_loop()
         self._moves = self.journal.moves
         self._under_way = self._host.look()

@@ -73,7 +73,7 @@ class MissingFiles:
         self._store = store
         self._lock = lock
         self._lookup = LockedLookup(store, lock)
-        self._examiner = examiner
+        self.examiner = examiner
         self._root = root
         self._limit = limit
         self._command = f"frs accept-deletions --config {shlex.quote(config_path)} --set {shlex.quote(set_name)}"
@@ -88,12 +88,12 @@ class MissingFiles:
             known = files + folders - 1  # without the root
             settled = not self._get(_WAITED_FOR) and not self._get(_ACCEPTED)
         enough = int((100 - self._limit) * known / 100) + 1
-        if known > 0 and not (settled and self._examiner().holds(enough)):
+        if known > 0 and not (settled and self.examiner().holds(enough)):
             self.look()
 
     def look(self) -> None:
         """Look at the whole tree. Raises TooMuchMissing when the set is to wait, RootGone, StoreError."""
-        self.judge(self._examiner().missing())
+        self.judge(self.examiner().missing())
 
     def judge(self, missing: Missing) -> None:
         """What a scan found missing. Raises TooMuchMissing when none of it is to be reported as deleted."""
@@ -120,7 +120,7 @@ class MissingFiles:
     def accept(self, *, dry_run: bool) -> Loss:
         """Take what is missing now for deleted, durably; tells what that is. Not so with `dry_run`. Raises RootGone,
         StoreError."""
-        missing = self._examiner().missing()
+        missing = self.examiner().missing()
         if not dry_run:
             self._set({_WAITED_FOR: frozenset(), _ACCEPTED: frozenset(missing.tops)})
         return self._loss(missing, missing.tops)

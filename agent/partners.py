@@ -11,6 +11,7 @@ from collections.abc import Callable
 from agent.rpc.errors import RpcError
 from agent.rpc.frsrpc import FrsPartner
 from agent.rpc.security import Credential
+from agent.supervise import Supervisor
 from agent.wire.comm_packet import encode_send_comm_pkt
 
 log = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ class PartnerLink:
         on_bind: Callable[[bool], None],
         on_authentication: Callable[[bool], None],
         on_timeout: Callable[[], None],
+        supervisor: Supervisor,
         on_room: Callable[[], None] = lambda: None,
         on_flood: Callable[[str], None] = lambda why: None,
     ) -> None:
@@ -62,6 +64,7 @@ class PartnerLink:
         self._on_timeout = on_timeout
         self._on_room = on_room
         self._on_flood = on_flood
+        self._supervisor = supervisor
         self._bytes = 0  # queued, or not yet answered
         self._queue: deque[tuple[bytes, str]] = deque()
         self._wake = asyncio.Event()
@@ -69,7 +72,7 @@ class PartnerLink:
         self._calls: set[asyncio.Task[None]] = set()
         self._failed: str | None = None
         self._was_connected = False
-        self._task = asyncio.create_task(self._run(), name=f"partner {name}")
+        self._task = supervisor.start(self._run(), f"sending to {name}")
 
     def send(self, packet: bytes, cxtion: str) -> None:
         """Queue the Pkt bytes of a packet of the connection `cxtion` ("a->b")."""
@@ -101,8 +104,7 @@ class PartnerLink:
     async def close(self) -> None:
         """Drop what is queued and end the association."""
         self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+        await asyncio.wait((self._task,))
         for call in list(self._calls):
             call.cancel()
         if self._calls:
@@ -119,6 +121,9 @@ class PartnerLink:
             except (RpcError, OSError) as error:
                 self._fail(str(error))
                 continue
+            except Exception as error:
+                self._broken(error)
+                continue
             self._was_connected = True
             await self._deliver()
 
@@ -129,7 +134,7 @@ class PartnerLink:
                 await self._room.wait()
                 continue
             packet, cxtion = self._queue.popleft()
-            call = asyncio.create_task(self._call(packet, cxtion))
+            call = self._supervisor.start(self._call(packet, cxtion), f"a call to {self.name}")
             self._calls.add(call)
             call.add_done_callback(self._done)
 
@@ -161,10 +166,18 @@ class PartnerLink:
                 self._on_timeout()
             self._on_sent(cxtion, len(packet), False)
             self._fail(str(error))
+        except Exception as error:
+            self._on_sent(cxtion, len(packet), False)
+            self._broken(error)
         else:
             self._on_sent(cxtion, len(packet), result == 0)
             if result != 0:
                 self._fail(f"{self.name} refused a packet with error {result:#x}")
+
+    def _broken(self, error: Exception) -> None:
+        """A fault of this program, perhaps on what the partner answered: that ends its session, and nobody else's."""
+        log.error("sending to %s has failed", self.name, exc_info=error)
+        self._fail(f"a fault of frs in sending to {self.name}: {type(error).__name__}: {error}")
 
     def _fail(self, why: str) -> None:
         dropped = sum(len(packet) for packet, _ in self._queue)

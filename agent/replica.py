@@ -7,7 +7,7 @@ import contextlib
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any, Final
 
@@ -32,7 +32,9 @@ from agent.kept import KeptStore
 from agent.localwatch import LocalWatch
 from agent.log import get_logger
 from agent.missing import TooMuchMissing
+from agent.periodicscan import PeriodicScan
 from agent.replicaroot import ReplicaRoot
+from agent.supervise import Supervisor, failure
 from agent.telling import Telling
 from agent.treeincidents import TreeIncidents
 from agent.underway import UnderWay
@@ -93,7 +95,8 @@ class Replica(Telling):
         self._lost = False
         self._restarting = False
         self._watch = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.supervisor = Supervisor(self.part_failed)
+        self._scan = None
         self.under_way = UnderWay()
         self.told = TreeIncidents(incidents, self.name)
         self.root = ReplicaRoot(local, str(config.state_dir), self.told)
@@ -168,6 +171,7 @@ class Replica(Telling):
             failed=self._failed,
             broken=self._broken,
             runs=lambda: self.error is None,
+            supervisor=self.supervisor,
         )
         self._actions = Actions(
             self.store,
@@ -179,6 +183,7 @@ class Replica(Telling):
             has_room=self._has_room,
             post=self.post,
             under_way=self.under_way,
+            supervisor=self.supervisor,
             incidents=self.incidents,
             log=self.log,
         )
@@ -198,8 +203,8 @@ class Replica(Telling):
         """Begin to replicate. A set that cannot has stopped, and says so."""
         if self._lost:
             return
-        self._background(self._watch_root())
-        self._background(self._expire())
+        self.supervisor.start(self._watch_root(), "watching the root")
+        self.supervisor.start(self._expire(), "removing what was kept of deletions")
         await self._start()
 
     async def _start(self) -> None:
@@ -220,7 +225,7 @@ class Replica(Telling):
     async def _go(self) -> None:
         primary = self.engine.ctx.config.primary
         if primary and self.engine.ctx.online and self.store.meta_get(_SCANNED) is None:
-            self._background(self._start_primary())
+            self.supervisor.start(self._start_primary(), "reading the tree for the first time")
             return
         self._begin()
         if self.engine.ctx.online:
@@ -261,13 +266,29 @@ class Replica(Telling):
                 root_key=self.root_key,
             )
             await self._watch.start(first=first)
+            if self.config.scan_interval_s > 0:
+                self._start_scan(self._watch)
         except RootGone as error:
             self.stop_for(str(error))
         except (OSError, sqlite3.Error) as error:
             await self._stop_watch()
             self._halt("the journal cannot be written", error)
 
+    def _start_scan(self, watch: LocalWatch) -> None:
+        self._scan = PeriodicScan(
+            self, watch, self.missing.examiner, self.files.root, interval_s=self.config.scan_interval_s
+        )
+        self._scanning = self.supervisor.start(self._scan.run(), "the periodic scan")
+
+    async def _stop_scan(self) -> None:
+        scan, self._scan = self._scan, None
+        if scan is not None:
+            self._scanning.cancel()
+            await asyncio.wait((self._scanning,))
+            await asyncio.to_thread(scan.stop)
+
     async def _stop_watch(self) -> None:
+        await self._stop_scan()
         watch, self._watch = self._watch, None
         if watch is not None:
             await watch.stop()
@@ -303,8 +324,7 @@ class Replica(Telling):
     async def close(self) -> None:
         """Stop. Everything that matters is in the store."""
         self._closed = True
-        for task in list(self._tasks):
-            task.cancel()
+        self.supervisor.cancel()
         await self._stop_watch()
         self._batches.close()
         await self._actions.idle()
@@ -322,7 +342,8 @@ class Replica(Telling):
     def _stage_dropped(self, event: ev.FetchFailed) -> None:
         """A staging file half received had to make room for others. Called from any thread."""
         if not self._closed:
-            self._loop.call_soon_threadsafe(self.post, event)
+            post = self.supervisor.guard(self.post, "handling events")
+            self._loop.call_soon_threadsafe(post, event)
 
     async def settled(self) -> None:
         """Wait until all events queued so far are handled and committed."""
@@ -399,7 +420,7 @@ class Replica(Telling):
             self.incidents.report(Cause.FAULT, self.name, f"{what}; it is dropped", level="error")
             self.engine.ctx.last_error = (filetime_now(), what)
         self.log.error("%s", "where it failed:", exc_info=error)
-        self._background(self._renew_engine())
+        self.supervisor.start(self._renew_engine(), "starting the engine anew")
 
     async def _renew_engine(self) -> None:
         """Begin anew from the store at once, when what the former engine began is over."""
@@ -432,7 +453,7 @@ class Replica(Telling):
         self.log.error("%s", self.error)
         if not self._restarting:
             self._restarting = True
-            asyncio.get_running_loop().call_later(RESTART_S, self._restart)
+            asyncio.get_running_loop().call_later(RESTART_S, self.supervisor.guard(self._restart, "starting again"))
 
     def _restart(self, *, looked: bool = False) -> None:
         """Go on, from the store; `looked`: at what is missing in the tree."""
@@ -454,11 +475,11 @@ class Replica(Telling):
         if self._watch is not None:
             self._watch.rescan("the disk could not be written for a while")
         if not self._started:
-            self._background(self._go() if looked else self._start())
+            self.supervisor.start(self._go() if looked else self._start(), "starting again")
             return
         self._batches.go_on(ev.Started(frozenset(self.area.guids())), lambda _: False)
         if self._watch is None and self.engine.ctx.online:
-            self._background(self._start_watch(first=False))
+            self.supervisor.start(self._start_watch(first=False), "starting to watch the tree")
 
     def force(self, partner: str | None) -> list[dict[str, Any]]:
         """Join all connections, or those with that partner, now, whatever their schedules say (3.2.4.6); returns them
@@ -486,7 +507,7 @@ class Replica(Telling):
             if self._watch is not None:
                 self._watch.rescan("this member was seeded again")  # deletions were not listened to
             else:
-                self._background(self._start_watch(first=False))
+                self.supervisor.start(self._start_watch(first=False), "starting to watch the tree")
         else:
             self._actions.act(action)
 
@@ -498,16 +519,10 @@ class Replica(Telling):
         if answer is not None:
             self.post(answer)
 
-    def _background(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._background_ended)
-
-    def _background_ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self.log.error("a part of this set has ended", exc_info=error)
-            self.stop_for(f"{type(error).__name__}: {error}")
+    def part_failed(self, what: str, error: BaseException) -> None:
+        """Something that runs in the background has ended; nothing of the set is whole without it."""
+        self.log.error("%s has failed", what, exc_info=error)
+        self.stop_for(failure(what, error))
 
     def _examine(self, action: ev.Examine) -> None:
         if self._watch is None:
@@ -550,7 +565,7 @@ class Replica(Telling):
             self._batches.drop()
             self.holding.begin(why)
             self.log.error("replication of this set waits: %s", why)
-            self._background(self._hold())
+            self.supervisor.start(self._hold(), "waiting for what is missing")
 
     def _waits(self, text: str) -> None:
         if not self._lost:

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import importlib.metadata
 import logging
 import os
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -37,6 +38,7 @@ from agent.rpc.frsrpc import frsrpc_interface
 from agent.rpc.interface import CallContext
 from agent.rpc.security import Credential, CredentialStore
 from agent.rpc.server import Hooks, Limits, RpcServer
+from agent.supervise import Supervisor
 from agent.unjoined import never_joined
 from agent.waiting import RETRY_S, WaitingSet, disk_is_full
 from agent.wire.comm_packet import CommPacket
@@ -93,7 +95,7 @@ class Service:
         self._reaching: list[tuple[str, Reaching]] = []  # with the set's name
         self._workers = ThreadPoolExecutor(config.workers + 1, "frs-worker")  # see agent.actions
         self._closers: list[Callable[[], Awaitable[None]]] = []
-        self._tasks: list[asyncio.Task[None]] = []
+        self._supervisors = [Supervisor(self._part_failed)]
         self._samples: SampleWriter | None = None
 
     async def start(self) -> None:
@@ -136,10 +138,11 @@ class Service:
         await asyncio.gather(*(replica.start() for replica in self.replicas.values()))
         await self._samples.start()
         self._closers.append(self._samples.stop)
-        self._background(self._check_links(), "check links")
+        self._supervisors[0].start(self._check_links(), "looking after the connections")
         for waiting in self.waiting.values():
             if waiting.again:
-                self._background(self._open_later(waiting), f"open {waiting.name}")
+                self._supervisors.append(Supervisor(functools.partial(self._opening_failed, waiting)))
+                self._supervisors[-1].start(self._open_later(waiting), "opening the set")
 
     async def _start_server(self) -> int:
         """The RPC server, with at most half of the file descriptors that there are; gives its port."""
@@ -192,6 +195,15 @@ class Service:
                     self._links[member.guid] = self._link(replica, member)
         return replica
 
+    def _part_failed(self, what: str, error: BaseException) -> None:
+        """Something that all sets need has ended."""
+        for replica in self.replicas.values():
+            replica.part_failed(what, error)
+
+    def _opening_failed(self, waiting: WaitingSet, what: str, error: BaseException) -> None:
+        guid = waiting.local.member.guid
+        (waiting if guid in self.waiting else self.replicas[guid]).part_failed(what, error)
+
     async def _open_later(self, waiting: WaitingSet) -> None:
         while waiting.again:
             await asyncio.sleep(RETRY_S)
@@ -211,18 +223,6 @@ class Service:
                 return
             await replica.start()
             return
-
-    def _background(self, work: Coroutine[None, None, None], name: str) -> None:
-        task = asyncio.create_task(work, name=name)
-        task.add_done_callback(self._background_ended)
-        self._tasks.append(task)
-
-    def _background_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a task of the agent has ended: %s", task.get_name(), exc_info=error)
-            self.incidents.report(
-                Cause.FAULT, task.get_name(), f"a task of the agent has ended: {error}", level="error"
-            )
 
     async def _start_dashboard(self) -> None:
         config = self.config
@@ -256,9 +256,9 @@ class Service:
 
     async def close(self) -> None:
         """Stop everything, the last started first."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for supervisor in self._supervisors:
+            supervisor.cancel()
+            await supervisor.ended()
         for close in reversed(self._closers):
             try:
                 await asyncio.wait_for(close(), 30.0)
@@ -313,6 +313,7 @@ class Service:
             on_bind=reaching.bound,
             on_authentication=reaching.authenticated,
             on_timeout=timed_out,
+            supervisor=replica.supervisor,
             on_room=lambda: replica.partner_has_room(guid),
             on_flood=lambda why: self.incidents.report(Cause.FLOOD, name, f"set {set_name}: {why}; its sessions end"),
         )
@@ -413,7 +414,11 @@ class Service:
         return []
 
     async def _control_status(self, _: dict[str, Any]) -> dict[str, Any]:
-        return self.status()
+        waiting = {replica.name: await replica.waiting() for replica in list(self.replicas.values())}
+        status = self.status()
+        for one in status["sets"]:
+            one["waiting"] = waiting.get(one["name"], [])
+        return status
 
     async def _control_counters(self, _: dict[str, Any]) -> dict[str, Any]:
         if self._samples is not None:

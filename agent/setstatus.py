@@ -29,11 +29,12 @@ def set_status(
     missing: Loss | None = None,
     deleted: DeletedStore | None = None,
     mass_deletions: list[dict[str, Any]] | None = None,
+    scan: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The set's part of `frs status`. `originator_guid` is None while it is not known; `counts` are files, folders
     (with the root) and tombstones; `staging` bytes used and free; `connections` as the engine tells of them; `missing`
     is what the set waits for; `deleted` what is kept of what others deleted; `mass_deletions` as the engine tells of
-    them."""
+    them; `scan` as the periodic scan tells of itself, None where there is none."""
     files, folders, tombstones = counts
     used, free = staging if staging is not None else (0, local.staging_quota_bytes)
     return {
@@ -57,6 +58,7 @@ def set_status(
         "mass_deletions": [
             one | {"began": iso_time(one["began"]), "last": iso_time(one["last"])} for one in mass_deletions or []
         ],
+        "scan": scan,
         "connections": [_connection(one) for one in connections or []],
     }
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
+from agent import awaited
 from agent.deleted import DeletedStore
 from agent.engine.context import Cxtion
 from agent.engine.engine import Engine
+from agent.fileops import FileOps
 from agent.holding import Holding
 from agent.localwatch import LocalWatch
+from agent.periodicscan import PeriodicScan
 from agent.setstatus import State, set_status
 from agent.wire.guid import ZERO_GUID, guid_text
 from config.model import LocalSet
@@ -30,8 +34,10 @@ class Telling:
     engine: Engine
     deleted: DeletedStore
     holding: Holding
+    files: FileOps
     _started: bool
     _watch: LocalWatch | None
+    _scan: PeriodicScan | None
     _cxtions: tuple[Cxtion, ...]
 
     @property
@@ -98,7 +104,17 @@ class Telling:
             missing=self.holding.loss,
             deleted=self.deleted,
             mass_deletions=mass_deletions,
+            scan=self._scan.status() if self._scan is not None else None,
         )
+
+    async def waiting(self) -> list[dict[str, Any]]:
+        """What change orders wait for, and what to do; takes a look at the tree and at other processes."""
+        try:
+            with self.lock:
+                waiting = self.engine.waiting(awaited.MOST)
+        except StoreError:
+            return []  # the set has stopped, and says why
+        return await asyncio.to_thread(awaited.told, self.files.root, waiting) if waiting else []
 
     def backlogs(self) -> dict[str, int]:
         """Unfinished change orders per connection; none where the database cannot be read."""

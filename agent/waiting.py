@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import sqlite3
 from typing import Any, Final
 
 from agent.setstatus import set_status
+from agent.supervise import failure
 from config.model import LocalSet
 from idtable.errors import StoreDamaged, StoreError, StoreFull
 from staging.errors import NoSpace
+
+log = logging.getLogger("frs")
 
 RETRY_S: Final = 3.0
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -52,6 +56,11 @@ class WaitingSet:
             return
         what = "the disk is full: " if disk_is_full(error, self.local.state_dir, self.local.root) else ""
         self.error = f"{what}{error}; trying again every {RETRY_S:.0f} seconds"
+
+    def part_failed(self, what: str, error: BaseException) -> None:
+        """It is not tried again."""
+        self.error = failure(what, error)
+        log.error("set %s: %s", self.name, self.error, exc_info=error)
 
     def pending(self) -> list[str]:
         """What is unfinished, for people."""

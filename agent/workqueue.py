@@ -10,6 +10,8 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+from agent.supervise import Supervisor
+
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -33,12 +35,19 @@ class WorkQueue(Generic[T]):
     that the others never wait for all of its work."""
 
     def __init__(
-        self, executor: Executor, workers: int, deliver: Callable[[list[T]], None], *, lane_workers: int | None = None
+        self,
+        executor: Executor,
+        workers: int,
+        deliver: Callable[[list[T]], None],
+        *,
+        supervisor: Supervisor,
+        lane_workers: int | None = None,
     ) -> None:
         self._executor = executor
         self._workers = workers
         self._lane_workers = workers if lane_workers is None else lane_workers
         self._deliver = deliver
+        self._supervisor = supervisor
         self._lanes: dict[bytes, deque[Job[T]]] = {}  # those with jobs; whose turn is next comes first
         self._busy: Counter[bytes] = Counter()  # threads, by lane
         self._active = 0
@@ -50,7 +59,7 @@ class WorkQueue(Generic[T]):
         self._lanes.setdefault(job.lane, deque()).append(job)
         if not self._scheduled and self._active < self._workers:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._start)
+            asyncio.get_running_loop().call_soon(self._supervisor.guard(self._start, "starting work in threads"))
 
     async def idle(self) -> None:
         """Wait until nothing is queued or running."""
@@ -62,11 +71,17 @@ class WorkQueue(Generic[T]):
     def _start(self) -> None:
         self._scheduled = False
         loop = asyncio.get_running_loop()
+        finish = self._supervisor.guard(self._finish, "ending work in threads")
         while self._active < self._workers and (trip := self._next_trip()):
+            try:
+                done = self._executor.submit(_travel, trip)
+            except Exception:
+                self._lanes.clear()  # no thread to be had: nothing of it will ever be done
+                self._tell_idle()
+                raise
             self._active += 1
             self._busy[trip[0].lane] += 1
-            done = self._executor.submit(_travel, trip)
-            done.add_done_callback(lambda future, trip=trip: loop.call_soon_threadsafe(self._finish, trip, future))  # type: ignore[misc]
+            done.add_done_callback(lambda future, trip=trip: loop.call_soon_threadsafe(finish, trip, future))  # type: ignore[misc]
 
     def _next_trip(self) -> list[Job[T]]:
         """Jobs of the lane whose turn it is; none when nothing may be started."""
@@ -86,12 +101,17 @@ class WorkQueue(Generic[T]):
         self._busy[lane] -= 1
         if not self._busy[lane]:
             del self._busy[lane]
-        for job in trip:
-            if job.then is not None:
-                job.then()
-        if not future.cancelled():
-            self._deliver(future.result())
-        self._start()
+        try:
+            for job in trip:
+                if job.then is not None:
+                    job.then()
+            if not future.cancelled():
+                self._deliver(future.result())
+        finally:
+            self._start()
+            self._tell_idle()
+
+    def _tell_idle(self) -> None:
         if not self._lanes and not self._active:
             idle, self._idle = self._idle, []
             for waiting in idle:

@@ -63,6 +63,7 @@ def load_agent_config(path: str | os.PathLike[str]) -> AgentConfig:
         dashboard_port=table.dashboard.port if table.dashboard else None,
         pid_file=resolve(path, table.pid_file) if table.pid_file is not None else None,
         aging_s=replication.aging,
+        scan_interval_s=replication.scan_interval,
         sample_interval_s=table.counters.sample_interval,
         log_level=table.log.level,
         max_clock_skew_s=replication.max_clock_skew,

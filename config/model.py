@@ -120,9 +120,9 @@ class AgentConfig:
     """Everything `frs run` needs. Paths are absolute; times are seconds.
 
     `path`, `topology_path` and `secret_path` are the files it was read from. `dashboard_port` None: no
-    dashboard; 0 (as for `port`): any free port. `pid_file` None: no file says the process id. `kept_quota_bytes`:
-    for what is kept of each set (agent.kept); `set_id`: which set-id bits of received files are taken over;
-    `deleted_quota_bytes`, `keep_deleted_days`: for what others deleted
+    dashboard; 0 (as for `port`): any free port. `pid_file` None: no file says the process id. `scan_interval_s` 0: no
+    periodic scan (agent.periodicscan). `kept_quota_bytes`: for what is kept of each set (agent.kept); `set_id`: which
+    set-id bits of received files are taken over; `deleted_quota_bytes`, `keep_deleted_days`: for what others deleted
     (agent.deleted). When a scan finds `missing_percent` percent of what is known gone, or more, the set stops
     (agent.missing). More than `mass_deletion_count` files, or `mass_deletion_percent` percent of all, deleted by one
     member within `mass_deletion_window_s` are a mass deletion. After `max_retries` or `max_retry_days` a change order
@@ -142,6 +142,7 @@ class AgentConfig:
     dashboard_port: int | None = None
     pid_file: Path | None = None
     aging_s: float = 3.0
+    scan_interval_s: float = 3600.0
     sample_interval_s: float = 5.0
     log_level: str = "info"
     max_clock_skew_s: float = 1800.0

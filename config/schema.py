@@ -174,6 +174,7 @@ class ReplicationTable(_Table):
     """`[replication]`: how this member works."""
 
     aging: Annotated[float, Field(ge=0, le=3600)] = 3.0
+    scan_interval: Annotated[float, Field(ge=0, le=30 * 86400)] = 3600.0
     compression: Literal["auto", "lznt1", "zstd", "none"] = "auto"
     fsync: bool = True
     workers: Annotated[int, Field(ge=1, le=256)] = 4

@@ -98,6 +98,12 @@ class Store(Logs, Sessions):
         rows = self._rows(_SELECT + "WHERE parent_guid = ? AND deleted = 0 ORDER BY name, file_guid", (parent_guid,))
         return self._records(rows)
 
+    def has_children(self, parent_guid: bytes) -> bool:
+        """Whether a folder has live records."""
+        return (
+            self._row("SELECT 1 FROM idtable WHERE parent_guid = ? AND deleted = 0 LIMIT 1", (parent_guid,)) is not None
+        )
+
     def put(self, record: IDRecord) -> None:
         """Add the record or replace the one of the same `file_guid`.
 

@@ -17,6 +17,7 @@ from idtable.reserved import reserved
 from . import reasons as why
 from .changes import Aged, Change, Excluded, Lookup, Missing, RootGone, Skips, join, kind_of, nothing_excluded
 from .disk import LIST, Disk, ReservedNames
+from .parts import PartScan
 from .scan import Scanner
 from .settle import Settler
 
@@ -107,6 +108,10 @@ class Examiner:
         self.retry = scanner.retry
         yield from scanner.run()
         self.scanned = scanner.entries
+
+    def parts(self) -> PartScan:
+        """A comparison of the whole tree in parts."""
+        return PartScan(self._disk, self._lookup, self._root_guid)
 
     def missing(self) -> Missing:
         """What a scan of the whole tree would find missing; nothing is reported. Raises RootGone."""

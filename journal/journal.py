@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 OnAged = Callable[[list[Aged]], None]
 OnRescan = Callable[[str, str], None]
+OnFailed = Callable[[str, BaseException], None]
 Count = Callable[[str, int], None]
 
 _COMMIT_S: Final = 0.1
@@ -39,6 +40,14 @@ _FLUSH: Final = object()
 @dataclass(frozen=True, slots=True)
 class _Again:
     batch: list[Aged]
+
+
+@dataclass(frozen=True, slots=True)
+class _Barrier:
+    """`passed` gets the paths in the aging cache, if they are `wanted`, else none."""
+
+    passed: asyncio.Future[list[str]]
+    wanted: bool
 
 
 class _Deaf:
@@ -96,8 +105,11 @@ class Journal:
 
     # -- for the event loop
 
-    def start(self, loop: asyncio.AbstractEventLoop, on_aged: OnAged, on_rescan: OnRescan) -> None:
-        """Begin to watch. The callbacks are called in `loop`.
+    def start(
+        self, loop: asyncio.AbstractEventLoop, on_aged: OnAged, on_rescan: OnRescan, on_failed: OnFailed | None = None
+    ) -> None:
+        """Begin to watch. The callbacks are called in `loop`; `on_failed` when the journal has ended for an error, and
+        tells of nothing any more.
 
         Records of a former run that were not retired age anew. Raises OSError when the root is no folder,
         sqlite3.Error or OSError when the records cannot be kept.
@@ -106,7 +118,7 @@ class Journal:
             raise RuntimeError("the journal is running")
         if not os.path.isdir(self._root):
             raise NotADirectoryError(f"not a folder: {self._root}")
-        self._loop, self._on_aged, self._on_rescan = loop, on_aged, on_rescan
+        self._loop, self._on_aged, self._on_rescan, self._on_failed = loop, on_aged, on_rescan, on_failed
         self._stopping = self._dead = False
         self._log = JournalLog(self._db_path)
         self._cache = AgingCache(self._log, self._aging, self._excluded)
@@ -141,14 +153,22 @@ class Journal:
 
         Raises RuntimeError when the journal stops meanwhile or is not running.
         """
+        await self._pass(wanted=False)
+
+    async def aging(self) -> list[str]:
+        """barrier(), and the paths that were in the aging cache at that moment: what the kernel told of before is among
+        them, or was handed on. Raises RuntimeError likewise."""
+        return await self._pass(wanted=True)
+
+    async def _pass(self, *, wanted: bool) -> list[str]:
         if self._thread is None:
             raise RuntimeError("the journal is not running")
-        future: asyncio.Future[None] = self._loop.create_future()
+        barrier = _Barrier(self._loop.create_future(), wanted)
         if isinstance(self._source, _Deaf):
-            self._put(future)
+            self._put(barrier)
         else:
-            self._source.mark(future)
-        await future
+            self._source.mark(barrier)
+        return await barrier.passed
 
     async def moved_since(self, moves: int) -> list[str]:
         """The paths that folders left or came to after the first `moves` moves, up to now (see barrier())."""
@@ -202,7 +222,8 @@ class Journal:
                 running = self._turn()
         except BaseException as error:
             logger.exception("the journal failed")
-            self._call(self._on_rescan, f"the journal failed: {error}", "")
+            if self._on_failed is not None:
+                self._call(self._on_failed, "the journal", error)
         finally:
             self._finish()
 
@@ -224,11 +245,15 @@ class Journal:
                 self._age(everything=True)
             elif item is inotify.READER_FAILED:
                 self._tree.deaf("reading file system events failed")
-            elif isinstance(item, asyncio.Future):
+            elif isinstance(item, _Barrier):
                 self._tree.catch_up()
                 self._age()
                 self._tell_counts()
-                self._call(_abandon if self._stopping else _resolve, item)
+                if self._stopping:
+                    self._call(_abandon, item.passed)
+                else:
+                    paths = [entry.path for entry in self._cache.pending.values()] if item.wanted else []
+                    self._call(_resolve, item.passed, paths)
             elif isinstance(item, tuple):
                 parent, name = split(item[0])
                 self._cache.record(self._tree.node_for(parent), name, item[1], None)
@@ -304,8 +329,8 @@ class Journal:
                 item = self._queue.get_nowait()
             except queue.Empty:
                 break
-            if isinstance(item, asyncio.Future):
-                self._call(_abandon, item)
+            if isinstance(item, _Barrier):
+                self._call(_abandon, item.passed)
 
     # -- telling
 
@@ -332,11 +357,11 @@ class Journal:
         self._told = now
 
 
-def _resolve(future: asyncio.Future[None]) -> None:
+def _resolve(future: asyncio.Future[list[str]], paths: list[str]) -> None:
     if not future.done():
-        future.set_result(None)
+        future.set_result(paths)
 
 
-def _abandon(future: asyncio.Future[None]) -> None:
+def _abandon(future: asyncio.Future[list[str]]) -> None:
     if not future.done():
         future.set_exception(RuntimeError("the journal has stopped"))

@@ -49,15 +49,41 @@ def describe(answer: dict[str, Any]) -> Iterator[str]:
         )
         if (kept := entry.get("deleted", {})).get("files"):
             yield f"  kept of what others deleted: {kept['files']} files, {kept['used_kib']} of {kept['quota_kib']} KiB"
+        if scan := entry.get("scan"):
+            yield _scan_line(scan)
         for mass in entry.get("mass_deletions", []):
             who = "this member" if mass["this_member"] else mass["by"] or mass["originator_guid"]
             yield f"  mass deletion: {mass['files']} files by {who}, {mass['began']} to {mass['last']}"
         if last := entry["last_error"]:
             yield f"  last error: {last['time']} {last['text']}"
+        for waiting in entry.get("waiting", []):
+            yield describe_waiting(waiting)
         for connection in entry["connections"]:
             yield _connection_line(connection)
     for cause, count in sorted(answer.get("incidents", {}).items()):
         yield f"incident: {cause}: {count} times since the start"
+
+
+def _scan_line(scan: dict[str, Any]) -> str:
+    every = f"every {scan['interval_s']:g} s" + (", one is under way" if scan["running"] else "")
+    if scan["ended"] is None:
+        return f"  scan of the tree: none since the start ({every})"
+    line = f"  last scan of the tree: {scan['ended']}, {scan['entries']} entries in {scan['seconds']:g} s ({every}); "
+    if not scan["found"]:
+        return line + "nothing that no event had told of"
+    more = ", ..." if scan["found"] > len(scan["examples"]) else ""
+    found = ", ".join(map(repr, scan["examples"]))
+    return line + f"found {scan['found']} changes that no event had told of: {found}{more}"
+
+
+def describe_waiting(waiting: dict[str, Any]) -> str:
+    """The line that shows a person what a change order waits for."""
+    detail = f" ({waiting['detail']})" if waiting["detail"] else ""
+    line = f"  waits: {waiting['path']!r}: {waiting['reason']}{detail}, since {waiting['since']}"
+    line += f", attempt {waiting['attempts']}, next in {waiting['retry_in_s']:.0f} s; on {waiting['file_system']}"
+    if waiting["held_by"]:
+        line += "; open in " + ", ".join(f"{holder['name']} (pid {holder['pid']})" for holder in waiting["held_by"])
+    return f"{line}; {waiting['advice']}"
 
 
 def _connection_line(connection: dict[str, Any]) -> str:

@@ -1,7 +1,8 @@
-"""The FileReplicaSet and FileReplicaConn counters, [MS-FRS1] 2.4.1 and 2.4.2.
+"""The FileReplicaSet and FileReplicaConn counters, [MS-FRS1] 2.4.1 and 2.4.2, and what is counted beyond them.
 
 The names and types stand in ``counters.tsv`` beside this module: the two tables of section 2.4, spelled as
-the specification spells them (also where it spells one meaning in two ways, see ``SET_NAME_OF_CONN_NAME``).
+the specification spells them (also where it spells one meaning in two ways, see ``SET_NAME_OF_CONN_NAME``). Counters
+of this agent alone are ``BEYOND_2_4``.
 
 Windows keeps a PERF_COUNTER_COUNTER in 32 bits and lets it wrap; here every counter is a Python int that
 never wraps, so a reader that wants the Windows value takes it modulo 2**32.
@@ -28,6 +29,13 @@ PERF_COUNTER_LARGE_RAWCOUNT: Final = "PERF_COUNTER_LARGE_RAWCOUNT"
 Snapshot = dict[str, dict[str, dict[str, int]]]
 """``{object: {instance: {counter: value}}}``; a connection is ``"SET/UPSTREAM->DOWNSTREAM"`` there."""
 
+BEYOND_2_4: Final[Mapping[str, Mapping[str, str]]] = {
+    SET_OBJECT: {"Changes Found by Scan": PERF_COUNTER_COUNTER},
+    CONN_OBJECT: {},
+}
+"""Counters that section 2.4 does not have, as ``counter_types()``. "Changes Found by Scan": changes of the tree that no
+event of the kernel had told of, found by the periodic scan."""
+
 Gauge = Callable[[], int]
 
 # One meaning, spelled differently in 2.4.1 (key) and 2.4.2 (value).
@@ -39,12 +47,15 @@ _SPELLED_DIFFERENTLY: Final = {
 
 @cache
 def counter_types() -> Mapping[str, Mapping[str, str]]:
-    """``{object: {counter: type}}`` of every counter of section 2.4, in the order of ``counters.tsv``."""
+    """``{object: {counter: type}}`` of every counter of section 2.4, in the order of ``counters.tsv``, and those of
+    ``BEYOND_2_4`` after them."""
     text = resources.files(__package__).joinpath("counters.tsv").read_text(encoding="utf-8")
     types: dict[str, dict[str, str]] = {SET_OBJECT: {}, CONN_OBJECT: {}}
     for line in text.splitlines()[1:]:
         object_name, counter, counter_type = line.split("\t")
         types[object_name][counter] = counter_type
+    for object_name, counters in BEYOND_2_4.items():
+        types[object_name] |= counters
     return MappingProxyType({name: MappingProxyType(counters) for name, counters in types.items()})
 
 
@@ -86,7 +97,7 @@ class Counters:
     Counting is a plain dictionary add (well below a microsecond) and may be done from several threads:
     CPython with its interpreter lock switches threads at calls and jumps, and there is neither between the
     read and the write of one add. Every method that takes a counter name raises ``KeyError`` on a name that
-    section 2.4 does not have for that object, and on a set or connection that was never added.
+    that object does not have, and on a set or connection that was never added.
     """
 
     __slots__ = ("_conns", "_gauges", "_live_conns", "_live_sets", "_sets")

@@ -8,8 +8,8 @@ A sample is one line of JSON for each replica set and each connection, in ``STAT
 
 - ``run`` names one life of the process: counters start at zero with each; ``seq`` orders the samples of a run
   even where the clock is set back.
-- ``counters`` holds the names of [MS-FRS1] 2.4. A sum that is zero is left out (absent means 0), a raw count
-  never is. ``gauges`` holds present amounts that are not in 2.4.
+- ``counters`` holds the names of [MS-FRS1] 2.4, and those of a set that frs has beside them (``BEYOND_2_4``). A sum
+  that is zero is left out (absent means 0), a raw count never is. ``gauges`` holds present amounts that are not in 2.4.
 - The first line of an instance in a run is its zero, at the time of the sample before it was there.
 - An instance that did not change is written once a minute only. When it changes again, the last unchanged
   sample is written too, so an increment always belongs to the sampling interval it was made in.

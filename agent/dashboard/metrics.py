@@ -1,7 +1,7 @@
 """The counters and states as text in the Prometheus exposition format, version 0.0.4.
 
-Names follow one rule: ``frs_set_`` or ``frs_connection_``, the counter of [MS-FRS1] 2.4 in lower case with
-underscores, and ``_total`` unless it is a raw count. "Packets Sent in Bytes" of FileReplicaSet is
+Names follow one rule: ``frs_set_`` or ``frs_connection_``, the counter (of [MS-FRS1] 2.4, or beyond it) in lower case
+with underscores, and ``_total`` unless it is a raw count. "Packets Sent in Bytes" of FileReplicaSet is
 ``frs_set_packets_sent_in_bytes_total``.
 """
 
@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from agent.counters.registry import CONN_OBJECT, SET_OBJECT, Snapshot, counter_types, is_raw_count
+from agent.counters.registry import BEYOND_2_4, CONN_OBJECT, SET_OBJECT, Snapshot, counter_types, is_raw_count
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 STATES: Final = ("unjoined", "need_join", "start_join", "joining", "vvjoin", "joined")
@@ -44,7 +44,7 @@ def render(status: Mapping[str, Any], snapshot: Snapshot) -> bytes:
             metric(
                 metric_name(object_name, counter),
                 "gauge" if is_raw_count(object_name, counter) else "counter",
-                f"{object_name} counter '{counter}' of [MS-FRS1] {_SECTION[object_name]}.",
+                f"{object_name} counter '{counter}' {_origin(object_name, counter)}.",
                 [(_instance(object_name, name), values[counter]) for name, values in instances.items()],
             )
     sets = status.get("sets") or []
@@ -83,6 +83,10 @@ def render(status: Mapping[str, Any], snapshot: Snapshot) -> bytes:
         [({"cause": cause}, count) for cause, count in sorted((status.get("incidents") or {}).items())],
     )
     return ("\n".join(lines) + "\n").encode("utf-8", "backslashreplace")
+
+
+def _origin(object_name: str, counter: str) -> str:
+    return "of frs" if counter in BEYOND_2_4[object_name] else f"of [MS-FRS1] {_SECTION[object_name]}"
 
 
 def _instance(object_name: str, instance: str) -> dict[str, str]:

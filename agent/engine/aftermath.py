@@ -161,5 +161,9 @@ class Aftermath:
             return not ctx.online or entry.attempts >= ctx.limits.unknown_grace
         # What would move out of it may itself wait for a folder that is gone here: in a circle for ever.
         late = entry.attempts >= ctx.limits.unknown_grace
-        coming = self.inbound.moving if late else self.inbound.pending_for
+        # What is to be removed itself, and cannot be for now, will go, or stay by itself.
+        coming = self._goes if late else self.inbound.pending_for
         return not any(coming(child.file_guid) for child in children)
+
+    def _goes(self, file_guid: bytes) -> bool:
+        return self.inbound.moving(file_guid) or self.inbound.being_removed(file_guid)

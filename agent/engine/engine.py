@@ -115,6 +115,7 @@ class Engine:
         deletions = MassDeletions(ctx, self.out_sessions.sessions.values)
         ctx.on_deleted, self.mass_deletions = deletions.deleted, deletions.told
         tell = Telling(ctx, self.inbound, self.outbound, self.in_sessions, self.out_sessions)
+        self.waiting = tell.waiting
         self.pending, self.pending_text, self.connections = tell.pending, tell.pending_text, tell.connections
         self._trim_at = 0
         ctx.numbers = OwnNumbers(store, ctx.vv.get(config.originator_guid, 0), config.limits.max_retry_time)
@@ -192,6 +193,7 @@ class Engine:
                 if s.joined and s.cxtion.schedule is not None and not s.closing:
                     times.append(next_change(s.cxtion.schedule, self.ctx.now) or self.ctx.now + DAY)
         times += self.stuck.deadlines()
+        times += self.outbound.deadlines()
         times.append(self.fetching.deadline() or self.ctx.now + DAY)
         if self.window.any_full:
             times.append(self.ctx.now + SECOND)
@@ -406,7 +408,7 @@ class Engine:
             return
         woken = self.inbound.wake(("g", event.file_guid)) + self.inbound.wake(("n", event.parent_guid, event.name))
         if left is not None:
-            woken += self.inbound.wake_for_name(*left)
+            woken += self.inbound.wake_for_name(*left) + self.inbound.wake_emptied(left[0])
         for entry in woken:
             self.installs.advance(entry)
 

@@ -49,6 +49,7 @@ class Entry:
     retry_at: int = 0
     attempts: int = 0
     waits_for: Outcome | None = None
+    detail: str = ""  # of that, for people
     first_try: int = 0
     arrival: int = 0
     retry_fetch: bool = False

@@ -4,24 +4,71 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
+from agent.engine.context import SECOND
 from agent.engine.order import Key
 from agent.engine.session import Session
 from agent.wire.change_order import ChangeOrder
 
+#: What was not acknowledged for so long takes no place in the window any more, until so many windows are in flight: it
+#: waits there for something, and nothing else is to wait for it.
+OVERDUE: Final = 2 * SECOND
+MOST_WINDOWS: Final = 8
+
+
+class InFlight(dict[int, bytes]):
+    """Change orders that were sent and not acknowledged, in the order of sending: sequence numbers and the GUIDs of the
+    change orders."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sent: dict[int, int] = {}  # of those that take a place in the window, when they were sent
+
+    def send(self, number: int, co_guid: bytes, now: int) -> None:
+        """The change order is sent now (FILETIME)."""
+        self[number] = co_guid
+        self._sent[number] = now
+
+    def acknowledge(self, number: int) -> None:
+        """The change order is in flight no more, if it was."""
+        self.pop(number, None)
+        self._sent.pop(number, None)
+
+    def end(self) -> None:
+        """Nothing is in flight."""
+        self.clear()
+        self._sent.clear()
+
+    def room(self, window: int, now: int) -> int:
+        """How many more may be sent now, where a window has `window` places; 0 or less for none."""
+        while self._sent:
+            number, when = next(iter(self._sent.items()))
+            if 0 <= now - when < OVERDUE:
+                break
+            del self._sent[number]
+        return min(window - len(self._sent), MOST_WINDOWS * window - len(self))
+
+    def more_room_at(self, window: int) -> int | None:
+        """When there will be room because of the time that has passed (FILETIME); None when there is, or never will
+        be."""
+        if len(self._sent) < window or len(self) >= MOST_WINDOWS * window:
+            return None
+        return next(iter(self._sent.values())) + OVERDUE
+
 
 @dataclass(slots=True)
 class Flow:
-    """What one outbound connection has in flight. `unacked` maps a sequence number to the CO's GUID."""
+    """What one outbound connection has in flight."""
 
     session: Session
     leading: int = 0
     trailing: int = 0
     saved_trailing: int = 0
-    unacked: dict[int, bytes] = field(default_factory=dict)
+    unacked: InFlight = field(default_factory=InFlight)
     vvjoin: Iterator[tuple[ChangeOrder, bytes]] | None = None
     vvjoin_seq: int = 0
-    vvjoin_unacked: dict[int, bytes] = field(default_factory=dict)
+    vvjoin_unacked: InFlight = field(default_factory=InFlight)
     offered: dict[bytes, Key] = field(default_factory=dict)  # change order -> the change, of those in vvjoin_unacked
     resume_at: int = 0
     moved_at: int = 0  # when the last change order was acknowledged, or sent after that (see stuck)

@@ -424,6 +424,11 @@ class Inbound:
         entry = self.entries.get(head) if head is not None else None
         return entry is not None and self._moves(entry)
 
+    def being_removed(self, file_guid: bytes) -> bool:
+        """The first change order of that file which has not ended removes it."""
+        head = self.head(file_guid)
+        return head is not None and self.entries[head].is_delete
+
     def joining_anew(self, but: Entry) -> bool:
         """Some upstream partner is still sending all that it has, and does not just wait for what waits here."""
         joining = {guid for guid, s in self.sessions.items() if s.state is JoinState.VVJOIN}
@@ -447,7 +452,7 @@ class Inbound:
         """Put the entry aside for a while that doubles with every attempt (3.1.1.10.2)."""
         ctx = self.ctx
         entry.attempts += 1
-        entry.waits_for = why
+        entry.waits_for, entry.detail = why, detail
         delay = min(ctx.limits.first_retry << min(entry.attempts - 1, 10), ctx.limits.max_retry)
         entry.retry_at = ctx.now + delay
         if entry.stage in (Stage.INSTALLING, Stage.FETCHING):
@@ -559,9 +564,20 @@ class Inbound:
                 woken.append(entry)
         return woken
 
+    def wake_emptied(self, folder: bytes) -> list[Entry]:
+        """The removal of that folder, if it waited for the folder to be empty, and the IDTable has nothing in it any
+        more. (Woken by each of many that leave it, it would have its attempts behind it before it can succeed.)"""
+        head = self.head(folder)
+        entry = self.entries.get(head) if head in self.waiting else None
+        if entry is None or entry.waits_for is not Outcome.NOT_EMPTY or self.ctx.store.has_children(folder):
+            return []
+        entry.retry_at = 0
+        self.waiting.discard(entry.key)
+        return [entry]
+
     def free_name(self, parent: bytes, name: str) -> None:
-        """A file has left that name: what waited for it may go on."""
-        self._unblock(other.key for other in self.wake_for_name(parent, name))
+        """A file has left that name: what waited for it, or for its folder to be empty, may go on."""
+        self._unblock(other.key for other in [*self.wake_for_name(parent, name), *self.wake_emptied(parent)])
 
     def due(self) -> list[Entry]:
         """The waiting entries whose time has come, oldest first."""

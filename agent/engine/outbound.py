@@ -7,7 +7,7 @@ every Join.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from agent.engine import flags as fl
 from agent.engine.context import Context
@@ -89,7 +89,7 @@ class Outbound:
         for flow in self.flows.values():
             session = flow.session
             stuck = session.state is JoinState.VVJOIN or (
-                session.joined and len(flow.unacked) >= self.ctx.limits.window
+                session.joined and flow.unacked.room(self.ctx.limits.window, self.ctx.now) <= 0
             )
             record = self.ctx.store.get(folder) if stuck and self._wanted(flow, from_members) else None
             if record is not None and not record.deleted:  # a deletion waits for those of what was in the folder
@@ -106,9 +106,9 @@ class Outbound:
         """A downstream partner joined: send what it lacks (3.3.4.4.4)."""
         ctx = self.ctx
         flow = self.flows[session.cxtion.guid]
-        flow.unacked.clear()
+        flow.unacked.end()
         flow.numbers.clear()
-        flow.vvjoin_unacked.clear()
+        flow.vvjoin_unacked.end()
         flow.offered.clear()
         flow.vvjoin = None
         flow.ahead.clear()
@@ -142,9 +142,9 @@ class Outbound:
     def unjoined(self, session: Session) -> None:
         """The session is over: what is unacknowledged is sent again in the next one."""
         flow = self.flows[session.cxtion.guid]
-        flow.unacked.clear()
+        flow.unacked.end()
         flow.numbers.clear()
-        flow.vvjoin_unacked.clear()
+        flow.vvjoin_unacked.end()
         flow.offered.clear()
         flow.vvjoin = None
         flow.leading = flow.trailing
@@ -170,7 +170,7 @@ class Outbound:
     def _pump_vvjoin(self, flow: Flow) -> None:
         ctx = self.ctx
         assert flow.vvjoin is not None
-        while len(flow.vvjoin_unacked) < ctx.limits.window:
+        while flow.vvjoin_unacked.room(ctx.limits.window, ctx.now) > 0:
             item = next(flow.vvjoin, None)
             if item is None:
                 if not flow.vvjoin_unacked:
@@ -195,15 +195,15 @@ class Outbound:
         if session.last_join_time not in (session.joined_time, NEVER):
             session.last_join_time = session.joined_time
             self._save(flow)
-        while flow.leading < self.head and len(flow.unacked) < ctx.limits.window:
-            rows = ctx.store.outlog_iter(flow.leading, min(64, ctx.limits.window - len(flow.unacked)))
+        while flow.leading < self.head and (room := flow.unacked.room(ctx.limits.window, ctx.now)) > 0:
+            rows = ctx.store.outlog_iter(flow.leading, min(64, room))
             if not rows:
                 break
             for row in rows:
                 flow.leading = row.seq
                 if self._skip(flow, row):
                     continue
-                flow.unacked[row.seq] = row.co_guid
+                flow.unacked.send(row.seq, row.co_guid, ctx.now)
                 flow.moved_at = ctx.now
                 flow.numbers.setdefault(row.co_guid, []).append(row.seq)
                 self._send(flow, change_order_of(row), checksum_of(row), row.seq)
@@ -265,7 +265,7 @@ class Outbound:
         # also name the number of an earlier session. The change order's GUID is what counts.
         found = [number for number, guid in flow.vvjoin_unacked.items() if guid == co_guid]
         for number in found:
-            del flow.vvjoin_unacked[number]
+            flow.vvjoin_unacked.acknowledge(number)
         if found:
             flow.offered.pop(co_guid, None)
             flow.moved_at = self.ctx.now
@@ -278,7 +278,7 @@ class Outbound:
             if later:
                 flow.numbers[co_guid] = later
             for number in numbers[: len(numbers) - len(later)]:
-                flow.unacked.pop(number, None)
+                flow.unacked.acknowledge(number)
             self._advance(flow)
         if not self._closed(flow):
             self.pump(flow)
@@ -329,10 +329,22 @@ class Outbound:
     def send_directed(self, flow: Flow, co: ChangeOrder, checksum: bytes) -> None:
         """Send a directed change order, which is in no log."""
         self._seq += 1
-        flow.vvjoin_unacked[self._seq] = co.change_order_guid
+        flow.vvjoin_unacked.send(self._seq, co.change_order_guid, self.ctx.now)
         flow.offered[co.change_order_guid] = (co.file_guid, co.originator_guid, co.frs_vsn)
         flow.moved_at = self.ctx.now
         self._send(flow, co, checksum, self._seq, at_join=True)
+
+    def deadlines(self) -> Iterator[int]:
+        """When more may be sent because of the time that has passed, as FILETIMEs."""
+        window = self.ctx.limits.window
+        for flow in self.flows.values():
+            state, when = flow.session.state, None
+            if state is JoinState.VVJOIN:
+                when = flow.vvjoin_unacked.more_room_at(window)
+            elif state is JoinState.JOINED and flow.leading < self.head:
+                when = flow.unacked.more_room_at(window)
+            if when is not None:
+                yield when
 
     # -- what is left --
 

@@ -13,6 +13,7 @@ from agent.causes import Cause
 from agent.engine.context import Context
 from agent.engine.events import Examine, ReadStage, StageBlock, StageRefused
 from agent.engine.fetching import MAX_STAGE_SIZE
+from agent.engine.flow import MOST_WINDOWS
 from agent.engine.outbound import Outbound
 from agent.engine.reconcile import change_order_wins
 from agent.engine.records import forgotten, offered, version_of
@@ -169,7 +170,7 @@ class Serving:
             ):
                 # Where what was asked for is lost, and not replaced, the partner knew the present version, and may have
                 # let it go for the other.
-                if len(flow.vvjoin_unacked) >= 4 * ctx.limits.window:
+                if len(flow.vvjoin_unacked) >= (MOST_WINDOWS + 4) * ctx.limits.window:
                     self._too_much(session, "it asks again for what is replaced, and acknowledges nothing")
                     return
                 self.outbound.send_present(flow, record, again=not self._newer(co, record))

@@ -36,7 +36,7 @@ class Stuck:
         """The connections that can send nothing more before something is acknowledged."""
         for flow in self.outbound.flows.values():
             state = flow.session.state
-            full = state is JoinState.JOINED and len(flow.unacked) >= self.ctx.limits.window
+            full = state is JoinState.JOINED and flow.unacked.room(self.ctx.limits.window, self.ctx.now) <= 0
             if full or (state is JoinState.VVJOIN and flow.vvjoin_unacked):
                 yield flow
 

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from agent.engine.context import Context
-from agent.engine.entry import Stage
+from agent.engine.entry import Entry, Stage
+from agent.engine.events import Outcome
 from agent.engine.inbound import Inbound
 from agent.engine.joining import InboundSessions, OutboundSessions
 from agent.engine.outbound import Outbound
 from agent.engine.session import NEVER
 from agent.wire.guid import ZERO_GUID, guid_text
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A change order that waits to be tried again: for the file at `path`, since when and until when (FILETIMEs)."""
+
+    co_guid: bytes
+    path: str
+    reason: Outcome
+    detail: str
+    attempts: int
+    since: int
+    retry_at: int
 
 
 class Telling:
@@ -36,6 +52,32 @@ class Telling:
             "inbound": sum(1 for e in self.inbound.entries.values() if e.stage < Stage.FINISHED),
             "outbound": sum(self.outbound.backlog(f) for f in self.outbound.flows.values()),
         }
+
+    def waiting(self, most: int) -> list[Waiting]:
+        """What waits to be tried again, at most so many; the oldest first, where they are that many."""
+        entries = (self.inbound.entries.get(key) for key in self.inbound.waiting)
+        waiting = [e for e in entries if e is not None and e.waits_for is not None and e.stage < Stage.FINISHED]
+        return [
+            Waiting(
+                e.co.change_order_guid,
+                self._path(e),
+                e.waits_for,
+                e.detail,
+                e.attempts,
+                e.first_try,
+                e.retry_at,
+            )
+            for e in islice(sorted(waiting, key=lambda e: e.arrival), most)
+            if e.waits_for is not None
+        ]
+
+    def _path(self, entry: Entry) -> str:
+        """Where the file is; where it is to be, if it is not here."""
+        there = self.ctx.store.path_of(entry.co.file_guid)
+        if there is not None:
+            return there
+        folder = self.ctx.store.path_of(entry.co.new_parent_guid, through_tombstones=True)
+        return f"{folder}/{entry.co.file_name}" if folder else entry.co.file_name
 
     def pending_text(self) -> list[str]:
         """What is unfinished, for people."""

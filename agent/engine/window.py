@@ -1,6 +1,7 @@
 """How many change orders of one upstream partner may be in the inbound log ([MS-FRS1] 3.1.1.6).
 
-Our own agents have at most 256 in flight on a connection, and as many in a VVJoin; others fewer. Those that are not
+Our own agents have at most 256 in flight on a connection, and as many in a VVJoin (and 2048 with what waits for
+something: see flow); others fewer. Those that are not
 finished yet are bounded by a multiple of that. Those that are finished, and wait for one that is not before the version
 vector may follow, are as many as there are changes: they are bounded by what is in the tree. When a partner has sent
 more, nothing more of that session is taken, for its change orders must not be passed over: what it sent before is

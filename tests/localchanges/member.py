@@ -116,20 +116,22 @@ def entries(root: str) -> dict[str, Fingerprint]:
 
 
 @contextlib.asynccontextmanager
-async def member(folder: Path, *, aging_s: float) -> AsyncIterator[Member]:
+async def member(folder: Path, *, aging_s: float, scan_interval_s: float = 0.0) -> AsyncIterator[Member]:
     """Run one member, the primary of its set, in `folder`; its partner never answers."""
-    async with _running(folder, "a", aging_s, {}) as one:
+    async with _running(folder, "a", aging_s, {}, scan_interval_s) as one:
         await one.quiet()
         yield one
 
 
 @contextlib.asynccontextmanager
-async def pair(folder: Path, *, aging_s: float, topology: str = TOPOLOGY) -> AsyncIterator[tuple[Member, Member]]:
+async def pair(
+    folder: Path, *, aging_s: float, scan_interval_s: float = 0.0, topology: str = TOPOLOGY
+) -> AsyncIterator[tuple[Member, Member]]:
     """Run two members that replicate with each other; packets go from one to the other without a network."""
     replicas: dict[bytes, Replica] = {}
     async with (
-        _running(folder / "a", "a", aging_s, replicas, topology) as one,
-        _running(folder / "b", "b", aging_s, replicas, topology) as other,
+        _running(folder / "a", "a", aging_s, replicas, scan_interval_s, topology) as one,
+        _running(folder / "b", "b", aging_s, replicas, scan_interval_s, topology) as other,
     ):
         await together(one, other)
         yield one, other
@@ -154,11 +156,17 @@ async def together(one: Member, other: Member) -> None:
 
 @contextlib.asynccontextmanager
 async def _running(
-    folder: Path, name: str, aging_s: float, replicas: dict[bytes, Replica], topology: str = TOPOLOGY
+    folder: Path,
+    name: str,
+    aging_s: float,
+    replicas: dict[bytes, Replica],
+    scan_interval_s: float = 0.0,
+    topology: str = TOPOLOGY,
 ) -> AsyncIterator[Member]:
     folder.mkdir(exist_ok=True)
     agent = AGENT.replace('member = "a"', f'member = "{name}"')
-    config = replace(load_agent_config(write(folder, agent=agent, topology=topology)), aging_s=aging_s, fsync=False)
+    config = load_agent_config(write(folder, agent=agent, topology=topology))
+    config = replace(config, aging_s=aging_s, fsync=False, scan_interval_s=scan_interval_s)
     local = config.sets[0]
     os.makedirs(local.state_dir, mode=0o700, exist_ok=True)
     loop = asyncio.get_running_loop()

@@ -246,7 +246,7 @@ async def test_it_shows_the_member_live_and_the_fleet(page: Page, agent: FakeAge
     await page.js("document.querySelector('main input[type=checkbox]').focus()")
     for kind in ("keyDown", "keyUp"):
         await page.send("Input.dispatchKeyEvent", type=kind, key=" ", code="Space", text=" ")
-    await page.until("document.querySelectorAll('main table')[1].tBodies[0].rows.length === 91")
+    await page.until("document.querySelectorAll('main table')[1].tBodies[0].rows.length === 92")
     assert (await page.rows("FileReplicaSet"))["Joins"][0] == "0"
 
     # the fleet

@@ -18,6 +18,7 @@ from agent.fileops import FileOps
 from agent.incidents import Incidents
 from agent.kept import KeptStore
 from agent.log import get_logger
+from agent.supervise import Supervisor
 from agent.underway import UnderWay
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder
@@ -25,6 +26,11 @@ from agent.wire.packet import NamedGuid, Packet
 from idtable.records import IDRecord
 from idtable.store import Store
 from staging.area import StagingArea
+
+
+def failed(what: str, error: BaseException) -> None:
+    raise AssertionError(f"{what} has failed") from error
+
 
 PARTNER, OTHER, CO, GUID = b"p" * 16, b"q" * 16, b"c" * 16, b"g" * 16
 
@@ -66,6 +72,7 @@ class Bench:
             has_room=lambda partner: self.room,
             post=self.post,
             under_way=UnderWay(),
+            supervisor=Supervisor(failed),
             incidents=Incidents(log),
             log=log,
         )

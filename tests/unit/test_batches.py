@@ -11,9 +11,15 @@ import pytest
 import agent.batches
 from agent.batches import Batches
 from agent.engine import events as ev
+from agent.supervise import Supervisor
 from agent.wire.packet import NamedGuid, Packet
 from idtable.errors import StoreFull
 from idtable.store import Store
+
+
+def failed(what: str, error: BaseException) -> None:
+    raise AssertionError(f"{what} has failed") from error
+
 
 ONE, OTHER = b"1" * 16, b"2" * 16
 
@@ -62,6 +68,7 @@ def run(*events: ev.Event) -> tuple[list[ev.Send], list[Any]]:
             failed=lambda error: done.append(error),
             broken=lambda event, error: done.append(error),
             runs=lambda: True,
+            supervisor=Supervisor(failed),
         )
         for event in events:
             batches.post(event)
@@ -143,6 +150,7 @@ def test_an_event_that_the_engine_fails_on_is_dropped_alone(number: int) -> None
             failed=told.append,
             broken=broken,
             runs=lambda: True,
+            supervisor=Supervisor(failed),
         )
         for event in EVENTS:
             batches.post(event)
@@ -178,6 +186,7 @@ def test_a_store_that_fails_is_no_fault_of_the_event(error: Exception) -> None:
             failed=done.append,
             broken=lambda event, error: done.append(event),
             runs=lambda: True,
+            supervisor=Supervisor(failed),
         )
         for event in EVENTS[1:]:
             batches.post(event)
@@ -216,6 +225,7 @@ def test_an_action_that_fails_does_not_keep_the_others_from_being_carried_out() 
             failed=lambda error: failed.append((None, str(error))),
             broken=lambda event, error: failed.append((event, str(error))),
             runs=lambda: True,
+            supervisor=Supervisor(failed),
         )
         for _ in range(3):
             batches.post(FROM_ONE)  # which come before the loss, as they are of the same partner

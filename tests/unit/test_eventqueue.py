@@ -15,9 +15,15 @@ from agent import batches, eventqueue
 from agent.batches import Batches
 from agent.engine import events as ev
 from agent.eventqueue import MOST, EventQueue, size_of
+from agent.supervise import Supervisor
 from agent.wire import constants as c
 from agent.wire.packet import Gvsn, NamedGuid, Packet
 from idtable.store import Store
+
+
+def failed(what: str, error: BaseException) -> None:
+    raise AssertionError(f"{what} has failed") from error
+
 
 ONE, OTHER = b"1" * 16, b"2" * 16
 BLOCK = bytes(c.MAX_BLOCK)
@@ -149,6 +155,7 @@ def test_a_transaction_ends_after_a_while(monkeypatch: pytest.MonkeyPatch) -> No
             failed=lambda error: pytest.fail(str(error)),
             broken=lambda event, error: pytest.fail(str(error)),
             runs=lambda: True,
+            supervisor=Supervisor(failed),
         )
         for number in range(1000):
             made.post(packet(ONE, number))

@@ -16,6 +16,7 @@ import pytest
 from agent.clock import filetime
 from agent.engine import events as ev
 from agent.localwatch import LocalWatch
+from agent.supervise import Supervisor
 from agent.underway import UnderWay
 from idtable.records import IDRecord
 from idtable.store import Store
@@ -23,6 +24,11 @@ from journal import reasons as why
 from journal.changes import Aged, nothing_excluded
 from staging.fsops import fingerprint, object_id_set
 from staging.rootdir import RootDir
+
+
+def failed(what: str, error: BaseException) -> None:
+    raise AssertionError(f"{what} has failed") from error
+
 
 ROOT, X, CO, MEMBER = (bytes([number]) * 16 for number in (1, 2, 3, 4))
 
@@ -65,6 +71,7 @@ class Host:
         self.member_guids = frozenset((MEMBER,))
         self.told = Told()
         self.under_way = UnderWay()
+        self.supervisor = Supervisor(failed)
         self.busy: set[bytes] = set()
         self.posted: list[Any] = []
         self.fresh = iter(range(100, 200))

@@ -13,7 +13,13 @@ from agent.rpc.frsrpc import frsrpc_interface
 from agent.rpc.interface import CallContext
 from agent.rpc.security import Credential, CredentialStore
 from agent.rpc.server import RpcServer
+from agent.supervise import Supervisor
 from agent.wire.comm_packet import CommPacket
+
+
+def failed(what: str, error: BaseException) -> None:
+    raise AssertionError(f"{what} has failed") from error
+
 
 ALICE = Credential("FRS", "alice", "a secret")
 BLOCK = bytes(64 << 10)
@@ -50,6 +56,7 @@ class Partner:
             on_bind=lambda ok: None,
             on_authentication=lambda ok: None,
             on_timeout=lambda: None,
+            supervisor=Supervisor(failed),
             on_room=self.room.set,
             on_flood=self.floods.append,
         )
@@ -102,3 +109,28 @@ async def test_who_does_not_take_what_it_asks_for_is_given_up(linked: tuple[Part
     while link.queued:
         await asyncio.sleep(0)
     assert len(partner.unreachable) == 1
+
+
+@pytest.mark.parametrize("what", ["connect", "send_stub"])
+async def test_a_fault_in_sending_ends_the_session_and_not_the_link(
+    linked: tuple[Partner, PartnerLink], monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """It may have been the partner's answer that did it."""
+    partner, link = linked
+    partner.silent = False
+
+    async def fail(*_: object) -> int:
+        raise ValueError("injected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(link._partner, what, fail)
+        link.send(b"a packet", "a->b")
+        async with asyncio.timeout(30):
+            while not partner.unreachable:
+                await asyncio.sleep(0.01)
+        assert "ValueError: injected" in partner.unreachable[0]
+    link.send(b"another", "a->b")
+    async with asyncio.timeout(30):
+        while not partner.taken:
+            await asyncio.sleep(0.01)
+    assert link.has_room

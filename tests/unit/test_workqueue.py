@@ -9,7 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from agent.supervise import Supervisor
 from agent.workqueue import Job, WorkQueue
+
+
+def failed(what: str, error: BaseException) -> None:
+    raise AssertionError(f"{what} has failed") from error
 
 
 @pytest.fixture
@@ -20,7 +25,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 async def test_every_result_arrives_once(pool: ThreadPoolExecutor) -> None:
     got: list[int] = []
-    queue = WorkQueue[int](pool, 3, got.extend)
+    queue = WorkQueue[int](pool, 3, got.extend, supervisor=Supervisor(failed))
     for number in range(500):
         queue.put(Job(lambda number=number: [number], lambda error: []))
     await queue.idle()
@@ -29,7 +34,7 @@ async def test_every_result_arrives_once(pool: ThreadPoolExecutor) -> None:
 
 async def test_what_a_job_raises_becomes_its_answer(pool: ThreadPoolExecutor) -> None:
     got: list[str] = []
-    queue = WorkQueue[str](pool, 2, got.extend)
+    queue = WorkQueue[str](pool, 2, got.extend, supervisor=Supervisor(failed))
 
     def fail() -> list[str]:
         raise ValueError("no")
@@ -55,7 +60,7 @@ async def test_no_more_workers_than_allowed(pool: ThreadPoolExecutor) -> None:
             running -= 1
         return []
 
-    queue = WorkQueue[None](pool, 2, lambda results: None)
+    queue = WorkQueue[None](pool, 2, lambda results: None, supervisor=Supervisor(failed))
     for _ in range(50):
         queue.put(Job(work, lambda error: []))
     await queue.idle()
@@ -64,7 +69,7 @@ async def test_no_more_workers_than_allowed(pool: ThreadPoolExecutor) -> None:
 
 async def test_then_runs_in_the_loop_and_may_put_more(pool: ThreadPoolExecutor) -> None:
     got: list[int] = []
-    queue = WorkQueue[int](pool, 1, got.extend)
+    queue = WorkQueue[int](pool, 1, got.extend, supervisor=Supervisor(failed))
     loop_thread = threading.get_ident()
     threads: list[int] = []
 
@@ -84,7 +89,13 @@ async def test_then_runs_in_the_loop_and_may_put_more(pool: ThreadPoolExecutor) 
 async def test_one_lane_never_has_all_threads(pool: ThreadPoolExecutor) -> None:
     """However much work there is for one partner, and however long it takes, that for another is begun."""
     gate, done = threading.Event(), asyncio.Event()
-    queue = WorkQueue[str](pool, 3, lambda results: done.set() if "other" in results else None, lane_workers=2)
+    queue = WorkQueue[str](
+        pool,
+        3,
+        lambda results: done.set() if "other" in results else None,
+        supervisor=Supervisor(failed),
+        lane_workers=2,
+    )
     for _ in range(100):
         queue.put(Job(lambda: [str(gate.wait(60))], lambda error: [], lane=b"greedy"))
     await asyncio.sleep(0)
@@ -97,7 +108,7 @@ async def test_one_lane_never_has_all_threads(pool: ThreadPoolExecutor) -> None:
 async def test_lanes_take_turns(pool: ThreadPoolExecutor) -> None:
     """With one thread: what comes later for another partner waits for one trip, not for all that came before it."""
     order: list[str] = []
-    queue = WorkQueue[None](pool, 1, lambda results: None)
+    queue = WorkQueue[None](pool, 1, lambda results: None, supervisor=Supervisor(failed))
     for lane in ("greedy", "one", "two"):
         for _ in range(200 if lane == "greedy" else 1):
             queue.put(Job(lambda lane=lane: order.append(lane) or [], lambda error: [], lane=lane.encode()))  # type: ignore[func-returns-value, misc]

@@ -63,6 +63,7 @@ port = 8080
 level = "debug"
 [replication]
 aging = 1
+scan_interval = 0
 compression = "zstd"
 fsync = false
 workers = 9
@@ -91,7 +92,7 @@ sample_interval = 0.5
     assert (config.dashboard_host, config.dashboard_port) == ("::1", 8080)
     assert config.log_level == "debug"
     assert (config.aging_s, config.compression, config.fsync, config.workers) == (1.0, "zstd", False, 9)
-    assert (config.max_clock_skew_s, config.sample_interval_s) == (60.0, 0.5)
+    assert (config.max_clock_skew_s, config.sample_interval_s, config.scan_interval_s) == (60.0, 0.5, 0.0)
     assert config.kept_quota_bytes == 2 << 30
     assert (config.deleted_quota_bytes, config.keep_deleted_days, config.missing_percent) == (1 << 20, 0.0, 50.0)
     assert config.mass_deletion_count == 7

@@ -139,6 +139,14 @@ def test_children_are_sorted_by_the_bytes_of_their_names(store: Store) -> None:
     assert [r.name for r in store.children(guid(99))] == ["Z", "a", "aa", "b", "ä", "\udcff"]
 
 
+def test_a_folder_has_children_as_long_as_one_of_them_lives(store: Store) -> None:
+    assert not store.has_children(guid(99))
+    put(store, IDRecord(guid(1), guid(99), "a", False), IDRecord(guid(2), guid(99), "b", False, deleted=True))
+    assert store.has_children(guid(99))
+    put(store, IDRecord(guid(1), guid(99), "a", False, deleted=True))
+    assert not store.has_children(guid(99))
+
+
 def test_name_clashes(store: Store) -> None:
     put(store, IDRecord(guid(2), guid(9), "x", False), IDRecord(guid(1), guid(9), "x", True))
     assert store.name_clashes() == [(guid(9), "x")]

@@ -1,0 +1,119 @@
+"""What cannot be carried out for now: the rest passes, and the status says what is waited for, and what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.cli.status_cmd import describe_waiting
+from tests.localchanges.member import PATIENCE_S, Member, pair, together
+
+HOLD = "import sys; f = open(sys.argv[1], 'r+b'); print('open', flush=True); sys.stdin.read()"
+
+
+@contextmanager
+def held_open(path: Path) -> Iterator[int]:
+    """Another process has the file open for writing; its process id."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            yield process.pid
+        finally:
+            process.kill()
+
+
+@contextmanager
+def mounted_over(path: Path) -> Iterator[None]:
+    """Something is mounted over the folder."""
+    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "none", path], check=False).returncode != 0:
+        pytest.skip("mounting takes root, and the right to mount")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", path], check=True)
+
+
+async def arrives(path: Path) -> None:
+    end = asyncio.get_running_loop().time() + PATIENCE_S
+    while not path.exists():
+        assert asyncio.get_running_loop().time() < end, f"{path} never came"
+        await asyncio.sleep(0.01)
+
+
+async def waits(member: Member) -> dict[str, Any]:
+    """The one change order that waits at that member."""
+    end = asyncio.get_running_loop().time() + PATIENCE_S
+    while not (waiting := await member.replica.waiting()):
+        assert asyncio.get_running_loop().time() < end, "nothing waits"
+        await asyncio.sleep(0.01)
+    (one,) = waiting
+    return one
+
+
+async def test_a_target_that_is_open_elsewhere(tmp_path: Path) -> None:
+    async with pair(tmp_path, aging_s=0.1) as (one, other):
+        (Path(one.root) / "held").write_text("before")
+        await together(one, other)
+        with held_open(Path(other.root) / "held") as pid:
+            (Path(one.root) / "held").write_text("after")
+            waiting = await waits(other)
+            (Path(one.root) / "fine").write_text("fine")
+            await arrives(Path(other.root) / "fine")
+            assert (Path(other.root) / "held").read_text() == "before"
+        assert (waiting["path"], waiting["reason"]) == ("held", "sharing violation")
+        assert [holder["pid"] for holder in waiting["held_by"]] == [pid]
+        kind = subprocess.run(["stat", "-f", "-c", "%T", tmp_path], check=True, capture_output=True, text=True).stdout
+        assert waiting["file_system"] in (kind.strip(), "ext4"), "stat calls it ext2/ext3"
+        line = describe_waiting(waiting)
+        assert f"(pid {pid})" in line
+        assert "have it closed by the process that has it open" in line
+        await together(one, other)
+        assert (Path(other.root) / "held").read_text() == "after"
+
+
+async def test_a_folder_that_something_is_mounted_over(tmp_path: Path) -> None:
+    async with pair(tmp_path, aging_s=0.1) as (one, other):
+        (Path(one.root) / "covered").mkdir()
+        (Path(one.root) / "open").mkdir()
+        await together(one, other)
+        with mounted_over(Path(other.root) / "covered"):
+            (Path(one.root) / "covered" / "f").write_text("below")
+            waiting = await waits(other)
+            (Path(one.root) / "open" / "fine").write_text("fine")
+            await arrives(Path(other.root) / "open" / "fine")
+        assert (waiting["path"], waiting["mounted_over"]) == ("covered/f", "covered")
+        assert waiting["advice"].startswith(f"unmount {other.root}/covered")
+        await together(one, other)
+        assert (Path(other.root) / "covered" / "f").read_text() == "below"
+
+
+async def test_a_folder_that_holds_what_is_not_replicated(tmp_path: Path) -> None:
+    async with pair(tmp_path, aging_s=0.1) as (one, other):
+        (Path(one.root) / "folder").mkdir()
+        await together(one, other)
+        os.mkfifo(Path(other.root) / "folder" / "fifo")
+        (Path(one.root) / "folder").rmdir()
+        waiting = await waits(other)
+        (Path(one.root) / "fine").write_text("fine")
+        await arrives(Path(other.root) / "fine")
+        assert (waiting["path"], waiting["reason"], waiting["holds"]) == ("folder", "folder not empty", ["fifo"])
+        assert "'fifo'" in waiting["advice"]
+        (Path(other.root) / "folder" / "fifo").unlink()
+        await together(one, other)
+        assert not (Path(other.root) / "folder").exists()
+
+
+async def test_nothing_waits(tmp_path: Path) -> None:
+    async with pair(tmp_path, aging_s=0.1) as (_, other):
+        assert await other.replica.waiting() == []
