@@ -291,12 +291,14 @@ class Installer:
         except Swapped:
             return changed
         try:
-            found = fsops.fingerprint(fd)
-            if (found.mode, found.uid, found.gid) != (expected.mode, expected.uid, expected.gid):
-                return changed
-            if not self._root.holds(at.fd, folder_of(at)):
-                return changed
-            built = restore.apply_folder(stage, fd, durable=self._durable)
+            with self._root.alone():
+                found = fsops.fingerprint(fd)
+                if (found.mode, found.uid, found.gid) != (expected.mode, expected.uid, expected.gid):
+                    return changed
+                if not self._root.holds(at.fd, folder_of(at)):
+                    return changed
+                with self._root.rewriting(fd, at.path):
+                    built = restore.apply_folder(stage, fd, durable=self._durable)
             return _installed(action, built, fsops.fingerprint(fd), ev.Outcome.DONE)
         finally:
             os.close(fd)
@@ -333,8 +335,9 @@ class Installer:
         """Gives a folder that stands at the name what the staging file says; None when it may not be given that."""
         if not gives_nothing_away(at.fd, fd, fsops.fingerprint(fd), built.descriptor):
             return None
-        restore.apply_folder(self._area.path_of(action.co_guid), fd, durable=self._durable)
-        fsops.object_id_set(fd, action.file_guid)
+        with self._root.rewriting(fd, at.path):
+            fsops.object_id_set(fd, action.file_guid)
+            restore.apply_folder(self._area.path_of(action.co_guid), fd, durable=self._durable)
         return fsops.fingerprint(fd)
 
     def _in_the_way(self, action: ev.Install, step: ev.Step, at: Entry, built: restore.Restored) -> ev.Installed:
@@ -364,7 +367,7 @@ class Installer:
 
     def _set_aside(self, action: ev.Install, keep: ev.Keep | None, at: Entry, seen: Fingerprint) -> None:
         """Keep what stands in the way elsewhere; `seen` is what was found there."""
-        result = install.take_aside(at, self._aside(action), seen)
+        result = install.take_aside(self._root, at, self._aside(action), seen)
         for entry in result.displaced:
             keep_displaced(self._kept, entry, at.path, keep, ev.KeepReason.IN_THE_WAY.value)
         self._tell_swapped(at, result)

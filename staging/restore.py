@@ -109,14 +109,14 @@ def restore(
 
 
 def apply_folder(stage_path: str, fd: int, *, durable: bool = True) -> Restored:
-    """Gives the folder that is open as `fd` owner, mode, attributes and times of a staging file. Raises like
-    `restore`."""
+    """Gives the folder that is open as `fd` owner, mode, attributes and times of a staging file. Who is not root has to
+    make it writable before (see staging.lending). Raises like `restore`."""
     try:
         with StageReader(stage_path) as reader:
             if _kind(reader) != "folder":
                 raise StagingError("this staging file is not of a folder")
             content = read_streams(reader, "folder", None)
-            return _finish(fd, reader, "folder", content, durable, fresh=False)
+            return _finish(fd, reader, "folder", content, durable)
     except OSError as error:
         raise from_oserror(error, "applying a staging file to a folder") from error
 
@@ -142,7 +142,7 @@ def _restore_file(reader: StageReader, temp: str, dir_fd: int | None, durable: b
             content = read_streams(reader, "file", out)
             if BACKUP_DATA not in content.order and reader.header.info.end_of_file:
                 raise StagingError("a file without its data stream")
-            return _finish(fd, reader, "file", content, durable, fresh=True, set_id=set_id)
+            return _finish(fd, reader, "file", content, durable, set_id=set_id)
         finally:
             os.close(fd)
     except BaseException:
@@ -156,7 +156,7 @@ def _restore_folder(reader: StageReader, temp: str, dir_fd: int | None, durable:
         fd = os.open(temp, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
         try:
             content = read_streams(reader, "folder", None)
-            return _finish(fd, reader, "folder", content, durable, fresh=True)
+            return _finish(fd, reader, "folder", content, durable)
         finally:
             os.close(fd)
     except BaseException:
@@ -215,13 +215,10 @@ def _finish(
     content: Content,
     durable: bool,
     *,
-    fresh: bool,
     set_id: SetId = any_set_id,
 ) -> Restored:
     """Owner, mode, lists, attributes, times: in the order in which one does not undo the other."""
     header = reader.header
-    if not fresh:
-        _make_writable(fd)
     _set_user_attributes(fd, content, header.object_id)
     refused = _apply_descriptor(fd, content, stat.S_IFDIR if kind == "folder" else stat.S_IFREG, set_id)
     _set_times(fd, header)
@@ -232,12 +229,6 @@ def _finish(
         reader.md5(), header.info, header.object_id, kind, result, content.exact, tuple(content.unstored),
         content.descriptor, refused,
     )  # fmt: skip
-
-
-def _make_writable(fd: int) -> None:
-    st = os.fstat(fd)
-    if st.st_uid == os.geteuid() != 0 and not st.st_mode & stat.S_IWUSR:
-        os.fchmod(fd, stat.S_IMODE(st.st_mode) | stat.S_IWUSR)
 
 
 def _set_user_attributes(fd: int, content: Content, object_id: bytes) -> None:

@@ -19,6 +19,7 @@ from staging import attributes, sd
 from staging.compression import COMPRESSION_LZNT1
 from staging.errors import AccessDenied
 from staging.generate import generate
+from staging.lending import Folder, Lending
 from staging.restore import apply_folder, restore
 OBJECT_ID = bytes(range(16))
 "".encode("utf-16-le")  # the interpreter's own files may be out of reach later
@@ -131,8 +132,11 @@ def test_folders(folder):
 r = restore("d.stage", "t")
 assert r.exact
 assert stat.S_IMODE(os.stat("t").st_mode) == 0o555
-r = apply_folder("d.stage", os.open("t", os.O_RDONLY))
+fd = os.open("t", os.O_RDONLY)
+with Lending().rewriting(Folder(fd, ("t",))):
+    r = apply_folder("d.stage", fd)
 assert r.exact
+assert stat.S_IMODE(os.stat("t").st_mode) == 0o555
 assert generate("t", None, object_id=OBJECT_ID).md5 == r.md5
 os.rmdir("t")
 """)  # fmt: skip
