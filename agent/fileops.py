@@ -21,6 +21,7 @@ from staging.area import StagingArea
 from staging.lending import Lending
 from staging.preinstall import RESERVED_NAME, Preinstall
 from staging.rootdir import RootDir, RootKey
+from staging.unstored import Unstored
 
 Event = ev.FetchStored | ev.FetchFailed | ev.Installed | ev.StageBlock | ev.StageRefused
 
@@ -110,9 +111,9 @@ class FileOps:
         """See Stages.choose()."""
         return self._stages.choose(allowed)
 
-    def read_stage(self, action: ev.ReadStage, path: str | None) -> Event:
+    def read_stage(self, action: ev.ReadStage, path: str | None, unstored: Unstored | None = None) -> Event:
         """See Stages.read_stage()."""
-        return self._stages.read_stage(action, path)
+        return self._stages.read_stage(action, path, unstored)
 
     def install_all(self, installs: list[ResolvedInstall]) -> list[Event]:
         """See Installer.install_all()."""

@@ -11,6 +11,7 @@ from agent.setstatus import set_status
 from config.model import LocalSet
 from idtable.errors import StoreError, StoreFull
 from staging.errors import NoSpace
+from staging.space import is_full
 
 RETRY_S: Final = 3.0
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -29,10 +30,9 @@ def disk_is_full(error: BaseException, *folders: str | os.PathLike[str]) -> bool
 
 def _has_no_room(folder: str | os.PathLike[str]) -> bool:
     try:
-        found = os.statvfs(folder)
+        return is_full(folder)
     except OSError:
         return False
-    return found.f_bavail == 0 or (found.f_files > 0 and found.f_favail == 0)
 
 
 class WaitingSet:
