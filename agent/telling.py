@@ -15,6 +15,7 @@ from agent.wire.guid import ZERO_GUID, guid_text
 from config.model import LocalSet
 from idtable.store import Store
 from staging.area import StagingArea
+from staging.unstored import by_name
 
 
 class Telling:
@@ -65,6 +66,7 @@ class Telling:
         watch = self._watch
         with self.lock:
             counts = self.store.counts()
+            unstored = by_name(self.store.unstored_counts())
             pending = self.engine.pending()
             connections = self.engine.connections()
         return set_status(
@@ -84,6 +86,7 @@ class Telling:
             missing=self.holding.loss,
             deleted=self.deleted,
             mass_deletions=self.engine.mass_deletions(),
+            unstored=unstored,
         )
 
     def backlogs(self) -> dict[str, int]:

@@ -28,6 +28,7 @@ from staging.beneath import (
     is_private,
     make_private,
     move_to_free_name,
+    open_to_all,
     remove_tree,
     same_entry,
 )
@@ -231,6 +232,13 @@ class Preinstall:
         try:
             # Another one that is as good as the one just made does no harm.
             if not is_private(os.fstat(fd)) or os.listdir(fd):
+                if open_to_all(fd):
+                    with contextlib.suppress(OSError):
+                        os.rmdir(name, dir_fd=self._root.fd)
+                    raise StagingError(
+                        f"the file system of {self._root.path} has no modes, so that others could get at unfinished "
+                        f"installs: mount it with the options uid={os.geteuid()},umask=077"
+                    )
                 return False
             try:
                 make_private(fd)

@@ -43,6 +43,23 @@ class What(enum.IntFlag):
     STREAMS = 64  # what nothing here can hold
 
 
+_NAMES: Final = {
+    What.OWNER: "owner or group",
+    What.SET_ID: "set-id bits",
+    What.RIGHTS: "mode or access control list",
+    What.USER_ATTRIBUTES: "user attributes",
+    What.TIME: "modification time",
+    What.FILE_ATTRIBUTES: "file attributes",
+    What.STREAMS: "streams",
+}
+
+
+def by_name(counts: Mapping[int, int]) -> dict[str, int]:
+    """Of how many files what is not kept, for people, from the counts by first bytes (see `Unstored.encode`)."""
+    found = {name: sum(n for bits, n in counts.items() if bits & what) for what, name in _NAMES.items()}
+    return {name: n for name, n in found.items() if n}
+
+
 @dataclass(frozen=True, slots=True)
 class Metadata:
     """What is said of a file beside its data: descriptor, user attributes, modification time in Unix nanoseconds, and

@@ -31,22 +31,23 @@ KINDS: Final[dict[str, FileSystem]] = {
     "btrfs": FileSystem(("mkfs.btrfs", "-q"), 128 * _MIB, ()),
     "tmpfs": FileSystem((), 0, ("-t", "tmpfs", "-o", "size=64m", "none")),
     "ramfs": FileSystem((), 0, ("-t", "ramfs", "none")),
-    "vfat": FileSystem(("mkfs.vfat",), 32 * _MIB, ("-o", "umask=022,quiet")),
-    "ntfs-3g": FileSystem(("mkntfs", "-q", "-F", "-f"), 32 * _MIB, ("-t", "ntfs-3g", "-o", "streams_interface=none")),
+    "vfat": FileSystem(("mkfs.vfat",), 32 * _MIB, ("-o", "umask=077,quiet")),
+    # the driver that works by inodes: with the other one an open file that was renamed is not found again
+    "ntfs": FileSystem(("mkntfs", "-qFf"), 32 * _MIB, ("-t", "lowntfs-3g", "-o", "streams_interface=none,umask=077")),
     "overlay": FileSystem((), 0, ("-t", "overlay")),
 }
 
 
 @contextlib.contextmanager
-def mounted(kind: str, folder: Path, scratch: Path) -> Iterator[None]:
-    """A file system of that kind at `folder`; `scratch` is a folder for its image, outside it. Skips the test, with the
-    reason, where it cannot be made or mounted."""
+def mounted(kind: str, folder: Path, scratch: Path, options: str = "") -> Iterator[None]:
+    """A file system of that kind at `folder`; `scratch` is a folder for its image, outside it; `options` are
+    more of mount(8). Skips the test, with the reason, where it cannot be made or mounted."""
     made = KINDS[kind]
     folder.mkdir(parents=True, exist_ok=True)
     scratch.mkdir(parents=True, exist_ok=True)
     if os.geteuid():
         pytest.skip(f"{kind}: only root can mount file systems")
-    mount = list(made.mount)
+    mount = [*made.mount, *(("-o", options) if options else ())]
     if made.make:
         if shutil.which(made.make[0]) is None:
             pytest.skip(f"{kind}: {made.make[0]} is not installed")
@@ -64,6 +65,8 @@ def mounted(kind: str, folder: Path, scratch: Path) -> Iterator[None]:
     if done.returncode:
         pytest.skip(f"{kind}: cannot be mounted here: {done.stderr.strip()}")
     try:
+        with contextlib.suppress(FileNotFoundError):
+            (folder / "lost+found").rmdir()
         yield
     finally:
         subprocess.run(["umount", "--lazy", os.fspath(folder)], check=True)
