@@ -225,6 +225,7 @@ STATUS: dict[str, Any] = {
             "last_error": {"time": "2026-01-01T00:00:01Z", "text": "a disk is full"},
             "missing": None,
             "deleted": {"files": 12, "used_kib": 34, "quota_kib": 56},
+            "unstored": {"owner or group": 7, "modification time": 2},
             "mass_deletions": [
                 {
                     "by": by,
@@ -282,6 +283,7 @@ def test_status(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "1 aging, 2 local, 3 inbound, 4 outbound",
         "2026-01-01T00:00:01Z a disk is full",
         "kept of what others deleted: 12 files, 34 of 56 KiB",
+        "remembered for the others: owner or group of 7 files, modification time of 2 files",
         "mass deletion: 101 files by files2, 2026-01-01T00:00:02Z to 2026-01-01T00:00:03Z",
         "mass deletion: 102 files by this member",
         "mass deletion: 103 files by 11111111-0000-4000-8000-0000000000ff",
