@@ -72,7 +72,7 @@ assert generate("t", None, object_id=OBJECT_ID).md5 == r.md5
 print(r.md5.hex())
 """)  # fmt: skip
     assert out.strip() == md5.hex()
-    # chmod here does not take it from its owner there
+    # chmod here takes from its owner there neither the file nor set-id bits, which only he could see
     as_nobody(folder, """
 os.chmod("t", 0o640)
 generate("t", "t.stage", object_id=OBJECT_ID)
@@ -81,7 +81,7 @@ generate("t", "t.stage", object_id=OBJECT_ID)
 
     restore(str(folder / "t.stage"), str(folder / "back"))
     st = os.stat(folder / "back")
-    assert (st.st_uid, st.st_gid, st.st_mode & 0o7777) == (1234, 5678, 0o640)
+    assert (st.st_uid, st.st_gid, st.st_mode & 0o7777) == (1234, 5678, 0o640 | mode & 0o6000)
 
 
 def test_a_forged_descriptor_does_not_travel(folder):
