@@ -22,6 +22,7 @@ from agent.wire.packet import encode_packet
 from agent.workqueue import Job, WorkQueue
 from idtable.store import Store
 from staging.rootdir import FolderKey
+from staging.unstored import decode
 
 INSTALLS_AT_ONCE: Final = 32
 
@@ -154,9 +155,10 @@ class Actions:
             return
         with self._lock:
             path = self._store.path_of(action.file_guid) if action.regenerate else None
+            unstored = decode(self._store.unstored(action.file_guid)) if path is not None else None
         self._work.put(
             Job(
-                lambda: [self._files.read_stage(action, path)],
+                lambda: [self._files.read_stage(action, path, unstored)],
                 lambda error: [ev.StageRefused(action, True, repr(error))],
                 lane=action.partner,
             )

@@ -129,7 +129,8 @@ def _make_folders(root: RootDir, folders: list[DeletedFolder]) -> list[DeletedFo
             check_name(name)
             fd = _open_or_make(root, above)
             try:
-                os.mkdir(name, 0o700, dir_fd=fd)
+                with root.changing(Entry(fd, name, folder.path)):
+                    os.mkdir(name, 0o700, dir_fd=fd)
                 _give_away(fd, name, folder)
                 made.append(folder)
             finally:
@@ -141,13 +142,14 @@ def _open_or_make(root: RootDir, path: str) -> int:
     """Opens a folder; what is missing is made. Raises OSError, StagingError."""
     fd = os.open(".", _FOLDER, dir_fd=root.fd)
     try:
-        for part in path.split("/") if path else []:
+        for at, part in enumerate(parts := path.split("/") if path else []):
             check_name(part)
             try:
                 below = os.open(part, _FOLDER, dir_fd=fd)
             except FileNotFoundError:
                 st = os.fstat(fd)
-                os.mkdir(part, 0o700, dir_fd=fd)
+                with root.changing(Entry(fd, part, "/".join(parts[: at + 1]))):
+                    os.mkdir(part, 0o700, dir_fd=fd)
                 _give_away(fd, part, DeletedFolder(part, stat.S_IMODE(st.st_mode), st.st_uid, st.st_gid))
                 below = os.open(part, _FOLDER, dir_fd=fd)
             os.close(fd)

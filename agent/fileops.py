@@ -4,6 +4,7 @@ staging files, installing. Nothing here touches the store or the engine; paths a
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterable
 
@@ -17,8 +18,10 @@ from agent.stages import Stages
 from agent.underway import Key
 from config.model import SetIdPolicy
 from staging.area import StagingArea
+from staging.lending import Lending
 from staging.preinstall import RESERVED_NAME, Preinstall
 from staging.rootdir import RootDir, RootKey
+from staging.unstored import Unstored
 
 Event = ev.FetchStored | ev.FetchFailed | ev.Installed | ev.StageBlock | ev.StageRefused
 
@@ -42,12 +45,15 @@ class FileOps:
         dropped: Callable[[ev.FetchFailed], None] = lambda event: None,
         deleted: DeletedStore | None = None,
         made: Callable[[bytes, Key], None] = lambda co_guid, key: None,
+        lent: Callable[[Key, bool], None] = lambda key, lent: None,
     ) -> None:
         """`root_key` says which folder the root is, `set_id` which set-id bits of received files are taken over;
         `report` hears of incidents; `dropped`, in any thread, of a staging file half received that had to make room for
-        others; `deleted` takes what others delete. Raises StagingError when the root cannot be opened or no folder for
-        installs can be made."""
-        self.root = RootDir(root, root_key)
+        others; `deleted` takes what others delete; `lent` hears in which folders the mode is another one for a moment
+        (see staging.lending). Folders that a crash left so get their modes back here. Raises StagingError when the root
+        cannot be opened or no folder for installs can be made."""
+        self.root = RootDir(root, root_key, Lending(os.path.join(state_dir, "lent"), lent))
+        self.root.give_back()
         self.area = area
         try:
             self._preinstall = Preinstall(
@@ -105,9 +111,9 @@ class FileOps:
         """See Stages.choose()."""
         return self._stages.choose(allowed)
 
-    def read_stage(self, action: ev.ReadStage, path: str | None) -> Event:
+    def read_stage(self, action: ev.ReadStage, path: str | None, unstored: Unstored | None = None) -> Event:
         """See Stages.read_stage()."""
-        return self._stages.read_stage(action, path)
+        return self._stages.read_stage(action, path, unstored)
 
     def install_all(self, installs: list[ResolvedInstall]) -> list[Event]:
         """See Installer.install_all()."""

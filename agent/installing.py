@@ -12,6 +12,7 @@ import logging
 import os
 import stat
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
 
@@ -43,6 +44,7 @@ from staging.generate import generate_open
 from staging.openat2 import open_beneath
 from staging.preinstall import ASIDE_SUFFIX, RESERVED_NAME, Preinstall
 from staging.rootdir import FolderKey, RootDir
+from staging.unstored import What
 
 NOT_OURS: Final = "at a name of the agent's own"
 
@@ -269,18 +271,19 @@ class Installer:
                 self._area.remove(action.co_guid)
                 return ev.Installed(action.co_guid, ev.Outcome.STAGE_DAMAGED, detail=wrong)
             self._made(action.co_guid, built.fingerprint[:3])
+            remember = _to_remember(action, built, opened(open_entry, temp))
             result = install.install(temp, self._root, at, expected, keep=step.keep is not None)
         finally:
             remove_tree(temp.fd, temp.name)
         self._looked_after(action, step, at, result)
         if result.outcome is install.Outcome.DONE and result.fingerprint is not None:
             self._tell_refused(built, at)
-            return _installed(action, built, result.fingerprint, ev.Outcome.DONE)
+            return _installed(action, built, result.fingerprint, ev.Outcome.DONE, remember)
         same = self._same_already(action, at, built)
         if same is not None:
-            return _installed(action, built, same, ev.Outcome.ALREADY)
+            return _installed(action, built, same, ev.Outcome.ALREADY, remember)
         if step.aside and result.outcome is install.Outcome.NAME_TAKEN:
-            return self._in_the_way(action, step, at, built)
+            return self._in_the_way(action, step, at, built, remember)
         return ev.Installed(action.co_guid, _OUTCOMES[result.outcome])
 
     def _folder(self, action: ev.Install, at: Entry, stage: str, expected: Fingerprint) -> ev.Installed:
@@ -291,13 +294,16 @@ class Installer:
         except Swapped:
             return changed
         try:
-            found = fsops.fingerprint(fd)
-            if (found.mode, found.uid, found.gid) != (expected.mode, expected.uid, expected.gid):
-                return changed
-            if not self._root.holds(at.fd, folder_of(at)):
-                return changed
-            built = restore.apply_folder(stage, fd, durable=self._durable)
-            return _installed(action, built, fsops.fingerprint(fd), ev.Outcome.DONE)
+            with self._root.alone():
+                found = fsops.fingerprint(fd)
+                if (found.mode, found.uid, found.gid) != (expected.mode, expected.uid, expected.gid):
+                    return changed
+                if not self._root.holds(at.fd, folder_of(at)):
+                    return changed
+                with self._root.rewriting(fd, at.path):
+                    built = restore.apply_folder(stage, fd, durable=self._durable)
+                remember = _to_remember(action, built, contextlib.nullcontext(fd))
+            return _installed(action, built, fsops.fingerprint(fd), ev.Outcome.DONE, remember)
         finally:
             os.close(fd)
 
@@ -313,7 +319,7 @@ class Installer:
                 if not stat.S_ISDIR(found.mode) or fsops.object_id_get(fd) != action.file_guid:
                     return None
                 return self._take_over(action, at, fd, built)
-            here = generate_open(fd, None, object_id=action.file_guid)
+            here = generate_open(fd, None, object_id=action.file_guid, unstored=built.remember)
             if here.md5 != built.md5 or here.kind != built.kind:
                 return None
             alone = found.nlink == 1  # else another name of it, perhaps outside the tree, would be changed with it
@@ -333,11 +339,14 @@ class Installer:
         """Gives a folder that stands at the name what the staging file says; None when it may not be given that."""
         if not gives_nothing_away(at.fd, fd, fsops.fingerprint(fd), built.descriptor):
             return None
-        restore.apply_folder(self._area.path_of(action.co_guid), fd, durable=self._durable)
-        fsops.object_id_set(fd, action.file_guid)
+        with self._root.rewriting(fd, at.path):
+            fsops.object_id_set(fd, action.file_guid)
+            restore.apply_folder(self._area.path_of(action.co_guid), fd, durable=self._durable)
         return fsops.fingerprint(fd)
 
-    def _in_the_way(self, action: ev.Install, step: ev.Step, at: Entry, built: restore.Restored) -> ev.Installed:
+    def _in_the_way(
+        self, action: ev.Install, step: ev.Step, at: Entry, built: restore.Restored, remember: bytes
+    ) -> ev.Installed:
         """Initial sync finds something at the name: a folder is taken over by a folder; all else is kept elsewhere,
         and the next attempt finds the name free."""
         seen = look(at)
@@ -347,7 +356,7 @@ class Installer:
             with contextlib.suppress(Swapped), opened(open_same, at, seen, FOLDER) as fd:
                 found = self._take_over(action, at, fd, built)
                 if found is not None:
-                    return _installed(action, built, found, ev.Outcome.ALREADY)
+                    return _installed(action, built, found, ev.Outcome.ALREADY, remember)
         self._set_aside(action, step.keep, at, seen)
         return ev.Installed(action.co_guid, ev.Outcome.NAME_TAKEN, detail="what was in the way is kept elsewhere")
 
@@ -364,7 +373,7 @@ class Installer:
 
     def _set_aside(self, action: ev.Install, keep: ev.Keep | None, at: Entry, seen: Fingerprint) -> None:
         """Keep what stands in the way elsewhere; `seen` is what was found there."""
-        result = install.take_aside(at, self._aside(action), seen)
+        result = install.take_aside(self._root, at, self._aside(action), seen)
         for entry in result.displaced:
             keep_displaced(self._kept, entry, at.path, keep, ev.KeepReason.IN_THE_WAY.value)
         self._tell_swapped(at, result)
@@ -437,6 +446,21 @@ _OUTCOMES: Final = {
 }
 
 
-def _installed(action: ev.Install, built: restore.Restored, found: Fingerprint, outcome: ev.Outcome) -> ev.Installed:
+def _to_remember(action: ev.Install, built: restore.Restored, opening: AbstractContextManager[int]) -> bytes:
+    """What the IDTable is to remember of what was restored; `opening` opens that for reading, if need be. Raises
+    StagingError, OSError."""
+    if built.formed and built.object_id == action.file_guid:
+        return built.remember.encode()
+    with opening as fd:
+        here = generate_open(fd, None, object_id=action.file_guid, unstored=built.remember)
+    if here.md5 == built.md5:
+        return built.remember.encode()
+    what = built.remember.what | What.STREAMS
+    return dataclasses.replace(built.remember, made=here.md5, what=what).encode()
+
+
+def _installed(
+    action: ev.Install, built: restore.Restored, found: Fingerprint, outcome: ev.Outcome, remember: bytes
+) -> ev.Installed:
     facts, attributes = facts_of(found), built.info.file_attributes
-    return ev.Installed(action.co_guid, outcome, facts, built.md5, attributes, built.kind, exact=built.exact)
+    return ev.Installed(action.co_guid, outcome, facts, built.md5, attributes, built.kind, unstored=remember)

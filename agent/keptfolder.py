@@ -12,6 +12,7 @@ from agent import kepttree
 from agent.keptindex import KeptItem
 from staging import fsops
 from staging.beneath import FOLDER, Entry, has_entry, open_private, remove_tree
+from staging.lending import Lending, moving
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,8 @@ class KeptFolder:
     def move_in(self, source: Entry, name: str) -> None:
         """Moves an entry in, or copies it where it is on another file system. Raises OSError."""
         try:
-            os.rename(source.name, name, src_dir_fd=source.fd, dst_dir_fd=self.fd)
+            with moving(source) as moved, Lending().writable(moved):
+                os.rename(source.name, name, src_dir_fd=source.fd, dst_dir_fd=self.fd)
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise

@@ -25,6 +25,7 @@ from staging.beneath import (
     same_entry,
 )
 from staging.errors import StagingError
+from staging.lending import Folder, moving
 from staging.openat2 import open_beneath
 from staging.preinstall import RESERVED_NAME
 from staging.rootdir import RootDir, RootKey, check_name
@@ -117,7 +118,10 @@ def _move_to_one_of(source: Entry, root: RootDir, folder: Place, names: Iterable
     tried = ""
     moved = fsops.fingerprint(source.name, dir_fd=source.fd)
     for name in names:
-        if move_to_free_name(source.fd, source.name, folder.fd, name):
+        path = f"{folder.path}/{name}" if folder.path else name
+        with moving(source, path) as ours, root.changing(Entry(folder.fd, name, path), moved=ours):
+            done = move_to_free_name(source.fd, source.name, folder.fd, name)
+        if done:
             if not root.holds(folder.fd, folder.path):
                 _take_back(source, folder.fd, name, moved)
                 raise KeptError(f"{folder.path!r} was moved out of the tree meanwhile; nothing was restored, try again")
@@ -175,10 +179,10 @@ def _open_folder(root: RootDir, parts: list[str], suffix: str | None, durable: b
     try:
         for part in parts:
             name = part
-            below = _open_or_make(root, fd, name, durable)
+            below = _open_or_make(root, fd, "/".join((*path, name)), durable)
             if below is None and suffix is not None:
                 name = _with_suffix(part, suffix)
-                below = _open_or_make(root, fd, name, durable)
+                below = _open_or_make(root, fd, "/".join((*path, name)), durable)
             if below is None:
                 raise TargetTaken(
                     f"{'/'.join([*path, name])!r} is no folder, or one that the owner of the folder it is in may not "
@@ -193,13 +197,13 @@ def _open_folder(root: RootDir, parts: list[str], suffix: str | None, durable: b
     return fd, path
 
 
-def _open_or_make(root: RootDir, above: int, name: str, durable: bool) -> int | None:
+def _open_or_make(root: RootDir, above: int, path: str, durable: bool) -> int | None:
     """None when something that is no folder has the name, or a folder that whoever can give it that name may not write
     to: he would have something put there by it."""
     try:
-        fd = open_beneath(above, name, FOLDER)
+        fd = open_beneath(above, path.rpartition("/")[2], FOLDER)
     except FileNotFoundError:
-        return _make_like(root, above, name, durable)
+        return _make_like(root, above, path, durable)
     except OSError as error:
         if error.errno in _NO_FOLDER:
             return None
@@ -210,10 +214,10 @@ def _open_or_make(root: RootDir, above: int, name: str, durable: bool) -> int | 
     return None
 
 
-def _make_like(root: RootDir, above: int, name: str, durable: bool) -> int | None:
+def _make_like(root: RootDir, above: int, path: str, durable: bool) -> int | None:
     """Makes a folder like the one it is in. It is ready before it gets its name, and open from then on; None when
     something has the name by now."""
-    st = os.fstat(above)
+    st, name = os.fstat(above), path.rpartition("/")[2]
     with _beside_the_tree(root) as building:
         temp = free_name("folder")
         os.mkdir(temp, 0o700, dir_fd=building)
@@ -224,7 +228,9 @@ def _make_like(root: RootDir, above: int, name: str, durable: bool) -> int | Non
                     os.fchown(fd, st.st_uid, st.st_gid)
                     inherit_lists(above, fd)
                     os.fchmod(fd, stat.S_IMODE(st.st_mode))
-                if not move_to_free_name(building, temp, above, name):
+                with root.changing(Entry(above, name, path), moved=Folder(fd, (path,))):
+                    moved = move_to_free_name(building, temp, above, name)
+                if not moved:
                     os.close(fd)
                     return None
             except BaseException:
@@ -242,7 +248,7 @@ def _beside_the_tree(root: RootDir) -> Iterator[int]:
     """A folder on the file system of the tree that is not replicated and that only this agent can enter, open; it is
     gone afterwards if it was not there before. Raises KeptError when something else has its name."""
     made = False
-    with root.keeping_mtime(root.fd), contextlib.suppress(FileExistsError):
+    with root.changing(root.top), contextlib.suppress(FileExistsError):
         os.mkdir(RESERVED_NAME, 0o700, dir_fd=root.fd)
         made = True
     try:
@@ -257,7 +263,7 @@ def _beside_the_tree(root: RootDir) -> Iterator[int]:
         yield fd
     finally:
         if made:
-            with root.keeping_mtime(root.fd), contextlib.suppress(OSError):
+            with root.changing(root.top), contextlib.suppress(OSError):
                 if os.path.samestat(os.stat(RESERVED_NAME, dir_fd=root.fd, follow_symlinks=False), os.fstat(fd)):
                     os.rmdir(RESERVED_NAME, dir_fd=root.fd)
         os.close(fd)

@@ -4,24 +4,25 @@ worker threads."""
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from agent.engine import events as ev
-from agent.engine.records import INEXACT
 from agent.facts import facts_of
 from agent.fileops import FileOps
 from agent.wire import constants as c
 from idtable.records import IDRecord
-from journal.changes import Change, Kind, content_differs
+from journal.changes import Change, Kind
 from journal.reasons import METADATA
 from staging import fsops
 from staging.beneath import Entry, open_entry, open_same, same_entry
 from staging.errors import NoSpace, StagingError, Swapped
 from staging.generate import Staged, generate
 from staging.header import FILE_ATTRIBUTE_DIRECTORY
+from staging.unstored import Unstored
 
 _MOST_FOLDER_TIMES: Final = 512
 
@@ -49,6 +50,7 @@ class Work:
     usns: tuple[int, int]
     known: IDRecord | None
     verify: bool = False  # a rename of which only a checksum can say that nothing else changed
+    unstored: Unstored | None = None  # of what is known
 
 
 class LocalStage:
@@ -84,10 +86,8 @@ class LocalStage:
     def _stage(self, work: Work, compression: bytes) -> ev.LocalChange | tuple[Work, StagingError] | None:
         change = work.change
         rename = change.kind is Kind.RENAME and not change.content_changed
-        if change.kind is Kind.DELETE or (rename and (not work.verify or _cannot_tell(work))):
+        if change.kind is Kind.DELETE or (rename and not work.verify):
             return self._event(work, None, staged=False, compressed=False)
-        if change.kind is Kind.UPDATE and _cannot_tell(work):
-            return None
         try:
             with self._files.root.parent(change.path) as at:
                 staged, on_disk = self._generate(work, at.name, at.fd, compression)
@@ -116,7 +116,7 @@ class LocalStage:
         """Stage the file; when there is no room, or nobody will ask soon, only its checksum is computed and the
         staging file made when it is asked for."""
         if work.known is not None and _looks_the_same(work):
-            staged = generate(name, None, object_id=work.guid, dir_fd=fd)
+            staged = self._checksum(work, name, fd)
             if staged.md5 == work.known.md5:
                 self._be_sure(work, staged)
                 return staged, False
@@ -124,13 +124,27 @@ class LocalStage:
             try:
                 return (
                     self._files.area.stage(
-                        work.stage_guid, name, object_id=work.guid, compression=compression, dir_fd=fd
+                        work.stage_guid,
+                        name,
+                        object_id=work.guid,
+                        compression=compression,
+                        dir_fd=fd,
+                        unstored=work.unstored,
                     ),
                     True,
                 )
             except NoSpace as error:
                 self._local_error(f"{work.change.path!r} is not staged yet: {error}")
-        return generate(name, None, object_id=work.guid, dir_fd=fd), False
+        return self._checksum(work, name, fd), False
+
+    @staticmethod
+    def _checksum(work: Work, name: str, fd: int) -> Staged:
+        """Generates no staging file. Where the checksum that was announced cannot be had here, the one that was had
+        instead counts for it."""
+        staged = generate(name, None, object_id=work.guid, dir_fd=fd, unstored=work.unstored)
+        if work.unstored is None or work.known is None or staged.md5 != work.unstored.made:
+            return staged
+        return dataclasses.replace(staged, md5=work.known.md5, remember=work.unstored)
 
     def _be_sure(self, work: Work, staged: Staged) -> None:
         """A folder of which only the time differs, and was perhaps set: installs of ours move it for a moment and set
@@ -172,6 +186,7 @@ class LocalStage:
             usns=work.usns,
             initial_scan=self._first(),
             temporary=change.temporary,
+            unstored=content.remember.encode() if content is not None else b"",
         )
 
 
@@ -181,10 +196,3 @@ def _looks_the_same(work: Work) -> bool:
     if known is None or found is None:
         return False
     return known.is_dir or (known.mtime_ns == found.mtime_ns and known.fsize == found.size)
-
-
-def _cannot_tell(work: Work) -> bool:
-    """Whether attributes were changed here no checksum can say, for this file system could not hold them all. What it
-    lacks must not be taken from the others: only data, mode and owner count."""
-    known, found = work.known, work.change.fingerprint
-    return known is not None and bool(known.flags & INEXACT) and found is not None and not content_differs(known, found)

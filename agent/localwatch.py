@@ -19,6 +19,7 @@ from typing import Final, Protocol
 
 from agent.clock import filetime
 from agent.engine import events as ev
+from agent.engine.records import UNSTORED
 from agent.fileops import FileOps
 from agent.localstage import LocalStage, Unsure, Work
 from agent.lookup import LockedLookup
@@ -36,6 +37,7 @@ from journal.examine import Examiner
 from journal.journal import Journal
 from journal.reasons import CONTENT, METADATA
 from staging.errors import AccessDenied, StagingError, Torn, Unsupported, Vanished
+from staging.unstored import Unstored, decode
 
 log = logging.getLogger(__name__)
 
@@ -420,7 +422,9 @@ class LocalWatch:
                 made[change.path] = guid
             when = self._event_time(change, aged, now)
             usns = (aged.first_usn, aged.usn) if aged is not None else (0, 0)
-            works.append(Work(change, guid, parent, host.new_guid(), min(when, now), usns, known, verify))
+            works.append(
+                Work(change, guid, parent, host.new_guid(), min(when, now), usns, known, verify, self._unstored(known))
+            )
         return works
 
     def _known(
@@ -437,6 +441,13 @@ class LocalWatch:
         before = came_from.get(change.path)
         sure = after is not None and not (after.reason | (before.reason if before is not None else 0)) & CONTENT
         return known, change.file_kind == "folder" or not sure
+
+    def _unstored(self, known: IDRecord | None) -> Unstored | None:
+        """What is remembered of what was sent of a file, and is not in the tree."""
+        if known is None or not known.flags & UNSTORED:
+            return None
+        with self._host.lock:
+            return decode(self._host.store.unstored(known.file_guid))
 
     def _is_known(self, change: Change, parent: bytes, left: set[bytes]) -> bool:
         """The store has moved on since the examiner looked: the name is taken, and not by one of the records that

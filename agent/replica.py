@@ -142,6 +142,7 @@ class Replica(Telling):
             dropped=self._stage_dropped,
             deleted=self.deleted,
             made=self.under_way.made,
+            lent=self.under_way.lent,
         )
         try:
             self._make_parts()

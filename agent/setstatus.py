@@ -30,11 +30,13 @@ def set_status(
     deleted: DeletedStore | None = None,
     mass_deletions: list[dict[str, Any]] | None = None,
     scan: dict[str, Any] | None = None,
+    unstored: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
     """The set's part of `frs status`. `originator_guid` is None while it is not known; `counts` are files, folders
     (with the root) and tombstones; `staging` bytes used and free; `connections` as the engine tells of them; `missing`
     is what the set waits for; `deleted` what is kept of what others deleted; `mass_deletions` as the engine tells of
-    them; `scan` as the periodic scan tells of itself, None where there is none."""
+    them; `scan` as the periodic scan tells of itself, None where there is none;
+    `unstored`: of how many files what is remembered for the others, since it cannot be kept in the tree here."""
     files, folders, tombstones = counts
     used, free = staging if staging is not None else (0, local.staging_quota_bytes)
     return {
@@ -55,6 +57,7 @@ def set_status(
             "used_kib": deleted.used_bytes >> 10 if deleted is not None else 0,
             "quota_kib": deleted.quota_bytes >> 10 if deleted is not None else 0,
         },
+        "unstored": dict(unstored or {}),
         "mass_deletions": [
             one | {"began": iso_time(one["began"]), "last": iso_time(one["last"])} for one in mass_deletions or []
         ],

@@ -19,6 +19,7 @@ from staging.errors import AccessDenied, NoSpace, StagingError, TooLarge, Torn, 
 from staging.header import HEADER_SIZE, StageHeader
 from staging.rootdir import RootDir
 from staging.shares import ShareUsed
+from staging.unstored import Unstored
 
 _CHANGE_ORDER_AT: Final = 0x50
 _CHANGE_ORDER_END: Final = _CHANGE_ORDER_AT + 0x318
@@ -110,8 +111,11 @@ class Stages:
         wanted = set(allowed)
         return next((guid for guid in self._compressions if guid in wanted), c.COMPRESSION_NONE)
 
-    def read_stage(self, action: ev.ReadStage, path: str | None) -> ev.StageBlock | ev.StageRefused:
-        """Read the block that is asked for; make the staging file from the tree (at `path`) if there is none."""
+    def read_stage(
+        self, action: ev.ReadStage, path: str | None, unstored: Unstored | None = None
+    ) -> ev.StageBlock | ev.StageRefused:
+        """Read the block that is asked for; make the staging file from the tree (at `path`), and what is remembered of
+        the file as `unstored`, if there is none."""
         co = action.change_order
         guid = co.change_order_guid
         generated = 0
@@ -126,7 +130,7 @@ class Stages:
                 with self._lock_of(guid):
                     block = self._read(guid, action)
                     if block is None:
-                        generated = self._generate(guid, path, action)
+                        generated = self._generate(guid, path, action, unstored)
                         block = self._read(guid, action)
             if block is None:
                 return ev.StageRefused(action, True, "the staging file was removed at once")
@@ -161,7 +165,7 @@ class Stages:
             co = co.replace(flags=co.flags | c.CO_FLAG_COMPRESSED_STAGE)  # 4.4.7
         return with_change_order(block, co)
 
-    def _generate(self, guid: bytes, path: str, action: ev.ReadStage) -> int:
+    def _generate(self, guid: bytes, path: str, action: ev.ReadStage, unstored: Unstored | None) -> int:
         with self._root.parent(path) as at:
             staged = self.area.stage(
                 guid,
@@ -170,6 +174,7 @@ class Stages:
                 compression=self.choose(action.compressions),
                 dir_fd=at.fd,
                 owner=action.partner,
+                unstored=unstored,
             )
             if not self._root.holds(at.fd, path.rpartition("/")[0]):
                 self.area.remove(guid)

@@ -20,6 +20,7 @@ from config.model import LocalSet
 from idtable.errors import StoreError
 from idtable.store import Store
 from staging.area import StagingArea
+from staging.unstored import by_name
 
 
 class Telling:
@@ -78,10 +79,11 @@ class Telling:
     def status(self) -> dict[str, Any]:
         """The set's part of `frs status`; of a set with a damaged database little more than that."""
         watch, state, wrong = self._watch, self.state, self.error
-        counts, pending, connections, mass_deletions = (0, 0, 0), {}, [], []
+        counts, unstored, pending, connections, mass_deletions = (0, 0, 0), {}, {}, [], []
         try:
             with self.lock:
                 counts = self.store.counts()
+                unstored = by_name(self.store.unstored_counts())
                 pending = self.engine.pending()
                 connections = self.engine.connections()
                 mass_deletions = self.engine.mass_deletions()
@@ -105,6 +107,7 @@ class Telling:
             deleted=self.deleted,
             mass_deletions=mass_deletions,
             scan=self._scan.status() if self._scan is not None else None,
+            unstored=unstored,
         )
 
     async def waiting(self) -> list[dict[str, Any]]:

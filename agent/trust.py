@@ -8,8 +8,9 @@ from typing import Final
 
 from config.model import SetIdPolicy
 from staging import attributes
+from staging.attributes import SET_ID_BITS
 from staging.fsops import Fingerprint
-from staging.restore import SET_ID_BITS, SetId, any_set_id
+from staging.restore import SetId, any_set_id
 from staging.sd import Posix
 
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH

@@ -23,6 +23,7 @@ class UnderWay:
         self._files: set[bytes] = set()
         self._places: set[Place] = set()
         self._keys: dict[Key, bytes] = {}
+        self._lent: dict[Key, bool] = {}  # folders with another mode: still, or since somebody began to look
 
     def begin(self, co_guid: bytes, files: Iterable[bytes], places: Iterable[Place]) -> None:
         """A change order is about to be installed: it changes these files, at these places (parent GUID and name)."""
@@ -37,6 +38,12 @@ class UnderWay:
         with self._lock:
             self._keys[key] = co_guid
 
+    def lent(self, key: Key, lent: bool) -> None:
+        """The folder with that local key has another mode for the moment in which entries come and go in it, until it
+        is told that it is no longer `lent` one."""
+        with self._lock:
+            self._lent[key] = lent
+
     def look(self, busy: Set[bytes]) -> None:
         """Somebody begins to look at the tree: what has ended by now, that is all but what concerns the files `busy`,
         is as the IDTable has it."""
@@ -45,8 +52,10 @@ class UnderWay:
             self._files = set().union(*(files for files, _ in self._installs.values()))
             self._places = set().union(*(places for _, places in self._installs.values()))
             self._keys = {key: co for key, co in self._keys.items() if co in self._installs}
+            self._lent = {key: lent for key, lent in self._lent.items() if lent}
 
     def concerns(self, file_guid: bytes | None, key: Key | None, place: Place) -> bool:
         """Whether what was found of a file, of an inode or at a place may be the work of an install."""
         with self._lock:
-            return file_guid in self._files or key in self._keys or place in self._places
+            ours = key in self._keys or key in self._lent
+            return ours or file_guid in self._files or place in self._places

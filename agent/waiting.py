@@ -13,6 +13,7 @@ from agent.supervise import failure
 from config.model import LocalSet
 from idtable.errors import StoreDamaged, StoreError, StoreFull
 from staging.errors import NoSpace
+from staging.space import is_full
 
 log = logging.getLogger("frs")
 
@@ -33,10 +34,9 @@ def disk_is_full(error: BaseException, *folders: str | os.PathLike[str]) -> bool
 
 def _has_no_room(folder: str | os.PathLike[str]) -> bool:
     try:
-        found = os.statvfs(folder)
+        return is_full(folder)
     except OSError:
         return False
-    return found.f_bavail == 0 or (found.f_files > 0 and found.f_favail == 0)
 
 
 class WaitingSet:

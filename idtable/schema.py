@@ -19,7 +19,7 @@ from typing import Final
 from .errors import StoreError, StoreNewer
 
 APPLICATION_ID: Final = 0x46525331  # "FRS1"
-VERSION: Final = 1
+VERSION: Final = 2
 
 I64_MIN: Final = -(1 << 63)
 I64_MAX: Final = (1 << 63) - 1
@@ -97,6 +97,14 @@ MIGRATIONS: Final[dict[int, tuple[str, ...]]] = {
             key TEXT PRIMARY KEY NOT NULL,
             value BLOB NOT NULL
         ) WITHOUT ROWID""",
+    ),
+    1: (
+        """CREATE TABLE unstored (
+            file_guid BLOB PRIMARY KEY NOT NULL,
+            what INTEGER NOT NULL,
+            value BLOB NOT NULL
+        )""",
+        "CREATE INDEX unstored_what ON unstored (what)",
     ),
 }
 

@@ -132,6 +132,26 @@ class Store(Logs, Sessions):
             raise
         self._remember(guid, fields)
 
+    def unstored(self, file_guid: bytes) -> bytes:
+        """What is remembered of what was sent of a file and is not in the tree; empty when that is nothing."""
+        row = self._row("SELECT value FROM unstored WHERE file_guid = ?", (file_guid,))
+        return b"" if row is None else row[0]
+
+    def put_unstored(self, file_guid: bytes, value: bytes) -> None:
+        """Remember that, or nothing where the value is empty; its first byte tells the kinds, one bit each.
+
+        Raises TransactionError.
+        """
+        self._require_transaction()
+        if value:
+            self._write("INSERT OR REPLACE INTO unstored VALUES (?, ?, ?)", (file_guid, value[0], value))
+        else:
+            self._write("DELETE FROM unstored WHERE file_guid = ?", (file_guid,))
+
+    def unstored_counts(self) -> dict[int, int]:
+        """Of how many files something is remembered, by the first byte of what that is."""
+        return dict(self._rows("SELECT what, count(*) FROM unstored GROUP BY what"))
+
     def path_of(self, file_guid: bytes, *, through_tombstones: bool = False) -> str | None:
         """The path of a record relative to the root of the replica tree, "" for the root.
 

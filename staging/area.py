@@ -21,6 +21,7 @@ from staging.generate import Staged, generate_to
 from staging.header import CHANGE_ORDER_SIZE
 from staging.shares import LOCAL, Item, Receiving, Shares, ShareUsed
 from staging.space import room
+from staging.unstored import Unstored
 
 _SUFFIX: Final = ".stage"
 _TEMPORARY: Final = ".tmp"
@@ -107,9 +108,10 @@ class StagingArea:
         change_order: bytes = bytes(CHANGE_ORDER_SIZE),
         dir_fd: int | None = None,
         owner: bytes = LOCAL,
+        unstored: Unstored | None = None,
     ) -> Staged:
-        """Generates a file's staging file in the area, for `owner`; raises like `generate`. Others make room for it
-        once it is complete. NoSpace when that is not enough."""
+        """Generates a file's staging file in the area, for `owner`; takes `unstored` and raises like `generate`. Others
+        make room for it once it is complete. NoSpace when that is not enough."""
         temp = self.temp_path(co_guid)
         with self._lock:
             limit = self._shares.obtainable(owner, self._clock())
@@ -122,7 +124,7 @@ class StagingArea:
             try:
                 staged = generate_to(
                     path, fd, object_id=object_id, compression=compression, change_order=change_order,
-                    dir_fd=dir_fd, limit=limit,
+                    dir_fd=dir_fd, limit=limit, unstored=unstored,
                 )  # fmt: skip
             finally:
                 os.close(fd)

@@ -19,7 +19,7 @@ import os
 import stat
 import struct
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from staging import posixacl, sd, sparse
 from staging.fsops import Fingerprint
@@ -41,6 +41,9 @@ OWN_PREFIX: Final = b"user.frs."
 # nobody but this agent's own user can write; root keeps it where only root can.
 DESCRIPTOR_XATTR: Final = "user.frs.security_descriptor"
 TRUSTED_DESCRIPTOR_XATTR: Final = "trusted.frs.security_descriptor"
+#: The bits of a mode that are changed together: the rights of owner, group and others.
+_TOGETHER: Final = (0o700, 0o070, 0o007, stat.S_ISUID, stat.S_ISGID, stat.S_ISVTX)
+SET_ID_BITS: Final = stat.S_ISUID | stat.S_ISGID
 _USER: Final = b"user."
 _DOS_STREAM: Final = b"user.DosStream."
 _DATA_TYPE: Final = b":$DATA"
@@ -229,38 +232,85 @@ def only_ours(st: Fingerprint, access: bytes | None) -> bool:
     return st.uid == os.geteuid() and not st.mode & 0o022 and access is None
 
 
-def _same_content(kept: bytes, fd: int | None) -> bool:
-    """Whether the content is the one that a kept descriptor holds for."""
-    if kept[0] == _KEPT_VERSION:
-        return True
-    size, digest = _CONTENT.unpack_from(kept, _KEPT.size)
-    return fd is not None and os.fstat(fd).st_size == size and content_of(fd) == (size, digest)
+class Lacking(NamedTuple):
+    """What a file does not have of what its descriptor says: `rights` are a mode or lists that are other ones, or
+    anything of a descriptor from elsewhere."""
+
+    owner: bool
+    set_id: bool
+    rights: bool
 
 
-def descriptor(st: Fingerprint, found: Attributes, fd: int | None = None) -> bytes:
-    """The security descriptor to send for a file, which may be open as `fd` for reading. Raises StagingError when none
-    can be built, OSError.
+def kept_of(descriptor: bytes, st: Fingerprint, found: Attributes, fd: int | None) -> tuple[bytes, Lacking]:
+    """The value that remembers a descriptor which the file does not have, see `keep`, and what it lacks. Set-id bits
+    that a file lacks hold for its content only, unless nobody but this process's own user can write to it. `fd`: the
+    file open for reading. Raises OSError."""
+    file_type = stat.S_IFMT(st.mode)
+    posix = sd.parse(descriptor, file_type)
+    bits = 0 if posix is None else posix.mode & ~st.mode & SET_ID_BITS
+    for_content = bool(bits) and stat.S_ISREG(file_type) and fd is not None and not only_ours(st, found.access)
+    content = content_of(fd) if for_content and fd is not None else None
+    value = keep(descriptor, st.mode, st.uid, st.gid, found.access, found.default, content=content)
+    if posix is None:
+        return value, Lacking(owner=False, set_id=False, rights=True)
+    rights = (posix.mode & ~SET_ID_BITS, posix.access, posix.default) != (
+        st.mode & ~SET_ID_BITS, found.access, found.default,
+    )  # fmt: skip
+    return value, Lacking((posix.uid, posix.gid) != (st.uid, st.gid), bool(bits), rights)
 
-    A kept one is sent on as long as nobody changed owner, group, mode or lists, nor the content where it holds for
-    that only. After a change, owner and group of a kept descriptor of ours still count where they were not what was
-    changed (an agent without the right to give files away must not take them from their owners elsewhere).
-    """
+
+def of_disk(st: Fingerprint, found: Attributes) -> bytes:
+    """The descriptor of what the file has here. Raises StagingError when none can be built."""
     if stat.S_ISLNK(st.mode):
         return sd.build(Posix(sd.SYMLINK_MODE, st.uid, st.gid))
-    uid, gid = st.uid, st.gid
-    kept = found.kept
-    if kept is None and found.kept_by_user is not None and only_ours(st, found.access):
-        kept = found.kept_by_user
+    return sd.build(Posix(st.mode, st.uid, st.gid, found.access, found.default))
+
+
+def descriptor(st: Fingerprint, found: Attributes, fd: int | None = None, kept: bytes | None = None) -> bytes:
+    """The security descriptor to send for a file, which may be open as `fd` for reading. `kept` is what is remembered
+    of the one that came (see `keep`), else what an attribute of the file says counts. Raises StagingError when none
+    can be built, OSError.
+
+    What came is sent on as long as nobody changed owner, group, mode or lists, nor the content where it holds for that
+    only. After a change, what was not changed of a descriptor of ours still counts: an agent without the right to give
+    files away, or set-id bits, must not take them from others elsewhere.
+    """
+    if kept is None and not stat.S_ISLNK(st.mode):
+        kept = found.kept
+        if kept is None and found.kept_by_user is not None and only_ours(st, found.access):
+            kept = found.kept_by_user
     head = _HEADS.get(kept[0], 0) if kept else 0
-    if kept is not None and head and len(kept) > head:
-        _, mode, kept_uid, kept_gid, digest = _KEPT.unpack_from(kept)
-        data = kept[head:]
-        same_owner, same_group = kept_uid == uid, kept_gid == gid
-        same = same_owner and same_group and mode == st.mode and digest == _digest(found.access, found.default)
-        if same and _same_content(kept, fd):
-            return data
-        ours = sd.parse(data, stat.S_IFMT(st.mode))
-        if ours is not None:
-            uid = ours.uid if same_owner else uid
-            gid = ours.gid if same_group else gid
-    return sd.build(Posix(st.mode, uid, gid, found.access, found.default))
+    if kept is None or not head or len(kept) <= head:
+        return of_disk(st, found)
+    return _merged(kept, kept[head:], st, found, fd)
+
+
+def _merged(kept: bytes, came: bytes, st: Fingerprint, found: Attributes, fd: int | None) -> bytes:
+    _, mode, uid, gid, digest = _KEPT.unpack_from(kept)
+    same_lists = digest == _digest(found.access, found.default)
+    posix = sd.parse(came, stat.S_IFMT(st.mode))
+    lost = 0  # set-id bits that hold no longer
+    if posix is not None and stat.S_ISREG(st.mode):
+        lost = posix.mode & ~mode & SET_ID_BITS
+        if lost and (_same_content(kept, fd) if kept[0] == _KEPT_FOR_CONTENT else only_ours(st, found.access)):
+            lost = 0
+    if (uid, gid, mode) == (st.uid, st.gid, st.mode) and same_lists and not lost:
+        return came
+    if posix is None:
+        return of_disk(st, found)
+    changed = 0
+    for bits in _TOGETHER:
+        changed |= bits if (mode ^ st.mode) & bits else 0
+    new = (posix.mode & ~changed | st.mode & changed) & ~lost
+    access, default = (posix.access, posix.default) if same_lists else (found.access, found.default)
+    if same_lists and access is not None and changed & 0o777:
+        access = posixacl.with_mode(access, new)
+    owner = posix.uid if uid == st.uid else st.uid
+    group = posix.gid if gid == st.gid else st.gid
+    return sd.build(Posix(new, owner, group, access, default))
+
+
+def _same_content(kept: bytes, fd: int | None) -> bool:
+    """Whether the content is the one that a kept descriptor holds for."""
+    size, digest = _CONTENT.unpack_from(kept, _KEPT.size)
+    return fd is not None and os.fstat(fd).st_size == size and content_of(fd) == (size, digest)

@@ -274,6 +274,15 @@ def is_private(found: os.stat_result) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
 
 
+def open_to_all(fd: int) -> bool:
+    """Whether a folder of this process's own cannot be closed to others. Raises OSError."""
+    if os.fstat(fd).st_uid != os.geteuid():
+        return False
+    with contextlib.suppress(PermissionError):
+        os.fchmod(fd, 0o700)
+    return bool(os.fstat(fd).st_mode & 0o077)
+
+
 def open_private(name: str, dir_fd: int | None = None) -> int:
     """Opens a folder that must be private, see `is_private`; `name` is a path when there is no `dir_fd`, of which the
     last component is no link. Raises OSError, PermissionError when it is not private."""

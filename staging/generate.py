@@ -46,6 +46,7 @@ from staging.streams import (
     stream,
     stream_header,
 )
+from staging.unstored import Metadata, Unstored, as_it_was_sent, difference
 
 Kind = Literal["file", "folder", "symlink"]
 
@@ -56,7 +57,8 @@ _O_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | o
 @dataclass(slots=True, frozen=True)
 class Staged:
     """What was generated: `md5` of the streams (16 bytes), the bytes of the staging file (0 when none was
-    written) and of the file, FILE_NETWORK_OPEN_INFORMATION, and the fingerprint the file had."""
+    written) and of the file, FILE_NETWORK_OPEN_INFORMATION, the fingerprint the file had, and what is to be remembered
+    of it from now on (see staging.unstored)."""
 
     md5: bytes
     stage_size: int
@@ -64,6 +66,7 @@ class Staged:
     info: NetworkOpenInformation
     fingerprint: Fingerprint
     kind: Kind
+    remember: Unstored
 
 
 class Hash(Protocol):
@@ -172,10 +175,12 @@ def generate(
     compression: bytes = COMPRESSION_NONE,
     change_order: bytes = bytes(CHANGE_ORDER_SIZE),
     dir_fd: int | None = None,
+    unstored: Unstored | None = None,
 ) -> Staged:
     """Writes the staging file of `path` to the new file `out`, or only computes the checksum (`out` None).
 
-    `path` is relative to `dir_fd` if that is given. `compression` is a GUID of COMM_COMPRESSION_GUID,
+    `path` is relative to `dir_fd` if that is given. `unstored` is what is remembered of what was sent of the file, and
+    is not here: what nobody changed here is said as it was sent. `compression` is a GUID of COMM_COMPRESSION_GUID,
     `change_order` the 0x318 bytes for the header. Memory is bounded whatever the file's size. On an error
     nothing is left at `out`. Raises Vanished, Torn (the file changed meanwhile), Unsupported, NoSpace,
     AccessDenied or another StagingError.
@@ -188,8 +193,9 @@ def generate(
         raise from_oserror(error, "creating a staging file") from error
     try:
         return generate_to(
-            path, out_fd, object_id=object_id, compression=compression, change_order=change_order, dir_fd=dir_fd
-        )
+            path, out_fd, object_id=object_id, compression=compression, change_order=change_order, dir_fd=dir_fd,
+            unstored=unstored,
+        )  # fmt: skip
     except BaseException:
         if out is not None:
             os.unlink(out)
@@ -208,6 +214,7 @@ def generate_to(
     change_order: bytes = bytes(CHANGE_ORDER_SIZE),
     dir_fd: int | None = None,
     limit: int | None = None,
+    unstored: Unstored | None = None,
 ) -> Staged:
     """Like `generate`, writing to a descriptor; after an error, what was written is worthless.
 
@@ -220,8 +227,9 @@ def generate_to(
         fd = _open_link(path, dir_fd) if file_type == stat.S_IFLNK else _open(path, dir_fd)
         try:
             return generate_open(
-                fd, out_fd, object_id=object_id, compression=compression, change_order=change_order, limit=limit
-            )
+                fd, out_fd, object_id=object_id, compression=compression, change_order=change_order, limit=limit,
+                unstored=unstored,
+            )  # fmt: skip
         finally:
             os.close(fd)
     except OSError as error:
@@ -236,6 +244,7 @@ def generate_open(
     compression: bytes = COMPRESSION_NONE,
     change_order: bytes = bytes(CHANGE_ORDER_SIZE),
     limit: int | None = None,
+    unstored: Unstored | None = None,
 ) -> Staged:
     """Like `generate_to`, of what is open as `fd`: for reading, or a symbolic link with O_PATH. All that is said of it
     is of that one object, whatever becomes of its name."""
@@ -244,8 +253,8 @@ def generate_open(
     header = StageHeader(object_id=object_id, compression=compression, change_order=change_order)
     try:
         if stat.S_ISLNK(os.fstat(fd).st_mode):
-            return _symlink(fd, header, (out_fd, limit))
-        return _file_or_folder(fd, header, (out_fd, limit))
+            return _symlink(fd, header, (out_fd, limit), unstored)
+        return _file_or_folder(fd, header, (out_fd, limit), unstored)
     except OSError as error:
         raise from_oserror(error, "generating a staging file") from error
 
@@ -274,7 +283,9 @@ def _open_link(path: str, dir_fd: int | None) -> int:
     return fd
 
 
-def _file_or_folder(fd: int, header: StageHeader, out: tuple[int | None, int | None]) -> Staged:
+def _file_or_folder(
+    fd: int, header: StageHeader, out: tuple[int | None, int | None], unstored: Unstored | None
+) -> Staged:
     before = fs_stat(fd)
     st = before.fingerprint
     if stat.S_ISREG(st.mode):
@@ -293,15 +304,17 @@ def _file_or_folder(fd: int, header: StageHeader, out: tuple[int | None, int | N
         raise Torn("the file changed its type")
     found = attributes.read(fd)
     size = st.size if kind == "file" else 0
-    header.info = _info(before, kind)
-    security = stream(BACKUP_SECURITY_DATA, attributes.descriptor(st, found, fd), STREAM_CONTAINS_SECURITY)
-    others = b"".join((*attributes.encode(found.user), _object_id(header.object_id)))
+    flags = file_attributes(kind, fd, size)
+    told = as_it_was_sent(unstored, st, found, fd, flags)
+    header.info = _info(before, kind, told)
+    security = stream(BACKUP_SECURITY_DATA, told.descriptor, STREAM_CONTAINS_SECURITY)
+    others = b"".join((*attributes.encode(dict(told.user)), _object_id(header.object_id)))
     whole = len(security) + size + len(others) + 64
     sink = _Sink(out[0], header.compression, min(PIECE, whole), out[1])
     sink.head(header.encode())
     sink.put(security)
     if kind == "file":
-        if sparse.wanted(fd, size):
+        if flags & FILE_ATTRIBUTE_SPARSE_FILE:
             _sparse_data(sink, fd, size)
         else:
             sink.put(stream_header(BACKUP_DATA, size))
@@ -311,7 +324,7 @@ def _file_or_folder(fd: int, header: StageHeader, out: tuple[int | None, int | N
     after = fs_stat(fd).fingerprint
     if after != st and not (kind == "folder" and _same_folder(fd, st, after, found)):
         raise Torn("the file changed while it was read")
-    return Staged(md5, sink.written, size, header.info, st, kind)
+    return Staged(md5, sink.written, size, header.info, st, kind, difference(told, st, found, fd, flags))
 
 
 def _same_folder(fd: int, one: Fingerprint, other: Fingerprint, found: attributes.Attributes) -> bool:
@@ -331,18 +344,20 @@ def _sparse_header(offset: int, size: int) -> bytes:
     return stream_header(BACKUP_SPARSE_BLOCK, 8 + size, STREAM_SPARSE_ATTRIBUTE) + offset.to_bytes(8, "little")
 
 
-def _symlink(fd: int, header: StageHeader, out: tuple[int | None, int | None]) -> Staged:
+def _symlink(fd: int, header: StageHeader, out: tuple[int | None, int | None], unstored: Unstored | None) -> Staged:
     seen = fs_stat(fd)
     st = seen.fingerprint
     target = read_link(fd)
     if fs_stat(fd).fingerprint != st:
         raise Torn("the symbolic link changed while it was read")
     reparse = encode_symlink(target)
-    header.info = _info(seen, "symlink")
+    found, flags = attributes.Attributes({}), file_attributes("symlink", None, st.size)
+    told = as_it_was_sent(unstored, st, found, None, flags)
+    header.info = _info(seen, "symlink", told)
     header.reparse_present = True
     header.data_offset = HEADER_SIZE + REPARSE_HEADER_SIZE + len(reparse) - 8
     streams = (
-        stream(BACKUP_SECURITY_DATA, attributes.descriptor(st, attributes.Attributes({})), STREAM_CONTAINS_SECURITY),
+        stream(BACKUP_SECURITY_DATA, told.descriptor, STREAM_CONTAINS_SECURITY),
         stream(BACKUP_REPARSE_DATA, reparse),
         _object_id(header.object_id),
     )
@@ -350,30 +365,36 @@ def _symlink(fd: int, header: StageHeader, out: tuple[int | None, int | None]) -
     sink = _Sink(out[0], header.compression, len(data), out[1])
     sink.head((header.encode() + reparse).ljust(header.data_offset, b"\0"))
     sink.put(data)
-    return Staged(sink.finish(), sink.written, len(target), header.info, st, "symlink")
+    remember = difference(told, st, found, None, flags)
+    return Staged(sink.finish(), sink.written, len(target), header.info, st, "symlink", remember)
 
 
 def _object_id(object_id: bytes) -> bytes:
     return stream(BACKUP_OBJECT_ID, object_id.ljust(OBJECT_ID_SIZE, b"\0"))
 
 
-def _info(found: Stat, kind: Kind) -> NetworkOpenInformation:
-    st = found.fingerprint
+def file_attributes(kind: Kind, fd: int | None, size: int) -> int:
+    """The FILE_ATTRIBUTE_* bits of what is here; a file is open as `fd` for reading."""
     flags = {
         "file": FILE_ATTRIBUTE_ARCHIVE,
         "folder": FILE_ATTRIBUTE_DIRECTORY,
         "symlink": FILE_ATTRIBUTE_REPARSE_POINT,
     }[kind]
-    is_file = kind == "file"
-    if is_file and found.allocated < st.size and st.size >= sparse.BLOCK:
+    if kind == "file" and fd is not None and sparse.wanted(fd, size):
         flags |= FILE_ATTRIBUTE_SPARSE_FILE
+    return flags
+
+
+def _info(found: Stat, kind: Kind, told: Metadata) -> NetworkOpenInformation:
+    st = found.fingerprint
+    is_file = kind == "file"
     return NetworkOpenInformation.exact(
         birth_ns=st.btime_ns,
-        mtime_ns=st.mtime_ns,
+        mtime_ns=told.mtime_ns,
         ctime_ns=st.ctime_ns,
         allocation_size=found.allocated if is_file else 0,
         end_of_file=st.size if is_file else 0,
-        attributes=flags,
+        attributes=told.file_attributes,
     )
 
 

@@ -17,14 +17,12 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
 from staging import fsops
 from staging.beneath import (
-    LOOK,
     NO_FLAGS,
     READ,
     Entry,
@@ -35,6 +33,7 @@ from staging.beneath import (
 )
 from staging.errors import StagingError, from_oserror
 from staging.fsops import RENAME_EXCHANGE, Fingerprint, open_for_writing
+from staging.lending import moving
 from staging.openat2 import open_beneath
 from staging.preinstall import ASIDE_SUFFIX, SWAP_SUFFIX
 from staging.rootdir import RootDir, check_name
@@ -92,15 +91,6 @@ def _look(at: Entry, expected: Fingerprint) -> Outcome:
         raise
 
 
-@contextlib.contextmanager
-def _open_look(at: Entry) -> Iterator[int]:
-    fd = open_beneath(at.fd, at.name, LOOK)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
 def install(
     temp: Entry, root: RootDir, at: Entry, expected: Fingerprint | None, *, keep: bool = False
 ) -> InstallResult:
@@ -114,10 +104,13 @@ def install(
     Raises NoSpace, AccessDenied or another StagingError.
     """
     try:
-        with _open_look(temp) as ours, root.keeping_mtime(at.fd):
-            if expected is None:
-                return _install_new(temp, root, at, ours)
-            return _install_over(temp, root, at, expected, ours, keep)
+        with moving(temp, at.path) as ours:
+            with root.changing(at, moved=ours):
+                if expected is None:
+                    result = _install_new(temp, root, at, ours.fd)
+                else:
+                    result = _install_over(temp, root, at, expected, ours.fd, keep)
+            return _complete(result, ours.fd)
     except OSError as error:
         raise from_oserror(error, "installing a file") from error
 
@@ -130,8 +123,13 @@ def _aside(temp: Entry) -> Entry:
     return _beside(temp, free_name(temp.name, ASIDE_SUFFIX))
 
 
-def _done(ours: int, *displaced: Entry) -> InstallResult:
-    return InstallResult(Outcome.DONE, fsops.fingerprint(ours), displaced)
+def _done(*displaced: Entry) -> InstallResult:
+    return InstallResult(Outcome.DONE, displaced=displaced)
+
+
+def _complete(result: InstallResult, ours: int) -> InstallResult:
+    """With the fingerprint of what was installed or renamed, when its folder is as it was before."""
+    return replace(result, fingerprint=fsops.fingerprint(ours)) if result.outcome is Outcome.DONE else result
 
 
 def _is(at: Entry, ours: int) -> bool:
@@ -165,7 +163,7 @@ def _install_new(temp: Entry, root: RootDir, at: Entry, ours: int) -> InstallRes
     if not move_to_free_name(temp.fd, temp.name, at.fd, at.name):
         return InstallResult(Outcome.NAME_TAKEN, temp=temp.name)
     if _in_tree(root, at):
-        return _done(ours)
+        return _done()
     return _take_back(temp, at, ours, Outcome.TARGET_CHANGED)
 
 
@@ -194,9 +192,9 @@ def _install_over(temp: Entry, root: RootDir, at: Entry, expected: Fingerprint, 
         outcome = Outcome.TARGET_CHANGED
     if outcome is Outcome.DONE:
         if keep:
-            return _done(ours, swap)
+            return _done(swap)
         if _dispose(swap):
-            return _done(ours)
+            return _done()
         outcome = Outcome.NOT_EMPTY
     return _put_back(swap, temp, at, ours, InstallResult(outcome, swapped=swapped))
 
@@ -257,9 +255,9 @@ def _install_over_without_flag(
             return InstallResult(Outcome.TARGET_CHANGED, displaced=(aside,), temp=temp.name)
         held = _in_tree(root, at)
         if held and keep:
-            return _done(ours, aside)
+            return _done(aside)
         if held and _dispose(aside):
-            return _done(ours)
+            return _done()
         undone = _take_back(temp, at, ours, Outcome.NOT_EMPTY if held else Outcome.TARGET_CHANGED)
         return _give_back(aside, at, undone)
     return _give_back(aside, at, InstallResult(outcome, temp=temp.name, swapped=swapped))
@@ -270,23 +268,27 @@ def rename(root: RootDir, old: Entry, new: Entry, expected: Fingerprint, aside: 
     there is not `expected`. `aside` is a free name in the folder of unfinished installs, for what was renamed in its
     stead and cannot go back. Raises like `install`."""
     try:
-        with root.keeping_mtime(old.fd, new.fd):
-            return _rename(root, old, new, expected, aside)
+        with moving(old, new.path, old.path) as ours:
+            same = os.path.samestat(os.fstat(old.fd), os.fstat(new.fd))
+            with root.changing(old, new, moved=None if same else ours):
+                result = _rename(root, old, new, expected, aside)
+            return _complete(result, ours.fd)
+    except FileNotFoundError:
+        return InstallResult(Outcome.TARGET_CHANGED)
     except OSError as error:
         raise from_oserror(error, "renaming an entry") from error
 
 
-def _found(at: Entry, expected: Fingerprint) -> Fingerprint | None:
-    """What is there, if it is the same entry. A rename takes nothing from anybody: that is enough for it."""
+def _is_there(at: Entry, expected: Fingerprint) -> bool:
+    """Whether the same entry is there. A rename takes nothing from anybody: that is enough for it."""
     try:
-        found = fsops.fingerprint(at.name, dir_fd=at.fd)
+        return same_entry(fsops.fingerprint(at.name, dir_fd=at.fd), expected)
     except FileNotFoundError:
-        return None
-    return found if same_entry(found, expected) else None
+        return False
 
 
 def _rename(root: RootDir, old: Entry, new: Entry, expected: Fingerprint, aside: Entry) -> InstallResult:
-    if _found(old, expected) is None:
+    if not _is_there(old, expected):
         return InstallResult(Outcome.TARGET_CHANGED)
     try:
         moved = move_to_free_name(old.fd, old.name, new.fd, new.name)
@@ -294,11 +296,11 @@ def _rename(root: RootDir, old: Entry, new: Entry, expected: Fingerprint, aside:
         return InstallResult(Outcome.TARGET_CHANGED)
     if not moved:
         return InstallResult(Outcome.NAME_TAKEN)
-    found = _found(new, expected)
-    if found is not None and _in_tree(root, new) and _in_tree(root, old):
-        return InstallResult(Outcome.DONE, found)
+    found = _is_there(new, expected)
+    if found and _in_tree(root, new) and _in_tree(root, old):
+        return _done()
     # Another entry took the old name at the last moment, or one of the folders went.
-    result = InstallResult(Outcome.TARGET_CHANGED, swapped=found is None)
+    result = InstallResult(Outcome.TARGET_CHANGED, swapped=not found)
     try:
         if move_to_free_name(new.fd, new.name, old.fd, old.name):
             return result
@@ -313,7 +315,7 @@ def remove_file(root: RootDir, at: Entry, expected: Fingerprint, aside: Entry, *
     """Removes a file or symbolic link of the tree; with `keep` it stays at `aside`, a free name in the folder of
     unfinished installs. TARGET_CHANGED or TARGET_BUSY when it is not `expected` (any more). Raises like `install`."""
     try:
-        with root.keeping_mtime(at.fd):
+        with root.changing(at):
             first = _look(at, expected)
             if first is not Outcome.DONE:
                 return InstallResult(first)
@@ -339,8 +341,8 @@ def remove_folder(root: RootDir, at: Entry, expected: Fingerprint) -> InstallRes
 
     At worst, when names are exchanged at the last moment, another empty folder beside it is what goes."""
     try:
-        with root.keeping_mtime(at.fd):
-            if _found(at, expected) is None or not _in_tree(root, at):
+        with root.changing(at):
+            if not _is_there(at, expected) or not _in_tree(root, at):
                 return InstallResult(Outcome.TARGET_CHANGED)
             try:
                 os.rmdir(at.name, dir_fd=at.fd)
@@ -355,14 +357,15 @@ def remove_folder(root: RootDir, at: Entry, expected: Fingerprint) -> InstallRes
         raise from_oserror(error, "removing a folder") from error
 
 
-def take_aside(at: Entry, aside: Entry, seen: Fingerprint) -> InstallResult:
+def take_aside(root: RootDir, at: Entry, aside: Entry, seen: Fingerprint) -> InstallResult:
     """Takes what is at a name out of the tree, a folder with all that is in it: `displaced` is where it is then.
     TARGET_CHANGED when it is not what was `seen` there, which is put back. Raises like `install`."""
     try:
-        os.rename(at.name, aside.name, src_dir_fd=at.fd, dst_dir_fd=aside.fd)
-        if same_entry(fsops.fingerprint(aside.name, dir_fd=aside.fd), seen):
-            return InstallResult(Outcome.DONE, displaced=(aside,))
-        return _give_back(aside, at, InstallResult(Outcome.TARGET_CHANGED, swapped=True))
+        with moving(at, at.path) as there, root.changing(at, moved=there):
+            os.rename(at.name, aside.name, src_dir_fd=at.fd, dst_dir_fd=aside.fd)
+            if same_entry(fsops.fingerprint(aside.name, dir_fd=aside.fd), seen):
+                return InstallResult(Outcome.DONE, displaced=(aside,))
+            return _give_back(aside, at, InstallResult(Outcome.TARGET_CHANGED, swapped=True))
     except FileNotFoundError:
         return InstallResult(Outcome.TARGET_CHANGED)
     except OSError as error:

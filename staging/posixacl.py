@@ -68,3 +68,19 @@ def encode(acl: Acl) -> bytes:
         out.append(_ENTRY.pack(MASK, acl.mask, _NO_ID))
     out.append(_ENTRY.pack(OTHER, acl.other, _NO_ID))
     return b"".join(out)
+
+
+def with_mode(value: bytes, mode: int) -> bytes:
+    """The attribute value of a list after chmod(2), as the kernel changes it: owner, mask (the group where there is no
+    mask) and other. Raises ValueError for anything malformed."""
+    acl = decode(value)
+    group = mode >> 3 & 7
+    acl = acl._replace(owner=mode >> 6 & 7, other=mode & 7)
+    return encode(acl._replace(group=group) if acl.mask is None else acl._replace(mask=group))
+
+
+def mode_without(value: bytes, mode: int) -> int:
+    """The mode for a file that cannot have the list: the bits of the group are what the list gives it, not the mask.
+    Raises ValueError for anything malformed."""
+    acl = decode(value)
+    return mode & ~0o070 | (acl.group & (7 if acl.mask is None else acl.mask)) << 3

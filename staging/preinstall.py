@@ -28,6 +28,7 @@ from staging.beneath import (
     is_private,
     make_private,
     move_to_free_name,
+    open_to_all,
     remove_tree,
     same_entry,
 )
@@ -71,7 +72,7 @@ class Preinstall:
             self._state_fd = _open_in_state(state_dir)
             self.inside = not self._can_rename()
             self.path = self._in_root if self.inside else os.path.join(state_dir, STATE_NAME)
-            with root.keeping_mtime(root.fd):
+            with root.changing(root.top):
                 self._begin()
         except OSError as error:
             self.close()
@@ -85,7 +86,7 @@ class Preinstall:
         with self._lock:
             self._closed = True
             if self.fd >= 0 and self.inside:
-                with contextlib.suppress(OSError), self._root.keeping_mtime(self._root.fd):
+                with contextlib.suppress(OSError), self._root.changing(self._root.top):
                     self._remove(self.fd)
             for fd in (self.fd, self._state_fd):
                 if fd >= 0:
@@ -105,7 +106,7 @@ class Preinstall:
             with self._lock:
                 if self._closed or self._is_ours(RESERVED_NAME):
                     return []
-                with self._root.keeping_mtime(self._root.fd):
+                with self._root.changing(self._root.top):
                     return self._restore()
         except OSError as error:
             raise from_oserror(error, f"making {self.path}") from error
@@ -136,7 +137,7 @@ class Preinstall:
         os.mkdir(probe, 0o700, dir_fd=self._state_fd)
         made = fsops.fingerprint(probe, dir_fd=self._state_fd)
         try:
-            with self._root.keeping_mtime(self._root.fd):
+            with self._root.changing(self._root.top):
                 os.rename(probe, name, src_dir_fd=self._state_fd, dst_dir_fd=self._root.fd)
                 with contextlib.suppress(FileNotFoundError):  # somebody took it away: all the same
                     back = free_name(RESERVED_NAME, ASIDE_SUFFIX)
@@ -231,6 +232,13 @@ class Preinstall:
         try:
             # Another one that is as good as the one just made does no harm.
             if not is_private(os.fstat(fd)) or os.listdir(fd):
+                if open_to_all(fd):
+                    with contextlib.suppress(OSError):
+                        os.rmdir(name, dir_fd=self._root.fd)
+                    raise StagingError(
+                        f"the file system of {self._root.path} has no modes, so that others could get at unfinished "
+                        f"installs: mount it with the options uid={os.geteuid()},umask=077"
+                    )
                 return False
             try:
                 make_private(fd)

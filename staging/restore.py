@@ -11,19 +11,21 @@ import errno
 import os
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from staging import attributes, posixacl, sd
-from staging.attributes import DESCRIPTOR_XATTR, TRUSTED_DESCRIPTOR_XATTR
+from staging.attributes import DESCRIPTOR_XATTR, SET_ID_BITS, TRUSTED_DESCRIPTOR_XATTR
 from staging.content import Content, DataWriter, note_unstored, read_streams
 from staging.errors import StagingError, Unsupported, Vanished, from_oserror
 from staging.fsops import OBJECT_ID_XATTR, Fingerprint
 from staging.fsops import fingerprint as fs_fingerprint
-from staging.generate import Kind
+from staging.generate import Kind, file_attributes
 from staging.header import FILE_ATTRIBUTE_DIRECTORY, NetworkOpenInformation, StageHeader
 from staging.source import StageReader
+from staging.space import is_full
 from staging.streams import BACKUP_DATA, IO_REPARSE_TAG_SYMLINK, decode_symlink, reparse_tag
+from staging.unstored import Metadata, Unstored, difference
 
 # Reparse points that are replicated as the normal files they look like (note 34): IO_REPARSE_TAG_HSM and _SIS.
 _TAGS_OF_FILES: Final = frozenset({0xC0000004, 0x80000007})
@@ -31,8 +33,6 @@ _CANNOT: Final = frozenset(
     {errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSPC, errno.EDQUOT, errno.E2BIG, errno.ERANGE, errno.EPERM,
      errno.EACCES, errno.EINVAL}
 )  # fmt: skip
-SET_ID_BITS: Final = stat.S_ISUID | stat.S_ISGID
-
 SetId = Callable[[sd.Posix], int]
 """Told the owner, group and mode of a regular file that comes with set-id bits, answers with those it may have."""
 
@@ -45,8 +45,9 @@ def any_set_id(_: sd.Posix) -> int:
 @dataclass(slots=True)
 class Restored:
     """What was restored. `md5` is that of the streams; `fingerprint` that of the result (a rename will change
-    its ctime). `exact` says that generating it again here gives the same MD5; if not, `unstored` names what
-    this file system could not hold, and the caller has to remember the MD5. `descriptor` is the security descriptor
+    its ctime). `remember` is what the caller has to remember of it: with that, and where the streams were `formed` as
+    they are here, generating it again gives the same MD5. `exact` says that it does so without, as after the loss of a
+    database; if not, `unstored` names what this file system could not hold. `descriptor` is the security descriptor
     that came; `refused` has the set-id bits of it that were not allowed."""
 
     md5: bytes
@@ -56,6 +57,8 @@ class Restored:
     fingerprint: Fingerprint
     exact: bool = True
     unstored: tuple[str, ...] = ()
+    remember: Unstored = field(default_factory=Unstored)
+    formed: bool = True
     descriptor: bytes | None = None
     refused: int = 0
 
@@ -109,14 +112,14 @@ def restore(
 
 
 def apply_folder(stage_path: str, fd: int, *, durable: bool = True) -> Restored:
-    """Gives the folder that is open as `fd` owner, mode, attributes and times of a staging file. Raises like
-    `restore`."""
+    """Gives the folder that is open as `fd` owner, mode, attributes and times of a staging file. Who is not root has to
+    make it writable before (see staging.lending). Raises like `restore`."""
     try:
         with StageReader(stage_path) as reader:
             if _kind(reader) != "folder":
                 raise StagingError("this staging file is not of a folder")
             content = read_streams(reader, "folder", None)
-            return _finish(fd, reader, "folder", content, durable, fresh=False)
+            return _finish(fd, reader, "folder", content, durable)
     except OSError as error:
         raise from_oserror(error, "applying a staging file to a folder") from error
 
@@ -142,7 +145,7 @@ def _restore_file(reader: StageReader, temp: str, dir_fd: int | None, durable: b
             content = read_streams(reader, "file", out)
             if BACKUP_DATA not in content.order and reader.header.info.end_of_file:
                 raise StagingError("a file without its data stream")
-            return _finish(fd, reader, "file", content, durable, fresh=True, set_id=set_id)
+            return _finish(fd, reader, "file", content, durable, set_id=set_id)
         finally:
             os.close(fd)
     except BaseException:
@@ -156,7 +159,7 @@ def _restore_folder(reader: StageReader, temp: str, dir_fd: int | None, durable:
         fd = os.open(temp, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
         try:
             content = read_streams(reader, "folder", None)
-            return _finish(fd, reader, "folder", content, durable, fresh=True)
+            return _finish(fd, reader, "folder", content, durable)
         finally:
             os.close(fd)
     except BaseException:
@@ -172,7 +175,13 @@ def _restore_symlink(reader: StageReader, temp: str, dir_fd: int | None) -> Rest
     except ValueError as error:
         raise Unsupported(str(error)) from error
     content = read_streams(reader, "symlink", None)
-    os.symlink(target, os.fsencode(temp), dir_fd=dir_fd)
+    formed = content.exact
+    try:
+        os.symlink(target, os.fsencode(temp), dir_fd=dir_fd)
+    except PermissionError as error:
+        if error.errno != errno.EPERM:
+            raise
+        raise Unsupported("this file system has no symbolic links") from error
     try:
         posix = None if content.descriptor is None else sd.parse(content.descriptor, stat.S_IFLNK)
         if posix is not None and (posix.uid, posix.gid) != (os.geteuid(), os.getegid()):
@@ -186,13 +195,27 @@ def _restore_symlink(reader: StageReader, temp: str, dir_fd: int | None) -> Rest
     except BaseException:
         os.unlink(temp, dir_fd=dir_fd)
         raise
-    applied = posix is not None and (posix.uid, posix.gid) == (result.uid, result.gid)
-    if not applied:
+    remember = _difference(header, content, result, attributes.Attributes({}), None, "symlink")
+    if remember.kept is not None or content.descriptor is None:
         note_unstored(content, "security descriptor")
     return Restored(
         reader.md5(), header.info, header.object_id, "symlink", result, content.exact, tuple(content.unstored),
-        content.descriptor,
+        remember, formed, content.descriptor,
     )  # fmt: skip
+
+
+def _difference(
+    header: StageHeader, content: Content, st: Fingerprint, found: attributes.Attributes, fd: int | None, kind: Kind
+) -> Unstored:
+    """What is to be remembered of what was restored."""
+    flags = file_attributes(kind, fd, st.size)
+    sent = Metadata(
+        content.descriptor if content.descriptor is not None else attributes.of_disk(st, found),
+        content.user,
+        header.info.mtime_ns if header.info.last_write_time > 0 else st.mtime_ns,
+        header.info.file_attributes,
+    )
+    return difference(sent, st, found, fd, flags)
 
 
 def _set_times(path: str | int, header: StageHeader, dir_fd: int | None = None) -> None:
@@ -215,29 +238,24 @@ def _finish(
     content: Content,
     durable: bool,
     *,
-    fresh: bool,
     set_id: SetId = any_set_id,
 ) -> Restored:
     """Owner, mode, lists, attributes, times: in the order in which one does not undo the other."""
-    header = reader.header
-    if not fresh:
-        _make_writable(fd)
+    header, formed = reader.header, content.exact
     _set_user_attributes(fd, content, header.object_id)
     refused = _apply_descriptor(fd, content, stat.S_IFDIR if kind == "folder" else stat.S_IFREG, set_id)
     _set_times(fd, header)
+    st, found = fs_fingerprint(fd), attributes.read(fd)
+    remember = _difference(header, content, st, found, fd, kind)
+    if remember.kept is not None and not _keep_descriptor(fd, remember.kept, st, found):
+        note_unstored(content, "security descriptor")
     if durable:
         os.fsync(fd)
     result = fs_fingerprint(fd)
     return Restored(
         reader.md5(), header.info, header.object_id, kind, result, content.exact, tuple(content.unstored),
-        content.descriptor, refused,
+        remember, formed, content.descriptor, refused,
     )  # fmt: skip
-
-
-def _make_writable(fd: int) -> None:
-    st = os.fstat(fd)
-    if st.st_uid == os.geteuid() != 0 and not st.st_mode & stat.S_IWUSR:
-        os.fchmod(fd, stat.S_IMODE(st.st_mode) | stat.S_IWUSR)
 
 
 def _set_user_attributes(fd: int, content: Content, object_id: bytes) -> None:
@@ -268,7 +286,7 @@ def _set_user_attributes(fd: int, content: Content, object_id: bytes) -> None:
 
 def _cannot_hold(fd: int, error: OSError) -> bool:
     """Whether an attribute failed because of what it is: no room in the inode says the same as a full disk."""
-    if error.errno == errno.EDQUOT or (error.errno == errno.ENOSPC and os.fstatvfs(fd).f_bavail == 0):
+    if error.errno == errno.EDQUOT or (error.errno == errno.ENOSPC and is_full(fd)):
         return False
     return error.errno in _CANNOT
 
@@ -299,32 +317,34 @@ def _apply_descriptor(fd: int, content: Content, file_type: int, set_id: SetId) 
             # never give somebody else's set-id bits to whoever owns the file now
             drop = (stat.S_ISUID if posix.uid != st.st_uid else 0) | (stat.S_ISGID if posix.gid != st.st_gid else 0)
             mode &= ~drop
-        for name, value in ((posixacl.ACCESS_XATTR, posix.access), (posixacl.DEFAULT_XATTR, posix.default)):
-            if value is not None:
-                try:
-                    os.setxattr(fd, name, value)
-                except OSError as error:
-                    if error.errno not in _CANNOT:
-                        raise
+        if posix.access is not None and not _set_list(fd, posixacl.ACCESS_XATTR, posix.access):
+            mode = posixacl.mode_without(posix.access, mode)
+        if posix.default is not None:
+            _set_list(fd, posixacl.DEFAULT_XATTR, posix.default)
     else:
         mode = 0o700 if descriptor is None and file_type == stat.S_IFDIR else 0o600
         if descriptor is not None:
             mode = sd.mode_for(descriptor, file_type)
     if mode != stat.S_IMODE(st.st_mode) or (posix is not None and posix.access is not None):
-        os.fchmod(fd, mode)
+        try:
+            os.fchmod(fd, mode)
+        except OSError as error:
+            if error.errno not in _CANNOT:
+                raise
     if descriptor is None:
         note_unstored(content, "no security descriptor")
-        return refused
-    if posix is not None and posix.access is None and posix.default is None:
-        now = os.fstat(fd)
-        if (now.st_mode, now.st_uid, now.st_gid) == (posix.mode, posix.uid, posix.gid):
-            return refused
-    result = fs_fingerprint(fd)
-    found = attributes.read(fd)
-    if attributes.descriptor(result, found, fd) != descriptor:
-        lacking = 0 if posix is None else posix.mode & ~result.mode & SET_ID_BITS
-        _keep_descriptor(fd, content, descriptor, result, found, bool(lacking) and stat.S_ISREG(file_type))
     return refused
+
+
+def _set_list(fd: int, name: str, value: bytes) -> bool:
+    """False where the file system holds no access control lists."""
+    try:
+        os.setxattr(fd, name, value)
+    except OSError as error:
+        if error.errno not in _CANNOT:
+            raise
+        return False
+    return True
 
 
 def _chown(fd: int, uid: int, gid: int) -> None:
@@ -340,17 +360,12 @@ def _chown(fd: int, uid: int, gid: int) -> None:
                 return
 
 
-def _keep_descriptor(
-    fd: int, content: Content, descriptor: bytes, st: Fingerprint, found: attributes.Attributes, lacks_set_id: bool
-) -> None:
-    value = attributes.keep(
-        descriptor, st.mode, st.uid, st.gid, found.access, found.default,
-        content=attributes.content_of(fd) if lacks_set_id else None,
-    )  # fmt: skip
+def _keep_descriptor(fd: int, value: bytes, st: Fingerprint, found: attributes.Attributes) -> bool:
+    """Has the file itself say what its descriptor is, too, for the loss of a database; False where that cannot be."""
     try:
         if os.geteuid() == 0:
             os.setxattr(fd, TRUSTED_DESCRIPTOR_XATTR, value)
-            return
+            return True
     except OSError as error:
         if not _cannot_hold(fd, error):
             raise
@@ -364,11 +379,11 @@ def _keep_descriptor(
             finally:
                 if read_only:
                     os.fchmod(fd, stat.S_IMODE(st.mode))
-            return
+            return True
     except OSError as error:
         if not _cannot_hold(fd, error):
             raise
-    note_unstored(content, "security descriptor")
+    return False
 
 
 __all__ = ["Restored", "Vanished", "any_set_id", "apply_folder", "read_header", "restore", "verify"]

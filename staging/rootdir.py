@@ -14,6 +14,7 @@ from typing import Final
 from staging import fsops
 from staging.beneath import FOLDER, LOOK, Entry
 from staging.errors import StagingError, Vanished, from_oserror
+from staging.lending import Folder, Lending
 from staging.openat2 import open_beneath
 
 _ABOVE: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -39,9 +40,9 @@ def check_name(name: str) -> None:
 class RootDir:
     """The root folder of a replica tree, held open. Relative paths use "/", "" is the root itself."""
 
-    def __init__(self, path: str, key: RootKey | None = None) -> None:
+    def __init__(self, path: str, key: RootKey | None = None, lending: Lending | None = None) -> None:
         """Raises Vanished, AccessDenied or StagingError. The path of the root itself may hold links; what is opened
-        there must be the folder of the `key`."""
+        there must be the folder of the `key`. `lending` makes folders writable that their owner may not write to."""
         try:
             self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
@@ -52,7 +53,8 @@ class RootDir:
             raise Vanished(f"{path} is not the folder that is replicated; put that one back")
         self.path = path
         self.key: RootKey = (found.st_dev, found.st_ino)
-        self._lock = threading.Lock()
+        self._lending = lending if lending is not None else Lending()
+        self._lock = threading.RLock()
         self._given_back: OrderedDict[tuple[int, int], tuple[int, int]] = OrderedDict()  # see changed_ns
 
     def close(self) -> None:
@@ -138,6 +140,38 @@ class RootDir:
             yield Entry(fd, name, relpath)
         finally:
             os.close(fd)
+
+    @property
+    def top(self) -> Entry:
+        """The root folder, as what is changed in it needs it."""
+        return Entry(self.fd, "", "")
+
+    @contextmanager
+    def changing(self, *at: Entry, moved: Folder | None = None) -> Iterator[None]:
+        """Entries may come and go in the folders of these entries, without their modification times changing and even
+        where their owner may not write to them; `moved` is a folder that comes into another one. Raises OSError."""
+        folders = [Folder(entry.fd, (entry.path.rpartition("/")[0],)) for entry in at]
+        if moved is not None:
+            folders.append(moved)
+        with self._lock, self._lending.writable(*folders), self.keeping_mtime(*(entry.fd for entry in at)):
+            yield
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """No folder has another mode for a moment, and none is given one but by this thread."""
+        with self._lock:
+            yield
+
+    @contextmanager
+    def rewriting(self, fd: int, relpath: str) -> Iterator[None]:
+        """The folder open as `fd` is given owner, mode and attributes, though its owner may not write to it. Raises
+        OSError."""
+        with self._lock, self._lending.rewriting(Folder(fd, (relpath,))):
+            yield
+
+    def give_back(self) -> None:
+        """At the start: gives the folders their modes back that were lent another one when the agent was killed."""
+        self._lending.give_back_all(self.fd)
 
     @contextmanager
     def keeping_mtime(self, *dir_fds: int) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Final
 
 _LEAST: Final = 64 << 20
@@ -16,6 +17,14 @@ def reserve(size: int) -> int:
 
 def room(place: int | str) -> int:
     """The bytes that may be written to the file system of a path or descriptor; 0 when the reserve is all that is
-    left. Raises OSError."""
+    left, any number where the file system does not say how large it is (ramfs). Raises OSError."""
     found = os.statvfs(place)
+    if found.f_blocks == 0:
+        return sys.maxsize
     return max(found.f_bavail * found.f_frsize - reserve(found.f_blocks * found.f_frsize), 0)
+
+
+def is_full(place: int | str | os.PathLike[str]) -> bool:
+    """Whether the file system of a path or descriptor has no room for a byte or a file more. Raises OSError."""
+    found = os.statvfs(place)
+    return (found.f_blocks > 0 and found.f_bavail == 0) or (found.f_files > 0 and found.f_favail == 0)

@@ -51,6 +51,9 @@ def describe(answer: dict[str, Any]) -> Iterator[str]:
             yield f"  kept of what others deleted: {kept['files']} files, {kept['used_kib']} of {kept['quota_kib']} KiB"
         if scan := entry.get("scan"):
             yield _scan_line(scan)
+        if unstored := entry.get("unstored"):
+            told = ", ".join(f"{name} of {files} files" for name, files in unstored.items())
+            yield f"  not kept in the tree here, remembered for the others: {told}"
         for mass in entry.get("mass_deletions", []):
             who = "this member" if mass["this_member"] else mass["by"] or mass["originator_guid"]
             yield f"  mass deletion: {mass['files']} files by {who}, {mass['began']} to {mass['last']}"

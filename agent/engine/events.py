@@ -82,7 +82,8 @@ class LocalChange:
 
     `temporary`: a rename to a passing name, in the IDTable only (see journal.changes).
     `stage_guid` names the staging file made for it and becomes the change order's GUID. `md5` is the checksum
-    of 2.2.3.10. `event_time` is the FILETIME of the file system's event.
+    of 2.2.3.10. `event_time` is the FILETIME of the file system's event. `unstored`: what is to be remembered of it
+    from now on, where there is content (see staging.unstored).
     """
 
     kind: ChangeKind
@@ -104,6 +105,7 @@ class LocalChange:
     usns: tuple[int, int] = (0, 0)
     initial_scan: bool = False
     temporary: bool = False
+    unstored: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +129,9 @@ class FetchFailed:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """The end of an Install action. `md5`, `attributes` are those of the staging file; not `exact`: this file
-    system could not hold all that is in it. `done`: how many steps were carried out before the one that failed."""
+    """The end of an Install action. `md5`, `attributes` are those of the staging file; `unstored`: what is to be
+    remembered of what is in it and could not be kept here (see staging.unstored). `done`: how many steps were carried
+    out before the one that failed."""
 
     co_guid: bytes
     outcome: Outcome
@@ -138,7 +141,7 @@ class Installed:
     file_kind: str | None = None
     detail: str = ""
     done: int = 0
-    exact: bool = True
+    unstored: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -409,9 +409,10 @@ class Installs:
         new = record_after(co, entry.checksum, record, event, fetched=entry.needs_stage)
         new.parent_guid, new.name = verdict.parent, verdict.name
         elsewhere = (verdict.parent, verdict.name) != (co.new_parent_guid, co.file_name)
-        self._end(entry, new, announce=elsewhere)
+        unstored = event.unstored if event is not None and entry.needs_stage else b""
+        self._end(entry, new, announce=elsewhere, unstored=unstored)
 
-    def _end(self, entry: Entry, new: IDRecord, *, announce: bool = False) -> None:
+    def _end(self, entry: Entry, new: IDRecord, *, announce: bool = False, unstored: bytes = b"") -> None:
         then = None
         new.event_time = max(new.event_time, entry.not_before)
         if entry.outdid >= new.version:
@@ -420,7 +421,7 @@ class Installs:
             new.flags |= ASIDE
         elif announce:
             then = lambda: self.local.issue_resolution(new, base=mark_of(new))  # noqa: E731
-        self.retire.finish(entry, new, then=then)
+        self.retire.finish(entry, new, unstored=unstored, then=then)
 
     def _failed(self, entry: Entry, event: Installed, running: Running) -> None:
         self.aftermath.so_far(entry, event, running)

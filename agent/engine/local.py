@@ -7,7 +7,7 @@ from agent.engine.context import Context, facts_of, with_facts
 from agent.engine.events import ChangeKind, DropStage, Examine, LocalChange
 from agent.engine.outbound import Outbound
 from agent.engine.plausible import hopeless
-from agent.engine.records import INEXACT, PASSING, WRITTEN, mark_of, same_content, version_of, with_base
+from agent.engine.records import PASSING, UNSTORED, WRITTEN, mark_of, same_content, version_of, with_base
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder
 from idtable.records import ZERO_GUID, IDRecord
@@ -120,6 +120,7 @@ class LocalChanges:
         )
         if tombstone is not None:
             record.version, record.event_time = _after(tombstone, event.event_time)
+        self._remember(record, event)
         if event.facts is not None:
             with_facts(record, event.facts)
         has_content = record.fsize is not None and record.fsize > 0
@@ -147,6 +148,8 @@ class LocalChanges:
             # Times are no part of the checksum: a file that was only touched is a change of its basic information.
             touched = old is None or old.mtime_ns != facts.mtime_ns
             changed = touched and (not event.is_dir or bool(event.reasons & c.REASON_BASIC_INFO_CHANGE))
+        if not plain_rename:
+            self._remember(record, event)
         if not renamed and not changed:
             if facts is not None:
                 self.ctx.store.put(with_facts(record, facts))
@@ -155,7 +158,7 @@ class LocalChanges:
             return False
         base = mark_of(record)
         if changed:
-            record.flags = record.flags & ~INEXACT | WRITTEN
+            record.flags |= WRITTEN
         record.parent_guid, record.name = event.parent_guid, event.name
         record.md5 = md5
         record.version, record.event_time = _after(record, event.event_time)
@@ -185,6 +188,12 @@ class LocalChanges:
         )
         return True
 
+    def _remember(self, record: IDRecord, event: LocalChange) -> None:
+        """What of the version that was found cannot be kept in the tree here (see staging.unstored)."""
+        if event.unstored or record.flags & UNSTORED:
+            self.ctx.store.put_unstored(record.file_guid, event.unstored)
+        record.flags = record.flags & ~UNSTORED | (UNSTORED if event.unstored else 0)
+
     def _delete(self, record: IDRecord, event: LocalChange) -> None:
         """The file or folder is gone: a tombstone and a change order (3.3.4.1.2, 3.3.4.1.5)."""
         base = mark_of(record)
@@ -194,6 +203,9 @@ class LocalChanges:
         self._issue_delete(record, event, base=base)
 
     def _bury(self, record: IDRecord, event_time: int) -> None:
+        if record.flags & UNSTORED:
+            self.ctx.store.put_unstored(record.file_guid, b"")
+            record.flags &= ~UNSTORED
         record.deleted = True
         record.deleted_time = self.ctx.now
         record.version, record.event_time = _after(record, event_time)
@@ -278,7 +290,7 @@ class LocalChanges:
         ctx = self.ctx
         vsn = ctx.next_vsn()
         record.originator_guid, record.originator_vsn = ctx.config.originator_guid, vsn
-        record.flags = with_base(record.flags & (WRITTEN | INEXACT), base)
+        record.flags = with_base(record.flags & (WRITTEN | UNSTORED), base)
         ctx.store.put(record)
         ctx.vector.issued(vsn)
         staged = event is not None and event.staged

@@ -27,8 +27,8 @@ ASIDE = 0x40000000
 PASSING = 0x20000000
 #: Likewise: the content was last written here, whoever renamed the file or changed its mode since.
 WRITTEN = 0x10000000
-#: Likewise: the file system here cannot hold all that belongs to the version, so its checksum cannot be had again here.
-INEXACT = 0x08000000
+#: Likewise: not all that belongs to the version could be kept here; the IDTable remembers what (Store.unstored).
+UNSTORED = 0x08000000
 
 _MARK_BITS = 30
 #: The bits of AckVersion that hold a mark.
@@ -144,14 +144,14 @@ def record_after(
         if new.md5 == old.md5 or _same_data(facts, event):
             new.flags |= old.flags & WRITTEN
         if not fetched:
-            new.flags |= old.flags & INEXACT
+            new.flags |= old.flags & UNSTORED
     if event is not None:
         if isinstance(event.facts, Facts) and (fetched or old is None or same_content(old, event.facts)):
             with_facts(new, event.facts)
         if event.md5 is not None and fetched:
             new.md5 = event.md5
-        if fetched and not event.exact:
-            new.flags |= INEXACT
+        if fetched and event.unstored:
+            new.flags |= UNSTORED
         if event.file_kind is not None:
             new.kind = event.file_kind
     return new

@@ -15,7 +15,7 @@ from agent.engine.inbound import Inbound
 from agent.engine.local import LocalChanges
 from agent.engine.order import Key
 from agent.engine.outbound import Outbound
-from agent.engine.records import ASIDE, mark_of
+from agent.engine.records import ASIDE, UNSTORED, mark_of
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder
 from idtable.records import IDRecord
@@ -53,15 +53,19 @@ class Retire:
         dampened: bool = False,
         lost: bool = False,
         aborted: bool = False,
+        unstored: bytes = b"",
         then: Callable[[], None] | None = None,
     ) -> None:
-        """End the entry. `record` is what the IDTable says from now on of its file; None: nothing new. `then` comes
-        before anything that waited for the entry."""
+        """End the entry. `record` is what the IDTable says from now on of its file; None: nothing new. `unstored` is
+        what it remembers of what was fetched. `then` comes before anything that waited for the entry."""
         ctx, inbound = self.ctx, self.inbound
         co = entry.co
         old = ctx.store.get(co.file_guid)
         if record is not None:
             ctx.store.put(record)
+            had = old is not None and old.flags & UNSTORED
+            if unstored or (had and not record.flags & UNSTORED):
+                ctx.store.put_unstored(record.file_guid, unstored)
         elif aborted or lost:
             inbound.passed_over(co, old)
         session = inbound.sessions[entry.cxtion]

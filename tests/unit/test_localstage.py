@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from agent.engine import events as ev
 from agent.engine.context import with_facts
-from agent.engine.records import INEXACT
+from agent.engine.records import UNSTORED
 from agent.facts import facts_of
 from agent.fileops import FileOps
 from agent.kept import KeptStore
@@ -22,6 +23,8 @@ from staging import fsops
 from staging.area import StagingArea
 from staging.errors import StagingError, Torn
 from staging.generate import generate
+from staging.restore import restore
+from staging.unstored import Unstored, What, decode
 
 GUID, STAGE = b"g" * 16, b"s" * 16
 
@@ -46,15 +49,26 @@ class Bench:
         )
         return with_facts(record, facts_of(staged.fingerprint))
 
+    def checksum(self, unstored: Unstored) -> bytes:
+        """What is told of what is there now, when that is remembered."""
+        return generate(str(self.path), None, object_id=GUID, unstored=unstored).md5
+
     def tell(
-        self, kind: Kind, file_kind: str, known: IDRecord | None = None, reasons: int = 0, *, changed: bool = False
+        self,
+        kind: Kind,
+        file_kind: str,
+        known: IDRecord | None = None,
+        reasons: int = 0,
+        *,
+        changed: bool = False,
+        unstored: Unstored | None = None,
     ) -> list[ev.LocalChange | tuple[Work, StagingError]]:
         """What comes of a change that the examiner saw."""
         change = Change(
             kind, self.path.name, GUID, bytes(16), "", self.path.name, file_kind,
             fsops.fingerprint(str(self.path)), reasons, changed,
         )  # fmt: skip
-        work = Work(change, GUID, bytes(16), STAGE, 1, (0, 0), known, verify=not changed)
+        work = Work(change, GUID, bytes(16), STAGE, 1, (0, 0), known, verify=not changed, unstored=unstored)
         return self.stager.stage_all([work], c.COMPRESSION_NONE)
 
 
@@ -97,22 +111,30 @@ def test_an_attribute_that_a_scan_has_found_is_news(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])
-def test_what_could_not_be_held_here_is_not_taken_from_the_others(tmp_path: Path, kind: str) -> None:
-    """The checksum is that of the whole, which nothing here gives again: only data, mode and owner tell of a user."""
+@pytest.mark.parametrize("foreign", [False, True])
+def test_what_could_not_be_held_here_is_not_taken_from_the_others(tmp_path: Path, kind: str, foreign: bool) -> None:
+    """The checksum is that of the whole; where nothing here gives it again, what was had instead counts for it."""
     bench = Bench(tmp_path, "x")
     if kind == "folder":
         bench.path.mkdir()
     else:
         bench.path.write_bytes(b"content")
-    known = bench.known(INEXACT)
-    known.md5 = b"w" * 16
-    os.setxattr(bench.path, "user.note", b"1")  # moves the ctime, as much else does
-    assert bench.tell(Kind.UPDATE, kind, known, why.BASIC_INFO_CHANGE) == []
-    (renamed,) = bench.tell(Kind.RENAME, kind, known)
+    unstored = Unstored(user={b"user.lost": (b"of the others", None)}, what=What.USER_ATTRIBUTES)
+    known = bench.known(UNSTORED)
+    known.md5 = whole = bench.checksum(unstored)
+    if foreign:
+        known.md5, unstored = b"w" * 16, dataclasses.replace(unstored, made=whole)
+    bench.path.chmod(bench.path.stat().st_mode & 0o7777)  # moves the ctime, as much else does
+    (event,) = bench.tell(Kind.UPDATE, kind, known, why.BASIC_INFO_CHANGE, unstored=unstored)
+    assert isinstance(event, ev.LocalChange)
+    assert (event.md5, event.staged, event.unstored) == (known.md5, False, unstored.encode())
+    (renamed,) = bench.tell(Kind.RENAME, kind, known, unstored=unstored)
     assert isinstance(renamed, ev.LocalChange)
     assert (renamed.md5, renamed.staged) == (bytes(16), False)
     bench.path.chmod(0o700)
-    (event,) = bench.tell(Kind.UPDATE, kind, known, changed=True)
+    (event,) = bench.tell(Kind.UPDATE, kind, known, changed=True, unstored=unstored)
     assert isinstance(event, ev.LocalChange)
-    assert event.md5 not in (known.md5, bytes(16))
-    assert event.staged
+    assert event.md5 == bench.checksum(unstored) != whole
+    assert (event.staged, decode(event.unstored)) == (True, dataclasses.replace(unstored, made=None))
+    restore(bench.area.path_of(STAGE), str(tmp_path / "there"))
+    assert os.getxattr(tmp_path / "there", "user.lost") == b"of the others"

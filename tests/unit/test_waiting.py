@@ -18,13 +18,14 @@ from idtable.errors import StoreDamaged, StoreError, StoreFull
 from staging.area import StagingArea
 from staging.errors import AccessDenied, NoSpace
 from staging.preinstall import Preinstall
+from staging.space import room
 from tests.unit.config.member_files import write
 
 
 @pytest.fixture
 def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every disk has not one block left."""
-    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=0, f_files=100, f_favail=50))
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_blocks=1000, f_bavail=0, f_files=100, f_favail=50))
 
 
 @pytest.mark.parametrize(
@@ -51,9 +52,9 @@ def test_sqlite_says_nothing_so_the_disk_is_asked(tmp_path: Path) -> None:
 
 
 def test_neither_does_a_disk_without_inodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=10, f_files=100, f_favail=0))
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_blocks=1000, f_bavail=10, f_files=100, f_favail=0))
     assert disk_is_full(StoreError("unable to open database file"), tmp_path)
-    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=10, f_files=0, f_favail=0))
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_blocks=1000, f_bavail=10, f_files=0, f_favail=0))
     assert not disk_is_full(StoreError("unable to open database file"), tmp_path), "btrfs does not count inodes"
 
 
@@ -84,3 +85,13 @@ def test_trying_again_and_again_leaves_nothing_open(tmp_path: Path, monkeypatch:
             with pytest.raises(NoSpace):
                 FileOps(str(tmp_path / "root"), str(tmp_path), area, kept, durable=False, compressions=())
         assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+def test_a_file_system_that_does_not_say_how_large_it_is_is_not_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ramfs is one."""
+    found = SimpleNamespace(f_blocks=0, f_bavail=0, f_files=0, f_favail=0, f_frsize=4096)
+    monkeypatch.setattr(os, "statvfs", lambda _: found)
+    assert not disk_is_full(StoreError("unable to open database file"), tmp_path)
+    assert room(str(tmp_path)) > 1 << 60

@@ -234,6 +234,7 @@ STATUS: dict[str, Any] = {
                 "found": 4,
                 "examples": ["a/b", "c", "d"],
             },
+            "unstored": {"owner or group": 7, "modification time": 2},
             "mass_deletions": [
                 {
                     "by": by,
@@ -293,6 +294,7 @@ def test_status(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "kept of what others deleted: 12 files, 34 of 56 KiB",
         "last scan of the tree: 2026-01-01T00:00:04Z, 1234 entries in 61.5 s (every 3600 s); "
         "found 4 changes that no event had told of: 'a/b', 'c', 'd', ...",
+        "remembered for the others: owner or group of 7 files, modification time of 2 files",
         "mass deletion: 101 files by files2, 2026-01-01T00:00:02Z to 2026-01-01T00:00:03Z",
         "mass deletion: 102 files by this member",
         "mass deletion: 103 files by 11111111-0000-4000-8000-0000000000ff",

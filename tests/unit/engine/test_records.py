@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agent.engine import events as ev
-from agent.engine.records import INEXACT, record_after
+from agent.engine.records import UNSTORED, record_after
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder
 
@@ -22,11 +22,13 @@ def test_what_could_not_be_held_is_marked_until_another_version_is_fetched(exact
         change_order_guid=b"c" * 16,
         file_name="file",
     )
-    end = ev.Installed(co.change_order_guid, ev.Outcome.DONE, FACTS, b"m" * 16, 0, "file", exact=exact)
+    end = ev.Installed(
+        co.change_order_guid, ev.Outcome.DONE, FACTS, b"m" * 16, 0, "file", unstored=b"" if exact else b"\1x"
+    )
     installed = record_after(co, b"m" * 16, None, end, fetched=True)
-    assert bool(installed.flags & INEXACT) is not exact
+    assert bool(installed.flags & UNSTORED) is not exact
     renamed = record_after(co, b"m" * 16, installed, ev.Installed(co.change_order_guid, ev.Outcome.DONE), fetched=False)
-    assert bool(renamed.flags & INEXACT) is not exact
+    assert bool(renamed.flags & UNSTORED) is not exact
     end = ev.Installed(co.change_order_guid, ev.Outcome.DONE, FACTS, b"n" * 16, 0, "file")
     replaced = record_after(co, b"n" * 16, renamed, end, fetched=True)
-    assert not replaced.flags & INEXACT
+    assert not replaced.flags & UNSTORED

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from idtable import schema
 from idtable import store as store_module
 from idtable.errors import TransactionError
 from idtable.records import ZERO_GUID, IDRecord
@@ -414,3 +415,34 @@ def test_query_plans(call: object, index: str) -> None:
     plans = [str(row[3]) for sql in statements for row in store._conn.execute("EXPLAIN QUERY PLAN " + sql)]
     store.close()
     assert any(index in plan for plan in plans), plans
+
+
+def test_what_is_remembered_of_files(store: Store) -> None:
+    assert store.unstored(guid(1)) == b""
+    with store.transaction():
+        for n in range(3):
+            store.put_unstored(guid(n), bytes((n + 1,)) + b"x" * 100_000)
+        store.put_unstored(guid(0), b"\2y")
+    assert store.unstored(guid(0)) == b"\2y"
+    assert store.unstored_counts() == {2: 2, 3: 1}
+    with store.transaction():
+        store.put_unstored(guid(0), b"")
+        store.put_unstored(guid(9), b"")
+    assert (store.unstored(guid(0)), store.unstored_counts()) == (b"", {2: 1, 3: 1})
+    with pytest.raises(TransactionError):
+        store.put_unstored(guid(0), b"x")
+
+
+def test_a_database_of_the_first_version_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "frs.db"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schema, "VERSION", 1)
+        old = Store(path)
+        put(old, IDRecord(guid(1), ZERO_GUID, "f", False))
+        old.close()
+    new = Store(path)
+    assert new.get(guid(1)) is not None
+    with new.transaction():
+        new.put_unstored(guid(1), b"\1x")
+    assert new.unstored(guid(1)) == b"\1x"
+    new.close()

@@ -343,7 +343,7 @@ def test_rename(tree):
 
 def test_a_rename_of_another_entry_is_undone(tree, monkeypatch):
     before = tree.put("a")
-    real = module._found
+    real = module._is_there
     calls = []
 
     def same(*args):
@@ -354,7 +354,7 @@ def test_a_rename_of_another_entry_is_undone(tree, monkeypatch):
         calls.append(1)
         return result
 
-    monkeypatch.setattr(module, "_found", same)
+    monkeypatch.setattr(module, "_is_there", same)
     assert tree.rename("a", "b", before).outcome is Outcome.TARGET_CHANGED
     assert os.listdir(tree.path) == ["a"]
     assert tree.read("a") == "another"

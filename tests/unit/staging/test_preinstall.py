@@ -14,6 +14,7 @@ from staging import beneath, preinstall
 from staging.errors import NoSpace, StagingError, Vanished
 from staging.preinstall import RESERVED_NAME, Preinstall
 from staging.rootdir import RootDir
+from tests.filesystems import mounted
 
 
 class Host:
@@ -412,3 +413,12 @@ def test_no_descriptor_is_left_open(inside):
         assert count() == before + 2
         inside.stop()
     assert count() == before
+
+
+def test_a_file_system_without_modes_is_told_from_somebody_at_work(tmp_path):
+    """Where all that is made is open to all, others could get at unfinished installs."""
+    (tmp_path / "state").mkdir()
+    with mounted("ntfs", tmp_path / "root", tmp_path / "images", "umask=022"):
+        with RootDir(str(tmp_path / "root")) as root, pytest.raises(StagingError, match="umask=077"):
+            Preinstall(root, str(tmp_path / "state"), print)
+        assert os.listdir(tmp_path / "root") == []

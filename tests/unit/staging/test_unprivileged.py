@@ -19,6 +19,7 @@ from staging import attributes, sd
 from staging.compression import COMPRESSION_LZNT1
 from staging.errors import AccessDenied
 from staging.generate import generate
+from staging.lending import Folder, Lending
 from staging.restore import apply_folder, restore
 OBJECT_ID = bytes(range(16))
 "".encode("utf-16-le")  # the interpreter's own files may be out of reach later
@@ -71,7 +72,7 @@ assert generate("t", None, object_id=OBJECT_ID).md5 == r.md5
 print(r.md5.hex())
 """)  # fmt: skip
     assert out.strip() == md5.hex()
-    # chmod here does not take it from its owner there
+    # chmod here takes from its owner there neither the file nor set-id bits, which only he could see
     as_nobody(folder, """
 os.chmod("t", 0o640)
 generate("t", "t.stage", object_id=OBJECT_ID)
@@ -80,7 +81,7 @@ generate("t", "t.stage", object_id=OBJECT_ID)
 
     restore(str(folder / "t.stage"), str(folder / "back"))
     st = os.stat(folder / "back")
-    assert (st.st_uid, st.st_gid, st.st_mode & 0o7777) == (1234, 5678, 0o640)
+    assert (st.st_uid, st.st_gid, st.st_mode & 0o7777) == (1234, 5678, 0o640 | mode & 0o6000)
 
 
 def test_a_forged_descriptor_does_not_travel(folder):
@@ -131,8 +132,11 @@ def test_folders(folder):
 r = restore("d.stage", "t")
 assert r.exact
 assert stat.S_IMODE(os.stat("t").st_mode) == 0o555
-r = apply_folder("d.stage", os.open("t", os.O_RDONLY))
+fd = os.open("t", os.O_RDONLY)
+with Lending().rewriting(Folder(fd, ("t",))):
+    r = apply_folder("d.stage", fd)
 assert r.exact
+assert stat.S_IMODE(os.stat("t").st_mode) == 0o555
 assert generate("t", None, object_id=OBJECT_ID).md5 == r.md5
 os.rmdir("t")
 """)  # fmt: skip
