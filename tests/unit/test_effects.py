@@ -59,7 +59,6 @@ ALLOWED = {
     ("agent.service", "Service._open"): STATE,
     ("idtable.database", "_create_private"): STATE,
     ("idtable.lock", "StateLock.__init__"): STATE,
-    ("journal.log", "JournalLog.__init__"): STATE,
     ("journal.log", "JournalLog._begin_anew"): STATE,
 }
 
