@@ -313,9 +313,6 @@ class Replica(Telling):
         """Installs cut short by a crash are done again before the tree is compared with the IDTable: else they
         would be taken for local changes."""
         await self.settled()
-        for entry in self.engine.installs.perhaps_begun():
-            co = entry.co
-            self.under_way.begin(co.change_order_guid, [co.file_guid], [(co.new_parent_guid, co.file_name)])
         for _ in range(600):
             if not any(e.stage is Stage.INSTALLING for e in self.engine.inbound.entries.values()):
                 return

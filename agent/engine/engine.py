@@ -203,8 +203,7 @@ class Engine:
         return min(times)
 
     def installing(self) -> set[bytes]:
-        """The file GUIDs whose installs are under way, or may have been in a former run: the journal's news of them is
-        not a local change."""
+        """The file GUIDs whose installs are under way: the journal's news of them is not a local change."""
         return self.installs.touched()
 
     # -- packets --
@@ -457,8 +456,6 @@ class Engine:
                 self.retire.retire(entry)
             elif entry.staged:
                 entry.stage = Stage.FETCHED
-            if entry.stage < Stage.FINISHED:
-                self.installs.found_at_start(entry)
         ctx.restore_forgetful(min((e.arrival for e in self.inbound.entries.values()), default=1 << 62))
         self.outbound.take_over(event.stages - self.inbound.by_co.keys())
         self._take_over_abandoned()

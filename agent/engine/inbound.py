@@ -229,10 +229,6 @@ class Inbound:
         """The numbers of the change order will be plausible, and are not yet (see plausible)."""
         return self.ctx.due(offered(co)) > self.ctx.now
 
-    def is_due(self, entry: Entry) -> bool:
-        """False while the entry waits for the clock."""
-        return not self._waits_for_its_time(entry.key)
-
     def _waits_for_its_time(self, key: Key) -> bool:
         return key in self.ahead.get(key[0], ())
 

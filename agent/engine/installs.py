@@ -16,7 +16,6 @@ from agent.engine.fetching import Fetching
 from agent.engine.inbound import Inbound
 from agent.engine.local import LocalChanges
 from agent.engine.names import Names, Place, Verdict
-from agent.engine.order import Key
 from agent.engine.plausible import hopeless
 from agent.engine.reconcile import against_version, change_order_wins
 from agent.engine.records import (
@@ -50,7 +49,6 @@ class Installs:
         self.aftermath = Aftermath(ctx, inbound, local, retire)
         self._running: dict[bytes, Running] = {}
         self._touched: dict[bytes, list[Entry]] = {}  # file of an install under way -> what waits for its end
-        self._perhaps: dict[Key, Entry] = {}  # what a former run may have begun to install
 
     # -- moving on --
 
@@ -252,7 +250,6 @@ class Installs:
                 return
         self._touched.update((guid, []) for guid in touched)
         entry.stage = Stage.INSTALLING
-        self._perhaps.pop(entry.key, None)
         self._running[co.change_order_guid] = Running(identity(record), touched, verdict)
         steps = tuple(verdict.steps)
         partner = self.inbound.sessions[entry.cxtion].cxtion.partner.guid
@@ -314,23 +311,8 @@ class Installs:
     # -- the end of an install --
 
     def touched(self) -> set[bytes]:
-        """The GUIDs of all files that installs under way may move or remove, or may have in a former run."""
-        return set(self._touched).union(entry.co.file_guid for entry in self.perhaps_begun())
-
-    def found_at_start(self, entry: Entry) -> None:
-        """An entry that was not finished when the former run ended: its install may have been under way, or done."""
-        if (entry.staged or entry.is_delete or entry.is_rename) and self.inbound.is_due(entry):
-            self._perhaps[entry.key] = entry
-
-    def perhaps_begun(self) -> list[Entry]:
-        """What a former run may have begun to install, and this one has not come to yet: a file that is found at such a
-        place says nothing until then."""
-        for key in [key for key, entry in self._perhaps.items() if not self._is_unfinished(entry)]:
-            del self._perhaps[key]
-        return list(self._perhaps.values())
-
-    def _is_unfinished(self, entry: Entry) -> bool:
-        return entry.key in self.inbound.entries and entry.stage < Stage.FINISHED
+        """The GUIDs of all files that installs under way may move or remove."""
+        return set(self._touched)
 
     def installed(self, event: Installed) -> None:
         """An Install action has ended."""

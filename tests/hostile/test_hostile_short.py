@@ -18,6 +18,7 @@ SETTINGS = Settings(
     patience=120,
     timing=False,
     returns=False,
+    until_told=True,
     sizes=Sizes(disk=0, quota=256 * MIB),
 )
 

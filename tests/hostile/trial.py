@@ -38,7 +38,8 @@ class NotCarriedOut(Exception):
 @dataclass(frozen=True)
 class Settings:
     """How a trial is carried out; times in seconds. `baseline` before and after the attack; `patience` for what is to
-    happen afterwards. With `returns` an honest member takes the hostile one's place in the end."""
+    happen afterwards. With `returns` an honest member takes the hostile one's place in the end. With `until_told` the
+    attack is carried out again until an incident was told: on a busy host little comes of one that is short."""
 
     seconds: float = 600.0
     baseline: float = 60.0
@@ -46,6 +47,7 @@ class Settings:
     rate: float = 0.0
     targets: tuple[str, ...] = ("a",)
     returns: bool = True
+    until_told: bool = False
     timing: bool = True  # whether latencies are measured and judged
     sizes: Sizes = field(default_factory=Sizes)
     bounds: Bounds = field(default_factory=Bounds)
@@ -85,6 +87,7 @@ class Hostile:
     def attack(self, seconds: float) -> None:
         """Begin."""
         assert self.process.stdin is not None
+        self.state = ""
         self.process.stdin.write(f"attack {seconds}\n".encode())
         self.process.stdin.flush()
 
@@ -134,7 +137,7 @@ def trial(attack: type[Attack], work: Path, settings: Settings) -> dict[str, Any
             probe.start()
         watch.start()
         try:
-            _phases(fleet, hostile, watch, probe, course, settings)
+            _phases(attack, fleet, hostile, watch, probe, course, settings)
             probe.stop()
             _afterwards(fleet, course, settings)
         except Failed as error:
@@ -159,7 +162,15 @@ def _ready(fleet: Fleet, hostile: Hostile) -> None:
         time.sleep(PAUSE_S)
 
 
-def _phases(fleet: Fleet, hostile: Hostile, watch: Watch, probe: Probe, course: Course, settings: Settings) -> None:
+def _phases(
+    attack: type[Attack],
+    fleet: Fleet,
+    hostile: Hostile,
+    watch: Watch,
+    probe: Probe,
+    course: Course,
+    settings: Settings,
+) -> None:
     """Quiet, attack, and quiet again. Raises Failed, NotCarriedOut."""
     tell = settings.tell
     tell(f"quiet for {settings.baseline:g} s")
@@ -168,17 +179,15 @@ def _phases(fleet: Fleet, hostile: Hostile, watch: Watch, probe: Probe, course: 
     tell(f"attack for {settings.seconds:g} s")
     course.costs, course.attack = watch.begin(), probe.begin("attack")
     began = time.monotonic()
-    hostile.attack(settings.seconds)
     try:
-        while hostile.state != "done":
-            if hostile.process.poll() is not None:
-                raise NotCarriedOut(f"the hostile partner ended: {' '.join(tail(hostile.log, 8))}")
-            _pass(fleet, watch, PAUSE_S)
+        _attack(fleet, hostile, watch, settings)
+        while settings.until_told and attack.told and not any(_incidents(fleet, name) for name in HONEST):
+            if time.monotonic() > began + settings.patience:
+                raise Failed(f"no incident was told within {settings.patience:g} s")
+            _attack(fleet, hostile, watch, settings)
     finally:
         course.attacked_s = time.monotonic() - began
         probe.begin("recovering")
-    if hostile.failed:
-        raise NotCarriedOut(f"the attack itself failed: {hostile.failed}")
     tell("the hostile partner leaves")
     hostile.leave()
     if settings.timing:
@@ -192,6 +201,17 @@ def _phases(fleet: Fleet, hostile: Hostile, watch: Watch, probe: Probe, course: 
         tell(f"quiet for {settings.baseline:g} s")
         course.after = probe.begin("after")
         _pass(fleet, watch, settings.baseline)
+
+
+def _attack(fleet: Fleet, hostile: Hostile, watch: Watch, settings: Settings) -> None:
+    """Attack once. Raises Failed, NotCarriedOut."""
+    hostile.attack(settings.seconds)
+    while hostile.state != "done":
+        if hostile.process.poll() is not None:
+            raise NotCarriedOut(f"the hostile partner ended: {' '.join(tail(hostile.log, 8))}")
+        _pass(fleet, watch, PAUSE_S)
+    if hostile.failed:
+        raise NotCarriedOut(f"the attack itself failed: {hostile.failed}")
 
 
 def _pass(fleet: Fleet, watch: Watch, seconds: float) -> None:
@@ -220,7 +240,7 @@ def _afterwards(fleet: Fleet, course: Course, settings: Settings) -> None:
     for name in HONEST:
         status = fleet.places[name].status() or {}
         course.left += sum(one["backlog"] for one in _connections(status) if _inbound_of_hostile(one))
-        for cause, count in status.get("incidents", {}).items():
+        for cause, count in _incidents(fleet, name).items():
             course.incidents[cause] = course.incidents.get(cause, 0) + count
     course.faults += forbidden(fleet)
     if settings.returns:
@@ -260,6 +280,12 @@ def _wait(fleet: Fleet, name: str, settings: Settings) -> None:
 
 
 # -- looking --
+
+
+def _incidents(fleet: Fleet, name: str) -> dict[str, int]:
+    """What a member has told its administrator, by cause."""
+    found: dict[str, int] = (fleet.places[name].status() or {}).get("incidents", {})
+    return found
 
 
 def _connections(status: dict[str, Any]) -> list[dict[str, Any]]:

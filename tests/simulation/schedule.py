@@ -5,7 +5,9 @@ one that fails can be made smaller and printed.
 from __future__ import annotations
 
 import itertools
+import math
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -220,19 +222,20 @@ def fault(rng: random.Random, count: int) -> list[Step]:
             return [("leave", one)] if rng.random() < 0.3 else [("flap", one, other)]
 
 
-def shrink(schedule: Schedule, tries: int = 400) -> Schedule:
-    """A smaller schedule that fails too: steps are taken away, many at once, then one by one."""
-    size = max(len(schedule.steps) // 2, 1)
+def shrink(schedule: Schedule, tries: int = 400, seconds: float = math.inf) -> Schedule:
+    """A smaller schedule that fails too: steps are taken away, many at once, then one by one; at most so many tries,
+    and none begun after so many seconds."""
+    size, end = max(len(schedule.steps) // 2, 1), time.monotonic() + seconds
     while size and tries > 0:
         at, smaller = 0, False
-        while at < len(schedule.steps) and tries > 0:
+        while at < len(schedule.steps) and tries > 0 and time.monotonic() < end:
             fewer = replace(schedule, steps=schedule.steps[:at] + schedule.steps[at + size :])
             tries -= 1
             if fewer.steps and fewer.run():
                 schedule, smaller = fewer, True
             else:
                 at += size
-        if not smaller or size > 1:
+        if not smaller or size > 1 or time.monotonic() >= end:
             size //= 2
     return schedule
 

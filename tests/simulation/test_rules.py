@@ -847,27 +847,3 @@ def test_a_trigger_schedule_ends_after_what_was_there() -> None:
     assert names(world.members["b"]) == ["n"]
     world.run(1200)
     assert states(world) <= {"unjoined", "start_join", "need_join"}
-
-
-def test_what_a_former_run_may_have_installed_is_no_news_until_this_one_has_come_to_it() -> None:
-    """It was killed between an install and its record; what stands before the change order in its line is not there
-    yet, so that the install is not done again at once."""
-    world = started("ab")
-    a, b = world.members["a"], world.members["b"]
-    b.disk.full = True
-    make(a, "d", None)
-    make(a, "d/odd", b"1")
-    world.run(60)
-    odd = next(co for co in (ChangeOrder.decode(row.co) for row in b.store.inlog_iter()) if co.file_name == "odd")
-    b.crash()
-    b.disk.stages[odd.change_order_guid] = b"x"
-    a.crash()
-    b.start()
-    world.run(1)
-    assert b.engine.installing() == {odd.file_guid}
-    assert [entry.co.change_order_guid for entry in b.engine.installs.perhaps_begun()] == [odd.change_order_guid]
-    b.disk.full = False
-    a.start()
-    world.run(600)
-    assert b.engine.installing() == set()
-    all_agree(world)

@@ -30,7 +30,7 @@ def run(seed: int) -> None:
     schedule = generate(seed)
     violations = schedule.run()
     if violations:
-        small = shrink(schedule) if os.environ.get("FRS_SHRINK") != "0" else schedule
+        small = shrink(schedule, seconds=60) if os.environ.get("FRS_SHRINK") != "0" else schedule
         pytest.fail(text_of(small, small.run() or violations), pytrace=False)
 
 
