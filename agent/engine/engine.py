@@ -225,7 +225,8 @@ class Engine:
         if command == c.CMD_JOINING:
             self.out_sessions.joining(session, packet, session.minor)
         elif command == c.CMD_UNJOIN_REMOTE:
-            self._unjoin_remote(session)
+            if packet.join_guid == session.join_guid:  # else of a session that is over (3.1.1.8)
+                self._unjoin_remote(session)
         else:
             joins = command in (c.CMD_NEED_JOIN, c.CMD_START_JOIN, c.CMD_JOINED)
             if not joins and (not session.joined or packet.join_guid != session.join_guid):

@@ -14,8 +14,16 @@ from agent.engine.reconcile import morphed_name
 from agent.engine.schedule import QUARTER, is_open, quarter_of
 from agent.engine.session import NEVER
 from agent.wire.change_order import ChangeOrder
-from agent.wire.constants import CMD_JOINING, CMD_NEED_JOIN, CMD_REMOTE_CO, CMD_REMOTE_CO_DONE, CMD_START_JOIN
+from agent.wire.constants import (
+    CMD_JOINING,
+    CMD_NEED_JOIN,
+    CMD_REMOTE_CO,
+    CMD_REMOTE_CO_DONE,
+    CMD_START_JOIN,
+    CMD_UNJOIN_REMOTE,
+)
 from agent.wire.packet import Packet
+from tests.simulation.forging import Forger
 from tests.simulation.schedule import mesh, ring
 from tests.simulation.simmember import Member
 from tests.simulation.simworld import START, World
@@ -847,3 +855,16 @@ def test_a_trigger_schedule_ends_after_what_was_there() -> None:
     assert names(world.members["b"]) == ["n"]
     world.run(1200)
     assert states(world) <= {"unjoined", "start_join", "need_join"}
+
+
+@pytest.mark.parametrize(("of", "joined"), [("this session", False), ("an earlier one", True), ("none", True)])
+def test_an_unjoin_is_for_the_session_it_names(of: str, joined: bool) -> None:
+    """On the connection that a->b changes take, from its sender; what comes late must not end the session after it."""
+    world = started("ab")
+    forger = Forger(world, "a", "b")
+    packet = forger.packet(CMD_UNJOIN_REMOTE)
+    if of != "this session":
+        packet.join_guid = world.new_guid() if of == "an earlier one" else bytes(16)
+    forger.at_once(packet)
+    session = next(s for s in forger.to.engine.in_sessions.sessions.values())
+    assert session.joined is joined
