@@ -1,10 +1,10 @@
 """How many change orders of one upstream partner may be in the inbound log ([MS-FRS1] 3.1.1.6).
 
 Our own agents have at most 256 in flight on a connection, and as many in a VVJoin (and 2048 with what waits for
-something: see flow); others fewer. Those that are not
-finished yet are bounded by a multiple of that. Those that are finished, and wait for one that is not before the version
-vector may follow, are as many as there are changes: they are bounded by what is in the tree. When a partner has sent
-more, nothing more of that session is taken, for its change orders must not be passed over: what it sent before is
+something: see flow); others fewer. Those that are not finished yet are bounded by a multiple of that. Those that are
+finished, and wait for one that is not before the version vector may follow, are as many as there are changes: they are
+bounded by what is in the tree. When a partner has sent more, nothing more of that session is taken, for its change
+orders must not be passed over: what it sent before is
 fetched and installed, the rest waits in its outbound log, and when half of it is done the session ends, so that the
 next one sends the rest.
 """
