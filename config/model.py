@@ -121,12 +121,13 @@ class AgentConfig:
 
     `path`, `topology_path` and `secret_path` are the files it was read from. `dashboard_port` None: no
     dashboard; 0 (as for `port`): any free port. `pid_file` None: no file says the process id. `scan_interval_s` 0: no
-    periodic scan (agent.periodicscan). `kept_quota_bytes`: for what is kept of each set (agent.kept); `set_id`: which
-    set-id bits of received files are taken over; `deleted_quota_bytes`, `keep_deleted_days`: for what others deleted
-    (agent.deleted). When a scan finds `missing_percent` percent of what is known gone, or more, the set stops
-    (agent.missing). More than `mass_deletion_count` files, or `mass_deletion_percent` percent of all, deleted by one
-    member within `mass_deletion_window_s` are a mass deletion. After `max_retries` or `max_retry_days` a change order
-    is given up.
+    periodic scan (agent.localchanges.periodicscan). `kept_quota_bytes`: for what is kept of each set
+    (agent.conflicts.kept); `set_id`: which set-id bits of received files are taken over; `deleted_quota_bytes`,
+    `keep_deleted_days`: for what others deleted (agent.conflicts.deleted). When a scan finds `missing_percent`
+    percent of what is known gone, or more, the set stops (agent.localchanges.missing). More than
+    `mass_deletion_count` files, or `mass_deletion_percent` percent of all, deleted by one member within
+    `mass_deletion_window_s` are a mass deletion. After `max_retries` or `max_retry_days` a change order is given
+    up.
     """
 
     path: Path

@@ -10,9 +10,9 @@ from typing import NoReturn
 
 import click
 
-from agent.cli.exit_codes import MEANING, ExitCode
 from agent.cli.output import open_output, say, show
 from agent.cli.utf8 import require_utf8
+from agent.reporting.exit_codes import MEANING, ExitCode
 from config.errors import ConfigError
 
 # Command name -> (module, name in it, line for `frs --help`).

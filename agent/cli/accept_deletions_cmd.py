@@ -8,8 +8,8 @@ import click
 
 from agent.cli import CommandFailed
 from agent.cli.common import ask, config_option
-from agent.cli.exit_codes import ExitCode
 from agent.cli.output import printable, say
+from agent.reporting.exit_codes import ExitCode
 
 
 @click.command()
@@ -26,7 +26,7 @@ def accept_deletions(config_file: Path, set_name: str | None, dry_run: bool) -> 
     answer = ask(config_file, "accept-deletions", reply_timeout=None, set=set_name, dry_run=dry_run)
     if isinstance(refused := answer.get("refused"), str):
         raise CommandFailed(refused, ExitCode.USAGE)
-    from agent.missing import counted
+    from agent.localchanges.missing import counted
 
     for one in answer["accepted"]:
         what = counted(one["files"], one["folders"])

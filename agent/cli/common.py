@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from agent.cli import CommandFailed
-from agent.cli.exit_codes import ExitCode
+from agent.reporting.exit_codes import ExitCode
 from config.state import read_state_dir
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -36,7 +36,7 @@ def json_option(command: _F) -> _F:
 
 def ask(config_file: Path, cmd: str, *, reply_timeout: float | None = 30.0, **arguments: Any) -> dict[str, Any]:
     """The answer of the agent that runs with `config_file`; raises CommandFailed, ConfigError."""
-    from agent.control import ControlError, ControlUnreachable, request
+    from agent.service.control import ControlError, ControlUnreachable, request
 
     state_dir = read_state_dir(config_file)
     try:

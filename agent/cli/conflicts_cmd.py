@@ -13,8 +13,8 @@ import click
 
 from agent.cli import CommandFailed
 from agent.cli.common import config_option, json_option
-from agent.cli.exit_codes import ExitCode
 from agent.cli.output import printable, say
+from agent.reporting.exit_codes import ExitCode
 from config.state import read_state_dir
 
 
@@ -162,7 +162,7 @@ def _ask(config_file: Path, **arguments: Any) -> dict[str, Any]:
     """The answer of the running agent, or without one of the store itself. Raises CommandFailed, ConfigError."""
     import asyncio
 
-    from agent.control import ControlError, ControlUnreachable
+    from agent.service.control import ControlError, ControlUnreachable
 
     state_dir = read_state_dir(config_file)
     try:
@@ -177,7 +177,7 @@ def _ask(config_file: Path, **arguments: Any) -> dict[str, Any]:
 
 
 async def _of_agent(state_dir: Path, arguments: dict[str, Any]) -> dict[str, Any]:
-    from agent.control import request
+    from agent.service.control import request
 
     if arguments["action"] in _LOOKING:
         return await request(state_dir, "conflicts", reply_timeout=_PATIENCE_S, **arguments)
@@ -188,10 +188,10 @@ async def _of_agent(state_dir: Path, arguments: dict[str, Any]) -> dict[str, Any
 
 def _without_agent(config_file: Path, state_dir: Path, unreachable: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """Does it on the state directory itself, holding its lock; only looks where the lock cannot be had."""
+    from agent.conflicts.kept import KeptStore
+    from agent.conflicts.keptcontrol import DELETED_NAME, KEPT_NAME, KeptOf, conflicts, deleted_store
     from agent.engine.originator import FORMER, ORIGINATOR, own_originators
-    from agent.excluded import Excluded
-    from agent.kept import KeptStore
-    from agent.keptcontrol import DELETED_NAME, KEPT_NAME, KeptOf, conflicts, deleted_store
+    from agent.tree.excluded import Excluded
     from config.load import load_agent_config
     from idtable.errors import StateLocked
     from idtable.lock import StateLock

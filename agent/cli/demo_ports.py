@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from agent.cli import CommandFailed
-from agent.cli.exit_codes import ExitCode
+from agent.reporting.exit_codes import ExitCode
 
 HOST = "127.0.0.1"
 DEFAULT_PORT_BASE = 28700

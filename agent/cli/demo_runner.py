@@ -21,10 +21,10 @@ from typing import Any
 import agent
 from agent.cli import CommandFailed
 from agent.cli.demo_layout import Demo, DemoMember, DemoOptions, prepare, tail
-from agent.cli.exit_codes import ExitCode
 from agent.cli.output import say
 from agent.cli.run_cmd import LOCK_NAME
-from agent.control import ControlError, request
+from agent.reporting.exit_codes import ExitCode
+from agent.service.control import ControlError, request
 
 _POLL_S = 0.2
 _STOP_S = 60.0
@@ -83,7 +83,7 @@ class _Runner:
 
     async def _start(self, member: DemoMember) -> None:
         if member.log.exists() and member.log.stat().st_size > _LOG_KEPT_BYTES:
-            os.replace(member.log, member.log.with_name("agent.log.1"))
+            os.replace(member.log, member.log.with_name("agent.reporting.log.1"))
         with open(member.log, "ab") as log:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-m", "agent.cli", "run"),

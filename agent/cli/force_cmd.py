@@ -8,8 +8,8 @@ import click
 
 from agent.cli import CommandFailed
 from agent.cli.common import ask, config_option
-from agent.cli.exit_codes import ExitCode
 from agent.cli.output import say
+from agent.reporting.exit_codes import ExitCode
 
 
 @click.command()

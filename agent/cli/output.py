@@ -10,7 +10,7 @@ from typing import TextIO
 
 import click
 
-from agent.shown import encodes, shown
+from agent.reporting.shown import encodes, shown
 
 
 def open_output() -> None:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import click
 
-from agent import signals
 from agent.cli import CommandFailed
 from agent.cli.common import config_option
-from agent.cli.exit_codes import ExitCode
+from agent.reporting.exit_codes import ExitCode
+from agent.service import signals
 from config.model import AgentConfig
 from config.write import write_file
 
@@ -40,7 +40,7 @@ def run(config_file: Path, log_level: str | None, parent_pid: int | None) -> int
     signals.ignore_meaningless()
     if parent_pid is not None:
         _end_with_parent(parent_pid)
-    from agent.log import setup_logging
+    from agent.reporting.log import setup_logging
     from config.check import check_roots
     from config.load import load_agent_config
     from config.writers import warnings
@@ -56,7 +56,7 @@ def run(config_file: Path, log_level: str | None, parent_pid: int | None) -> int
 
 async def _until_stopped(config: AgentConfig) -> int:
     """Runs the agent; signals that stop it cancel it, which is its clean stop."""
-    from agent.service import new_incidents, run_agent
+    from agent.service.service import new_incidents, run_agent
 
     incidents = new_incidents()
     agent = asyncio.ensure_future(run_agent(config, incidents))

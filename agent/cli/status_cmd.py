@@ -11,7 +11,7 @@ import click
 
 from agent.cli.common import ask, config_option, json_option
 from agent.cli.output import say
-from agent.shown import shown
+from agent.reporting.shown import shown
 
 
 @click.command()

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from agent.cli.common import ask, config_option
-from agent.cli.exit_codes import ExitCode
 from agent.cli.output import say
-from agent.shown import shown
+from agent.reporting.exit_codes import ExitCode
+from agent.reporting.shown import shown
 
 # What the agent may need beyond the time it was given: one last look at its queues.
 _GRACE_S = 60.0

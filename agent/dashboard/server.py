@@ -29,11 +29,11 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from agent.causes import Cause
 from agent.counters.registry import Snapshot
 from agent.dashboard import metrics
 from agent.edge.http import HttpEdge
-from agent.incidents import Incidents
+from agent.reporting.causes import Cause
+from agent.reporting.incidents import Incidents
 
 log = logging.getLogger(__name__)
 

@@ -15,13 +15,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from agent.causes import Cause
-from agent.descriptors import ADVICE
 from agent.edge.acceptor import LINGER_OFF, Acceptor
 from agent.edge.places import Places
-from agent.edge.rates import Rate
 from agent.edge.sources import source_of
-from agent.incidents import Incidents
+from agent.reporting.causes import Cause
+from agent.reporting.incidents import Incidents
+from agent.work.descriptors import ADVICE
+from agent.work.rates import Rate
 
 _EVENTS: Final = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET
 _ENDED: Final = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR

@@ -8,11 +8,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-from agent.causes import Cause
 from agent.edge.gate import Arrival, Gate, GateLimits, Verdict
 from agent.edge.places import Places
-from agent.edge.rates import Rate, SourceRates
-from agent.incidents import Incidents
+from agent.reporting.causes import Cause
+from agent.reporting.incidents import Incidents
+from agent.work.rates import Rate, SourceRates
 
 #: Connections that have not sent the header of their request; seconds they have for it; its bytes. A browser opens a
 #: few in advance.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agent.causes import Cause
-from agent.engine.context import SECOND, Context
+from agent.engine.context import Context
 from agent.engine.entry import Entry, Stage
 from agent.engine.events import Examine, FetchFailed, Installed, InstallStep, Outcome
 from agent.engine.inbound import Inbound
@@ -13,6 +12,8 @@ from agent.engine.local import LocalChanges
 from agent.engine.names import Verdict
 from agent.engine.records import ASIDE, mark_of
 from agent.engine.retire import Retire
+from agent.reporting.causes import Cause
+from agent.wire.filetime import SECOND
 from idtable.records import IDRecord
 
 Identity = tuple[bytes, int] | None  # originator and VSN of the version an install was made for

@@ -7,21 +7,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-from agent.causes import Cause
 from agent.engine import plausible
 from agent.engine.events import Action, Facts, Report, Send
 from agent.engine.originator import FORMER, own_originators
 from agent.engine.reconcile import Version
 from agent.engine.vector import ORIGINATORS_MOST, VersionVector
 from agent.engine.vsn import OwnNumbers
+from agent.reporting.causes import Cause
 from agent.wire.change_order import ChangeOrder
+from agent.wire.filetime import DAY, HOUR, MINUTE, SECOND
 from agent.wire.packet import NamedGuid, Packet
 from idtable.records import CxtionRow, IDRecord, InlogRow, OutlogRow
 
-SECOND = 10_000_000  # FILETIME units
-MINUTE = 60 * SECOND
-HOUR = 60 * MINUTE
-DAY = 24 * HOUR
 _FORGETFUL = "forgetful"
 
 

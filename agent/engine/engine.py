@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agent.engine import seeding
-from agent.engine.context import DAY, HOUR, MINUTE, SECOND, Context, CounterSink, EngineConfig, EngineStore
+from agent.engine.context import Context, CounterSink, EngineConfig, EngineStore
 from agent.engine.entry import Stage
 from agent.engine.events import (
     Action,
@@ -57,6 +57,7 @@ from agent.engine.telling import Telling
 from agent.engine.vsn import OwnNumbers
 from agent.engine.window import InboundWindow
 from agent.wire import constants as c
+from agent.wire.filetime import DAY, HOUR, MINUTE, SECOND
 from agent.wire.guid import ZERO_GUID
 from agent.wire.packet import Packet
 

@@ -1,6 +1,6 @@
 """What the engine takes (events) and what it asks for (actions).
 
-The engine does no I/O and reads no clock: whoever drives it (agent.replica on a host, a simulator in a test)
+The engine does no I/O and reads no clock: whoever drives it (agent.replica.replica on a host, a simulator in a test)
 hands it events with the time, runs them inside a store transaction, commits, and only then carries out the
 actions. So an acknowledgement, being an action, is sent only after its result is durable.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from agent.causes import Cause
+from agent.reporting.causes import Cause
 from agent.wire.change_order import ChangeOrder
 from agent.wire.packet import Packet
 
@@ -261,7 +261,7 @@ class KeepReason(enum.Enum):
     NAME = "another file of the same name was changed later"
     IN_THE_WAY = "in the way of the initial sync"
     FORGOTTEN = "deleted elsewhere while this member was away"
-    ELSEWHERE = "deleted elsewhere"  # no conflict: kept for a while only (see agent.deleted)
+    ELSEWHERE = "deleted elsewhere"  # no conflict: kept for a while only (see agent.conflicts.deleted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from agent.causes import Cause
 from agent.engine import flags as fl
 from agent.engine.context import Context
 from agent.engine.entry import Entry, Stage
@@ -17,6 +16,7 @@ from agent.engine.events import FetchStored, Outcome, StoreBlock
 from agent.engine.inbound import Inbound
 from agent.engine.order import Key
 from agent.engine.session import Session
+from agent.reporting.causes import Cause
 from agent.wire import constants as c
 from agent.wire.change_order import CoExtension2
 from agent.wire.packet import Packet

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from agent.engine.context import SECOND
 from agent.engine.order import Key
 from agent.engine.session import Session
 from agent.wire.change_order import ChangeOrder
+from agent.wire.filetime import SECOND
 
 #: What was not acknowledged for so long takes no place in the window any more, until so many windows are in flight: it
 #: waits there for something, and nothing else is to wait for it.

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 
-from agent.causes import Cause
 from agent.engine.answers import Answers
 from agent.engine.claims import Claims
 from agent.engine.claims import Key as ClaimKey
-from agent.engine.context import DAY, Context
+from agent.engine.context import Context
 from agent.engine.entry import Entry, Stage
 from agent.engine.events import DropStage, Outcome
 from agent.engine.order import Key, RetireOrder
@@ -22,8 +21,10 @@ from agent.engine.records import MARKS, forgotten, mark, mark_of, offered
 from agent.engine.refusal import refusal
 from agent.engine.session import JoinState, Session
 from agent.engine.stored import change_order_of, checksum_of
+from agent.reporting.causes import Cause
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder, CoExtension2
+from agent.wire.filetime import DAY
 from agent.wire.guid import guid_text
 from agent.wire.packet import Packet
 from idtable.records import IDRecord, InlogRow

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from agent.causes import Cause
 from agent.engine import plausible
 from agent.engine.context import Context
 from agent.engine.session import CLOSED, NEVER, JoinState, Session, close
+from agent.reporting.causes import Cause
 from agent.wire import constants as c
 from agent.wire.guid import ZERO_GUID, guid_text
 from agent.wire.packet import Gvsn, Packet

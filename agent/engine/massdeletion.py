@@ -1,5 +1,6 @@
 """Mass deletions: one member deletes many files within a short time, by intent or by mistake. They are carried out like
-all others; an administrator is told of them, while what was deleted can still be had back (see agent.deleted).
+all others; an administrator is told of them, while what was deleted can still be had back (see
+agent.conflicts.deleted).
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from agent.causes import Cause
-from agent.engine.context import MINUTE, SECOND, Context
+from agent.engine.context import Context
 from agent.engine.session import Session
+from agent.reporting.causes import Cause
+from agent.wire.filetime import MINUTE, SECOND
 from agent.wire.guid import guid_text
 
 FEWEST: Final = 10  # so many files are no mass, whatever share of all they are

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 
-from agent.causes import Cause
 from agent.engine import plausible
 from agent.engine.context import Context
 from agent.engine.joining import InboundSessions
@@ -19,11 +18,12 @@ from agent.engine.local import LocalChanges
 from agent.engine.originator import FORMER, ORIGINATOR
 from agent.engine.records import ASIDE, PASSING
 from agent.engine.vsn import OwnNumbers
+from agent.reporting.causes import Cause
+from agent.wire.filetime import filetime
 from agent.wire.guid import guid_text
 from idtable.records import IDRecord
 
 _AT_ONCE = 1000
-_UNIX_EPOCH = 116_444_736_000_000_000
 _WHY = "numbers ahead of the clock were replaced here"
 
 
@@ -120,4 +120,4 @@ def _known_time(record: IDRecord, now: int) -> int:
     """When a record's version was made at the latest, as far as anything else than its event time tells."""
     if record.deleted:
         return record.deleted_time
-    return now if record.ctime_ns is None else max(record.ctime_ns // 100 + _UNIX_EPOCH, 0)
+    return now if record.ctime_ns is None else max(filetime(record.ctime_ns), 0)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from agent.causes import Cause
 from agent.engine.context import EngineConfig
+from agent.reporting.causes import Cause
 from agent.wire.change_order import ChangeOrder
 from idtable.reserved import reserved
 

@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from agent.engine import seeding
-from agent.engine.context import HOUR, Context, facts_of
+from agent.engine.context import Context, facts_of
 from agent.engine.events import Install, Installed, InstallStep, Keep, KeepReason, Outcome, Step
 from agent.engine.local import LocalChanges
 from agent.engine.outbound import Outbound
 from agent.engine.records import edition_of
 from agent.engine.session import Session
+from agent.wire.filetime import HOUR
 from idtable.records import IDRecord
 
 _CONTACT = "last_contact"

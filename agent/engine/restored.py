@@ -7,13 +7,14 @@ an hour at most, since partners may make such numbers up: what was forgotten and
 
 from __future__ import annotations
 
-from agent.causes import Cause
 from agent.engine import plausible
-from agent.engine.context import HOUR, Context
+from agent.engine.context import Context
 from agent.engine.joining import InboundSessions
 from agent.engine.local import LocalChanges
 from agent.engine.records import offered
+from agent.reporting.causes import Cause
 from agent.wire.change_order import ChangeOrder
+from agent.wire.filetime import HOUR
 
 
 class Restored:

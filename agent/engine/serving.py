@@ -1,7 +1,7 @@
 """Serving staging files to downstream partners: CMD_SEND_STAGE and its answers ([MS-FRS1] 3.3.4.4.7-3.3.4.4.10).
 
-A few blocks are read at a time for a partner (and given to it before more are read, see agent.actions); the other
-requests wait as they came. Who asks for more than anybody can use loses the session, and may come again.
+A few blocks are read at a time for a partner (and given to it before more are read, see agent.replica.actions); the
+other requests wait as they came. Who asks for more than anybody can use loses the session, and may come again.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from agent.causes import Cause
 from agent.engine.context import Context
 from agent.engine.events import Examine, ReadStage, StageBlock, StageRefused
 from agent.engine.fetching import MAX_STAGE_SIZE
@@ -19,6 +18,7 @@ from agent.engine.reconcile import change_order_wins
 from agent.engine.records import forgotten, offered, version_of
 from agent.engine.session import Session
 from agent.engine.stored import change_order_of, checksum_of
+from agent.reporting.causes import Cause
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder
 from agent.wire.packet import Packet

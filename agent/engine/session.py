@@ -5,10 +5,11 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from agent.causes import Cause
-from agent.engine.context import DAY, MINUTE, Context, Cxtion
+from agent.engine.context import Context, Cxtion
 from agent.engine.schedule import is_open, next_change, next_trigger
+from agent.reporting.causes import Cause
 from agent.wire import constants as c
+from agent.wire.filetime import DAY, MINUTE
 from agent.wire.guid import ZERO_GUID
 from agent.wire.packet import Packet
 

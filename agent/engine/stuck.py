@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from agent.engine.context import SECOND, Context
+from agent.engine.context import Context
 from agent.engine.flow import Flow
 from agent.engine.inbound import Inbound
 from agent.engine.order import Key
 from agent.engine.outbound import Outbound
 from agent.engine.records import forgotten
 from agent.engine.session import JoinState
+from agent.wire.filetime import SECOND
 from idtable.records import IDRecord
 
 #: After so long without an acknowledgement a full window counts as stuck.

@@ -11,11 +11,11 @@ next one sends the rest.
 
 from __future__ import annotations
 
-from agent.causes import Cause
 from agent.engine.context import Context
 from agent.engine.entry import Stage
 from agent.engine.inbound import Inbound
 from agent.engine.session import Session
+from agent.reporting.causes import Cause
 
 
 class InboundWindow:

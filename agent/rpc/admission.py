@@ -8,8 +8,8 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from agent.edge.places import Places
-from agent.edge.rates import Rate, SourceRates
 from agent.rpc.limits import Limits
+from agent.work.rates import Rate, SourceRates
 
 if TYPE_CHECKING:
     from agent.rpc.connection import Connection

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from agent.causes import Cause
+from agent.reporting.causes import Cause
 from agent.rpc import constants as c
 from agent.rpc import pdu as p
 from agent.rpc.admission import Kind

@@ -19,6 +19,7 @@ from typing import Any, Final
 from agent.rpc import constants as c
 from agent.rpc import ntlm_crypto as n
 from agent.rpc.errors import RpcAuthError
+from agent.wire.filetime import filetime
 
 SIGNATURE: Final = b"NTLMSSP\0"
 _FIELD: Final = struct.Struct("<HHI")
@@ -27,7 +28,6 @@ _PROTECTED: Final = _REQUIRED | n.SIGN | n.KEY_EXCH
 _OFFERED: Final = _PROTECTED | n.SEAL | n.NTLM | n.ALWAYS_SIGN | n.REQUEST_TARGET | n.KEY_56 | n.VERSION
 _MAX_TOKEN: Final = 16384
 _VERSION: Final = b"\x06\x01\0\0\0\0\0\x0f"  # 6.1, NTLMSSP_REVISION_W2K3: what Samba states as well
-_FILETIME_EPOCH: Final = 116444736000000000
 
 # AV_PAIR identifiers, [MS-NLMP] 2.2.2.1.
 _AV_EOL: Final = 0
@@ -179,7 +179,7 @@ class NtlmAcceptor:
         self._flags = wanted & _OFFERED | n.NTLM | n.ALWAYS_SIGN | n.TARGET_INFO | n.TARGET_TYPE_SERVER
         self._nonce = os.urandom(8)
         short = self._host.split(".")[0].upper()[:15]
-        now = time.time_ns() // 100 + _FILETIME_EPOCH
+        now = filetime(time.time_ns())
         info = b""
         for kind, value in (
             (_AV_NB_DOMAIN, self._domain.upper().encode("utf-16-le", "surrogatepass")),

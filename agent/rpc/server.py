@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from agent.causes import Cause
 from agent.edge.gate import Arrival, Gate, GateLimits, Verdict
-from agent.incidents import Incidents
+from agent.reporting.causes import Cause
+from agent.reporting.incidents import Incidents
 from agent.rpc import constants as c
 from agent.rpc.admission import Admission, Kind
 from agent.rpc.connection import Connection

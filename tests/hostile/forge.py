@@ -9,11 +9,11 @@ from typing import Any
 
 import zstandard
 
-from agent.clock import filetime_now
 from agent.engine import flags as fl
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder
 from agent.wire.guid import new_guid
+from agent.work.clock import filetime_now
 from staging import sd
 from staging.compression import COMPRESSION_NONE, compressor
 from staging.generate import hash_first

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from agent.clock import filetime_now
 from agent.engine import flags as fl
 from agent.rpc.errors import RpcAuthError, RpcError, RpcFault, RpcTimeout
 from agent.rpc.frsrpc import OP_SEND_COMM_PKT, FrsPartner, frsrpc_interface
@@ -26,6 +25,7 @@ from agent.wire.comm_packet import CommPacket, encode_send_comm_pkt
 from agent.wire.errors import WireError
 from agent.wire.guid import ZERO_GUID, guid_text, new_guid
 from agent.wire.packet import Gvsn, NamedGuid, Packet, decode_packet, encode_packet
+from agent.work.clock import filetime_now
 from config.model import Member, ReplicaSet, Secret
 from tests.hostile.tally import Tally
 

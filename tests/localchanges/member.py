@@ -13,12 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from agent.conflicts.kept import KeptStore
+from agent.conflicts.keptcontrol import deleted_store
 from agent.counters.registry import Counters
 from agent.engine import events as ev
-from agent.incidents import Incidents
-from agent.kept import KeptStore
-from agent.keptcontrol import deleted_store
-from agent.replica import Replica
+from agent.replica.replica import Replica
+from agent.reporting.incidents import Incidents
 from agent.wire.packet import decode_packet
 from config.load import load_agent_config
 from idtable.records import IDRecord

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.unjoined import never_joined
+from agent.service.unjoined import never_joined
 from tests.damage import TREES, damage
 from tests.localchanges.member import PATIENCE_S, Member, pair, together
 

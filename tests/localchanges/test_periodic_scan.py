@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from agent import periodicscan
-from agent.periodicscan import Ended
+from agent.localchanges import periodicscan
+from agent.localchanges.periodicscan import Ended
 from journal.watchtree import WatchTree
 from tests.localchanges.member import PATIENCE_S, Member, member, pair, together
 from tests.localchanges.sequences import assert_same

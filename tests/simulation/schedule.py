@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agent.engine.context import SECOND, Limits
+from agent.engine.context import Limits
+from agent.wire.filetime import SECOND
 from tests.simulation.simworld import MANY_NAMES, Step, World, distances
 
 OPERATIONS = (

@@ -1,4 +1,4 @@
-"""The disk of a simulated member: a tree of inodes, with what agent/fileops.py and staging/install.py do to it.
+"""The disk of a simulated member: a tree of inodes, with what agent/files/fileops.py and staging/install.py do to it.
 
 What is checked before anything is changed is what the real installer checks: the inode and kind of an entry, mode,
 size and modification time of a file, whether a name is free, a folder empty, a file open for writing.
@@ -163,7 +163,7 @@ class Disk:
     # -- installing --
 
     def install(self, action: ev.Install, places: list[Place] | None) -> ev.Installed:
-        """Carry out the steps, in order, as agent/fileops.py does."""
+        """Carry out the steps, in order, as agent/files/fileops.py does."""
         if places is None:
             return ev.Installed(action.co_guid, ev.Outcome.PARENT_MISSING)
         end = ev.Installed(action.co_guid, ev.Outcome.DONE)

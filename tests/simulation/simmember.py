@@ -1,5 +1,5 @@
-"""A simulated member: the real engine and the real store, driven as agent/replica.py and agent/localwatch.py drive
-them, on a simulated disk, with crashes wherever one can happen.
+"""A simulated member: the real engine and the real store, driven as agent/replica/replica.py and
+agent/localchanges/watch.py drive them, on a simulated disk, with crashes wherever one can happen.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Member:
         return self.world.now + self.skew
 
     def set_clock(self, skew: int) -> None:
-        """Have the clock differ from the world's by so much. The engine is shown it soon (agent/batches.py)."""
+        """Have the clock differ from the world's by so much. The engine is shown it soon (agent/replica/batches.py)."""
         changed, self.skew = self.skew != skew, skew
         if changed and self.up:
             self.post(ev.Tick())

@@ -10,12 +10,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.clock import iso_time
 from agent.engine import plausible
-from agent.engine.context import HOUR, MINUTE
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder, CoExtension2, CoExtWin2k
+from agent.wire.filetime import HOUR, MINUTE
 from agent.wire.packet import Gvsn, Packet, decode_packet, encode_packet
+from agent.work.clock import iso_time
 from tests.simulation.forging import Forger
 from tests.simulation.simworld import START, World
 from tests.simulation.test_implausible import everything_goes_on, sound

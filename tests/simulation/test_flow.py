@@ -9,14 +9,15 @@ from collections.abc import Callable
 
 import pytest
 
-from agent.causes import Cause
 from agent.engine import events as ev
 from agent.engine import flags as fl
-from agent.engine.context import SECOND, Limits
+from agent.engine.context import Limits
 from agent.engine.entry import Entry, Stage
 from agent.engine.records import mark_of
 from agent.engine.session import NEVER, JoinState
+from agent.reporting.causes import Cause
 from agent.wire import constants as c
+from agent.wire.filetime import SECOND
 from agent.wire.packet import Packet, decode_packet, encode_packet
 from tests.simulation.schedule import mesh
 from tests.simulation.simdisk import Disk, Place

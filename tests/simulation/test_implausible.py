@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from agent.causes import Cause
 from agent.engine import plausible
-from agent.engine.context import DAY, HOUR, MINUTE, SECOND
 from agent.engine.entry import Stage
 from agent.engine.session import JoinState
+from agent.reporting.causes import Cause
 from agent.wire.change_order import CoExtension2
 from agent.wire.constants import CMD_JOINED, CMD_JOINING, CMD_REMOTE_CO, CMD_SEND_STAGE
+from agent.wire.filetime import DAY, HOUR, MINUTE, SECOND
 from agent.wire.guid import guid_text
 from agent.wire.packet import Gvsn, Packet
 from idtable.records import InlogRow

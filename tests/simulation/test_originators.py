@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from agent.causes import Cause
-from agent.engine.context import HOUR, SECOND, Limits
+from agent.engine.context import Limits
 from agent.engine.vector import ORIGINATORS_MOST
+from agent.reporting.causes import Cause
 from agent.wire.constants import CMD_JOINING
+from agent.wire.filetime import HOUR, SECOND
 from agent.wire.packet import NamedGuid, Packet, encode_packet
 from tests.simulation.forging import Forger
 from tests.simulation.schedule import mesh

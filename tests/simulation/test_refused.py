@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from agent.engine import events as ev
-from agent.engine.context import SECOND, Limits
+from agent.engine.context import Limits
 from agent.engine.flow import MOST_WINDOWS, OVERDUE, InFlight
+from agent.wire.filetime import SECOND
 from tests.simulation.schedule import mesh
 from tests.simulation.simdisk import Disk, Place
 from tests.simulation.simmember import Member

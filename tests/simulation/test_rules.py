@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from agent.causes import Cause
 from agent.engine import events as ev
 from agent.engine import flags as fl
-from agent.engine.context import DAY, HOUR, MINUTE, SECOND, Limits
+from agent.engine.context import Limits
 from agent.engine.reconcile import morphed_name
 from agent.engine.schedule import QUARTER, is_open, quarter_of
 from agent.engine.session import NEVER
+from agent.reporting.causes import Cause
 from agent.wire.change_order import ChangeOrder
 from agent.wire.constants import (
     CMD_JOINING,
@@ -22,6 +22,7 @@ from agent.wire.constants import (
     CMD_START_JOIN,
     CMD_UNJOIN_REMOTE,
 )
+from agent.wire.filetime import DAY, HOUR, MINUTE, SECOND
 from agent.wire.packet import Packet
 from tests.simulation.forging import Forger
 from tests.simulation.schedule import mesh, ring

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from agent.control import ControlError, request
+from agent.service.control import ControlError, request
 
 #: Until a process or a member is given up as hung, in seconds; nothing is measured.
 PATIENCE = float(os.environ.get("FRS_TEST_PATIENCE", "900"))

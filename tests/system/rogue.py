@@ -11,7 +11,6 @@ from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import Any, TypeVar
 
-from agent.clock import filetime_now
 from agent.engine import flags as fl
 from agent.rpc.errors import RpcError
 from agent.rpc.frsrpc import FrsPartner, frsrpc_interface
@@ -23,6 +22,7 @@ from agent.wire.change_order import ChangeOrder, CoExtension2
 from agent.wire.comm_packet import CommPacket
 from agent.wire.guid import ZERO_GUID, guid_text
 from agent.wire.packet import Gvsn, NamedGuid, Packet, decode_packet, encode_packet
+from agent.work.clock import filetime_now
 from config.load import load_agent_config
 from tests.system.demo import PATIENCE, Demo
 

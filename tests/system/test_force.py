@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from agent.cli.demo_layout import DemoOptions, prepare
-from agent.cli.exit_codes import ExitCode
+from agent.reporting.exit_codes import ExitCode
 from tests.system.demo import Demo, ask
 
 CLOSED = "0" * 168

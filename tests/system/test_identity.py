@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.causes import Cause
 from agent.cli.demo_layout import DemoOptions, prepare
+from agent.reporting.causes import Cause
 from staging.fsops import OBJECT_ID_XATTR, object_id_get, object_id_set
 from tests.system.corpora import differences, many_files, snapshot
 from tests.system.demo import Demo, kept

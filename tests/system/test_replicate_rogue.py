@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agent.causes import Cause
+from agent.reporting.causes import Cause
 from agent.wire import constants as c
 from staging import sd
 from staging.compression import COMPRESSION_NONE, COMPRESSION_ZSTD, compressor

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from agent.cli.demo_layout import DemoMember, DemoOptions, prepare
-from agent.descriptors import WANTED
-from agent.signals import MEANINGLESS, STOPPING
+from agent.service.signals import MEANINGLESS, STOPPING
+from agent.work.descriptors import WANTED
 from tests.system.demo import PATIENCE, ask, spawn
 
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from agent.causes import Cause
+from agent.conflicts.kept import KeptStore
 from agent.engine import events as ev
-from agent.facts import facts_of
-from agent.fileops import FileOps
-from agent.installing import ResolvedInstall, ResolvedStep
-from agent.kept import KeptStore
-from agent.localstage import LocalStage, Work
+from agent.files.facts import facts_of
+from agent.files.fileops import FileOps
+from agent.files.installing import ResolvedInstall, ResolvedStep
+from agent.localchanges.stage import LocalStage, Work
+from agent.reporting.causes import Cause
 from config.model import SetIdPolicy
 from journal.changes import Change, Kind
 from staging import beneath, fsops, openat2

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from agent.actions import Actions
-from agent.causes import Cause
+from agent.conflicts.kept import KeptStore
 from agent.engine import events as ev
-from agent.fileops import FileOps
-from agent.incidents import Incidents
-from agent.kept import KeptStore
-from agent.log import get_logger
-from agent.supervise import Supervisor
-from agent.underway import UnderWay
+from agent.files.fileops import FileOps
+from agent.files.underway import UnderWay
+from agent.replica.actions import Actions
+from agent.reporting.causes import Cause
+from agent.reporting.incidents import Incidents
+from agent.reporting.log import get_logger
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder
 from agent.wire.packet import NamedGuid, Packet
+from agent.work.supervise import Supervisor
 from idtable.records import IDRecord
 from idtable.store import Store
 from staging.area import StagingArea

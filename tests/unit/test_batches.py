@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-import agent.batches
-from agent.batches import Batches
+import agent.replica.batches
 from agent.engine import events as ev
-from agent.supervise import Supervisor
+from agent.replica.batches import Batches
 from agent.wire.packet import NamedGuid, Packet
+from agent.work.supervise import Supervisor
 from idtable.errors import StoreFull
 from idtable.store import Store
 
@@ -50,7 +50,7 @@ class Talker:
 @pytest.fixture(params=[1, 1024], autouse=True)
 def _at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Events handled in one transaction."""
-    monkeypatch.setattr(agent.batches, "BATCH", request.param)
+    monkeypatch.setattr(agent.replica.batches, "BATCH", request.param)
 
 
 def run(*events: ev.Event) -> tuple[list[ev.Send], list[Any]]:
@@ -157,7 +157,7 @@ def test_an_event_that_the_engine_fails_on_is_dropped_alone(number: int) -> None
         await batches.settled()
         assert told == [(EVENTS[number], "a fault")]
         left = EVENTS[:number] + EVENTS[number + 1 :]
-        again = left[number:] if agent.batches.BATCH == 1 else left  # what was committed before is not
+        again = left[number:] if agent.replica.batches.BATCH == 1 else left  # what was committed before is not
         assert [id(event) for event in engines[1].handled] == [id(event) for event in (first, *again)]
         assert all(store.meta_get(str(event)) == b"1" for event in left)
         done = [event for engine in engines for event in engine.handled]

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from agent import deletedcontrol, deletedgroup
-from agent.deleted import DeletedStore
-from agent.deletedgroup import DeletedFile
-from agent.deletedrestore import restore_file, restore_group
-from agent.engine.context import DAY, HOUR, SECOND
-from agent.kept import ItemBusy, KeptError, KeptStore, TargetTaken, UnknownItem
-from agent.keptcontrol import KeptOf, conflicts
+from agent.conflicts import deletedcontrol, deletedgroup
+from agent.conflicts.deleted import DeletedStore
+from agent.conflicts.deletedgroup import DeletedFile
+from agent.conflicts.deletedrestore import restore_file, restore_group
+from agent.conflicts.kept import ItemBusy, KeptError, KeptStore, TargetTaken, UnknownItem
+from agent.conflicts.keptcontrol import KeptOf, conflicts
+from agent.wire.filetime import DAY, HOUR, SECOND
 from staging import fsops
 from tests.unit.test_kept import NAMES, facts
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent import descriptors
+from agent.work import descriptors
 
 
 @pytest.fixture

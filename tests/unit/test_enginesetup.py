@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.engine.context import DAY, SECOND, Limits
-from agent.enginesetup import connections_of, limits_of
+from agent.engine.context import Limits
+from agent.replica.enginesetup import connections_of, limits_of
+from agent.wire.filetime import DAY, SECOND
 from config.model import AgentConfig, LocalSet, Secret
 from config.topology import new_replica_set
 

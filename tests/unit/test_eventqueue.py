@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent import batches, eventqueue
-from agent.batches import Batches
 from agent.engine import events as ev
-from agent.eventqueue import MOST, EventQueue, size_of
-from agent.supervise import Supervisor
+from agent.replica import batches, eventqueue
+from agent.replica.batches import Batches
+from agent.replica.eventqueue import MOST, EventQueue, size_of
 from agent.wire import constants as c
 from agent.wire.packet import Gvsn, NamedGuid, Packet
+from agent.work.supervise import Supervisor
 from idtable.store import Store
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from agent.conflicts.kept import KeptError
 from agent.engine import events as ev
-from agent.kept import KeptError
 from agent.wire import constants as c
 from staging import openat2
 from tests.unit.exchanges import (

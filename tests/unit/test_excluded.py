@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agent.excluded import Excluded
-from agent.keptcontrol import KeptOf
+from agent.conflicts.keptcontrol import KeptOf
+from agent.tree.excluded import Excluded
 
 
 @pytest.mark.parametrize(

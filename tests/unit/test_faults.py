@@ -13,9 +13,9 @@ import pytest
 from agent.cli.demo_layout import DemoOptions, prepare
 from agent.engine import events as ev
 from agent.engine.engine import Engine
-from agent.faults import Faults, answer_to
-from agent.replica import Replica
-from agent.service import Service
+from agent.replica.faults import Faults, answer_to
+from agent.replica.replica import Replica
+from agent.service.service import Service
 from agent.wire import constants as c
 from agent.wire.packet import NamedGuid, Packet
 from config.load import load_agent_config

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from agent import holding
 from agent.cli.demo_layout import DemoOptions, prepare
-from agent.replica import Replica
-from agent.service import Service
+from agent.replica.replica import Replica, holding
+from agent.service.service import Service
 from config.load import load_agent_config
 from journal import journal
 from journal.inotify import WatchLimit

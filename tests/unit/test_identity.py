@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from agent import identity, rootmark
 from agent.counters.registry import Counters
-from agent.identity import Identity, ReplicaError, identify, mark_root
-from agent.rootmark import TRUSTED_XATTR, Mark, RootFacts, read_mark, surely_same
+from agent.tree import identity
+from agent.tree import mark as rootmark
+from agent.tree.identity import Identity, ReplicaError, identify, mark_root
+from agent.tree.mark import TRUSTED_XATTR, Mark, RootFacts, read_mark, surely_same
 from config.model import LocalSet, Member, ReplicaSet
 from idtable.records import IDRecord
 from idtable.store import Store

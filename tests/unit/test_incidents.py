@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from agent.causes import Cause
-from agent.incidents import MOST_LINES, MOST_SOURCES, Incidents
+from agent.reporting.causes import Cause
+from agent.reporting.incidents import MOST_LINES, MOST_SOURCES, Incidents
 
 LOG = logging.getLogger("test.incidents")
 

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.deleted import DeletedStore
-from agent.deletedrestore import restore_group
+from agent.conflicts.deleted import DeletedStore
+from agent.conflicts.deletedrestore import restore_group
+from agent.conflicts.kept import KeptStore
 from agent.engine import events as ev
-from agent.facts import facts_of
-from agent.fileops import FileOps
-from agent.installing import ResolvedInstall, ResolvedStep
-from agent.kept import KeptStore
+from agent.files.facts import facts_of
+from agent.files.fileops import FileOps
+from agent.files.installing import ResolvedInstall, ResolvedStep
 from staging import fsops
 from staging.area import StagingArea
 from staging.header import HEADER_SIZE, StageHeader

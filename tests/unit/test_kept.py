@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
-from agent import kepttree
-from agent.kept import ItemBusy, KeptError, KeptStore, TargetTaken, UnknownItem
-from agent.keptindex import Index
+from agent.conflicts import kepttree
+from agent.conflicts.kept import ItemBusy, KeptError, KeptStore, TargetTaken, UnknownItem
+from agent.conflicts.keptindex import Index
 from staging import fsops
 from staging.beneath import Entry, remove_tree
 
@@ -462,8 +462,8 @@ def test_an_index_that_cannot_be_written(
 
 CRASHING = """
 import os, sys
-from agent import kept, kepttree
-from agent.kept import KeptStore
+from agent.conflicts import kept, kepttree
+from agent.conflicts.kept import KeptStore
 from staging.beneath import Entry
 kept_dir, path, step = sys.argv[1:]
 store = KeptStore(kept_dir, 1 << 30)

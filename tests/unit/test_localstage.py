@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from agent.conflicts.kept import KeptStore
 from agent.engine import events as ev
 from agent.engine.context import with_facts
 from agent.engine.records import UNSTORED
-from agent.facts import facts_of
-from agent.fileops import FileOps
-from agent.kept import KeptStore
-from agent.localstage import LocalStage, Unsure, Work
+from agent.files.facts import facts_of
+from agent.files.fileops import FileOps
+from agent.localchanges.stage import LocalStage, Unsure, Work
 from agent.wire import constants as c
 from idtable.records import IDRecord
 from journal import reasons as why

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from agent.clock import filetime
 from agent.engine import events as ev
-from agent.localwatch import LocalWatch
-from agent.supervise import Supervisor
-from agent.underway import UnderWay
+from agent.files.underway import UnderWay
+from agent.localchanges.watch import LocalWatch
+from agent.wire.filetime import filetime
+from agent.work.supervise import Supervisor
 from idtable.records import IDRecord
 from idtable.store import Store
 from journal import reasons as why

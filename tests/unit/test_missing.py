@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.lookup import LockedLookup
-from agent.missing import MissingFiles, TooMuchMissing, counted
+from agent.localchanges.lookup import LockedLookup
+from agent.localchanges.missing import MissingFiles, TooMuchMissing, counted
 from idtable.errors import StoreFull
 from idtable.records import IDRecord
 from idtable.store import Store

@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator, Awaitable
 
 import pytest
 
-from agent import partners
-from agent.partners import MOST, ROOM, PartnerLink
+from agent.partners.links import MOST, ROOM, PartnerLink
+from agent.partners.links import links as partners
 from agent.rpc.frsrpc import frsrpc_interface
 from agent.rpc.interface import CallContext
 from agent.rpc.security import Credential, CredentialStore
 from agent.rpc.server import RpcServer
-from agent.supervise import Supervisor
 from agent.wire.comm_packet import CommPacket
+from agent.work.supervise import Supervisor
 
 
 def failed(what: str, error: BaseException) -> None:

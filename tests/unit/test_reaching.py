@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.reaching import Reaching
+from agent.partners.reaching import Reaching
 
 DOWN = "cannot be reached"
 REFUSED = "the server refused the authentication"

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from agent import eventqueue
-from agent.causes import Cause
 from agent.engine import events as ev
-from agent.eventqueue import EventQueue
-from agent.faults import Faults
-from agent.incidents import Incidents
-from agent.replica import Replica
+from agent.replica.eventqueue import EventQueue
+from agent.replica.faults import Faults
+from agent.replica.replica import Replica, eventqueue
+from agent.reporting.causes import Cause
+from agent.reporting.incidents import Incidents
 from agent.wire import constants as c
 from agent.wire.packet import Packet, decode_packet, encode_packet
 from tests.simulation.test_flow import Tapped

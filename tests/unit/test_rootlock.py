@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from agent import rootlock
-from agent.rootlock import RootInUse, RootLock
+from agent.tree import lock as rootlock
+from agent.tree.lock import RootInUse, RootLock
 from idtable.lock import LOCK_NAME, StateLock
 
 NOBODY = 65534

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from agent import replica as replica_module
-from agent import service as service_module
 from agent.cli.demo_layout import DemoOptions, prepare
-from agent.replica import Replica
-from agent.service import Service
-from agent.supervise import Supervisor
+from agent.replica import replica as replica_module
+from agent.replica.replica import Replica
+from agent.service import service as service_module
+from agent.service.service import Service
+from agent.work.supervise import Supervisor
 from config.load import load_agent_config
 from journal.aging import AgingCache
 from staging.errors import NoSpace

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.causes import Cause
+from agent.conflicts.kept import KeptError, KeptStore
 from agent.engine import events as ev
-from agent.kept import KeptError, KeptStore
+from agent.reporting.causes import Cause
 from config.model import SetIdPolicy
 from staging import fsops, install
 from staging.beneath import Entry

@@ -6,7 +6,7 @@ import pytest
 
 from agent.engine.context import Cxtion
 from agent.engine.session import NEVER, JoinState, Session
-from agent.unjoined import lines_of
+from agent.service.unjoined import lines_of
 from agent.wire.packet import NamedGuid
 
 NOW = 134_000_000_000_000_000

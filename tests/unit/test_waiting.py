@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from agent.fileops import FileOps
-from agent.kept import KeptStore
-from agent.waiting import WaitingSet, disk_is_full
+from agent.conflicts.kept import KeptStore
+from agent.files.fileops import FileOps
+from agent.replica.waiting import WaitingSet, disk_is_full
 from config.load import load_agent_config
 from idtable.errors import StoreDamaged, StoreError, StoreFull
 from staging.area import StagingArea

@@ -1,4 +1,4 @@
-"""agent.workqueue: jobs share trips, keep their results, and no exception loses one."""
+"""agent.work.workqueue: jobs share trips, keep their results, and no exception loses one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from agent.supervise import Supervisor
-from agent.workqueue import Job, WorkQueue
+from agent.work.supervise import Supervisor
+from agent.work.workqueue import Job, WorkQueue
 
 
 def failed(what: str, error: BaseException) -> None:

@@ -6,11 +6,11 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from agent.clock import filetime_now
-from agent.engine.context import DAY
 from agent.wire.change_order import ChangeOrder
+from agent.wire.filetime import DAY
 from agent.wire.guid import ZERO_GUID, new_guid
 from agent.wire.packet import Gvsn
+from agent.work.clock import filetime_now
 from tests.hostile import forge
 from tests.hostile.attack import SessionAttack
 from tests.hostile.partner import Line

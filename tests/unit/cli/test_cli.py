@@ -16,9 +16,9 @@ import pytest
 from click.testing import CliRunner
 
 from agent.cli import COMMANDS, cli, run_cli
-from agent.cli.exit_codes import MEANING, ExitCode
 from agent.cli.status_cmd import describe
-from agent.control import ControlError, ControlServer, Handler
+from agent.reporting.exit_codes import MEANING, ExitCode
+from agent.service.control import ControlError, ControlServer, Handler
 from tests.unit.config.member_files import AGENT, write
 
 REPOSITORY = Path(__file__).parents[3]

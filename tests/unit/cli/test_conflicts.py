@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from agent import deletedcontrol
 from agent.cli import conflicts_cmd, run_cli
-from agent.cli.exit_codes import ExitCode
 from agent.cli.output import printable
-from agent.control import SOCKET_NAME, ControlServer
-from agent.deleted import DeletedStore
-from agent.excluded import Excluded
-from agent.kept import KeptStore
-from agent.keptcontrol import KeptOf, conflicts
+from agent.conflicts import deletedcontrol
+from agent.conflicts.deleted import DeletedStore
+from agent.conflicts.kept import KeptStore
+from agent.conflicts.keptcontrol import KeptOf, conflicts
+from agent.reporting.exit_codes import ExitCode
+from agent.service.control import SOCKET_NAME, ControlServer
+from agent.tree.excluded import Excluded
 from config.load import load_agent_config
 from idtable.lock import StateLock
 from idtable.store import Store

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from agent.control import (
+from agent.reporting.incidents import Incidents
+from agent.service.control import (
     MOST_CLIENTS,
     ControlError,
     ControlInUse,
@@ -24,7 +25,6 @@ from agent.control import (
     request,
     wait_until_done,
 )
-from agent.incidents import Incidents
 
 
 @pytest.fixture

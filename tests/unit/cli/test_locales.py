@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.log import setup_logging
-from agent.shown import shown
+from agent.reporting.log import setup_logging
+from agent.reporting.shown import shown
 from tests.locales import KINDS, locale_environment
 from tests.unit.cli.test_conflicts import Member
 
@@ -82,7 +82,7 @@ def test_a_log_line(environment: dict[str, str], kind: str) -> None:
     """A line, whatever is in it, on a stderr of any encoding."""
     program = (
         "import logging, os; from agent.cli.output import open_output; from agent.cli.utf8 import require_utf8;"
-        "from agent.log import setup_logging; open_output(); require_utf8(); setup_logging('info');"
+        "from agent.reporting.log import setup_logging; open_output(); require_utf8(); setup_logging('info');"
         f"logging.getLogger('x').info('%s and %r', os.fsdecode({NAME!r}), os.fsdecode({NAME!r}))"
     )
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=False)

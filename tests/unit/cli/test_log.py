@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent.causes import Cause
-from agent.incidents import Incidents
-from agent.log import AT_ONCE, BoundedLines, get_logger, setup_logging
+from agent.reporting.causes import Cause
+from agent.reporting.incidents import Incidents
+from agent.reporting.log import AT_ONCE, BoundedLines, get_logger, setup_logging
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from agent.causes import Cause
 from agent.dashboard import DashboardServer
 from agent.dashboard.server import MAX_SUMMARY
 from agent.edge import http
-from agent.incidents import Incidents
+from agent.reporting.causes import Cause
+from agent.reporting.incidents import Incidents
 
 REQUEST = "GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"
 

@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from agent.causes import Cause
 from agent.edge.acceptor import Acceptor
 from agent.edge.gate import Arrival, Gate, GateLimits, Verdict
-from agent.incidents import Incidents
+from agent.reporting.causes import Cause
+from agent.reporting.incidents import Incidents
 
 LIMITS = GateLimits(strangers=4, known=4, patience=30.0, message=64)
 

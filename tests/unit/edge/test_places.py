@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.edge.places import Places
-from agent.edge.rates import Rate, SourceRates
 from agent.edge.sources import source_of
+from agent.work.rates import Rate, SourceRates
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.sampled_from("abcd"), st.booleans()), max_size=80))

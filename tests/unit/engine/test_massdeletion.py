@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from agent.causes import Cause
-from agent.engine.context import SECOND, Context, Cxtion, EngineConfig, Limits
+from agent.engine.context import Context, Cxtion, EngineConfig, Limits
 from agent.engine.events import Report
 from agent.engine.massdeletion import MassDeletions
 from agent.engine.session import Session
+from agent.reporting.causes import Cause
+from agent.wire.filetime import SECOND
 from agent.wire.packet import NamedGuid
 from idtable.records import IDRecord
 from idtable.store import Store

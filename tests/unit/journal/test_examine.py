@@ -9,7 +9,7 @@ import uuid
 
 import pytest
 
-from agent.excluded import Excluded
+from agent.tree.excluded import Excluded
 from idtable.reserved import SWAP_PREFIX
 from journal import reasons as why
 from journal.changes import Aged, Kind, RootGone, sendable

@@ -9,7 +9,7 @@ import struct
 
 import pytest
 
-from agent.excluded import Excluded
+from agent.tree.excluded import Excluded
 from journal import inotify, log
 from journal import reasons as why
 from journal.journal import Journal

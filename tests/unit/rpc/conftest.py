@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from agent.incidents import Incidents
+from agent.reporting.incidents import Incidents
 from agent.rpc import constants as c
 from agent.rpc import pdu as p
 from agent.rpc.client import RpcClient

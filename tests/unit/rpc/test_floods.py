@@ -10,7 +10,7 @@ import socket
 
 import pytest
 
-from agent.causes import Cause
+from agent.reporting.causes import Cause
 from agent.rpc import constants as c
 from agent.rpc import pdu as p
 from agent.rpc.connection import Connection

@@ -18,11 +18,11 @@ REPOSITORY = Path(__file__).parents[3]
 PRELUDE = f"""
 import json, os, signal, stat, sys
 from agent.engine import events as ev
-from agent.facts import facts_of
-from agent.fileops import FileOps
-from agent.installing import ResolvedInstall, ResolvedStep
-from agent.kept import KeptStore
-from agent.underway import UnderWay
+from agent.files.facts import facts_of
+from agent.files.fileops import FileOps
+from agent.files.installing import ResolvedInstall, ResolvedStep
+from agent.conflicts.kept import KeptStore
+from agent.files.underway import UnderWay
 from staging import fsops, lending
 from staging.area import StagingArea
 "".encode("utf-16-le")  # the interpreter's own files may be out of reach later

@@ -1,0 +1,435 @@
+"""What other members deleted, kept for a while in case it was a mistake: within a quota of its own, in groups.
+
+A group is what one member deleted without a longer pause: restored and dropped as one, and never held in memory,
+however many files it has. In the folder of the store: `ID`, a group (see agent.conflicts.deletedgroup); `ID.gone`,
+one that is being removed. The oldest files go first when room is needed; a group that alone is larger than the quota
+keeps what came first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import secrets
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from agent.conflicts import deletedgroup, kepttree
+from agent.conflicts.deletedfolder import StoreFolder
+from agent.conflicts.deletedgroup import (
+    LINE_CHARGE,
+    DeletedFile,
+    DeletedFolder,
+    Line,
+    Missed,
+    Summary,
+    charge_of,
+    size_of,
+)
+from agent.conflicts.kept import ItemBusy, UnknownItem
+from agent.wire.filetime import DAY, SECOND
+from agent.wire.guid import guid_text
+from agent.work.clock import filetime_now, iso_time
+from staging import fsops
+from staging.fsops import Fingerprint
+
+LONGEST_S: Final = 3600.0  # a group that goes on for longer is continued by another
+_MISSED_LINES: Final = 1000
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Group(Summary):
+    """A group in the store. `moving`: files on their way in. `busy`: it is being restored or discarded."""
+
+    id: str = ""
+    moving: int = 0
+    busy: bool = False
+
+    def as_json(self) -> dict[str, object]:
+        """As `frs conflicts list --deleted --json` shows it, without the set."""
+        return {
+            "id": self.id,
+            "originator": guid_text(self.by),
+            "began": iso_time(self.began),
+            "last": iso_time(self.last),
+            "files": self.files,
+            "size": self.size,
+            "not_kept": self.missed,
+        }
+
+
+class DeletedStore:
+    """What was deleted elsewhere from one replica set. Its methods may be called from several threads."""
+
+    def __init__(
+        self,
+        dir: str,
+        quota_bytes: int,
+        keep_days: float,
+        *,
+        pause_s: float = 60.0,
+        durable: bool = True,
+        read_only: bool = False,
+        now: Callable[[], int] = filetime_now,
+    ) -> None:
+        """Opens or makes the store in the folder `dir`, which nobody else has open, and mends what a crash left.
+
+        A group ends with a pause of `pause_s` seconds. With `keep_days` 0 nothing is kept. `read_only`: nothing is
+        written; for looking while another process has the store. Raises OSError when the folder is unusable.
+        """
+        self.quota_bytes = quota_bytes
+        self._days = keep_days
+        self._pause = int(pause_s * SECOND)
+        self.durable = durable
+        self._now = now
+        self._lock = threading.RLock()
+        self._flushing = threading.Lock()
+        self._groups: dict[str, Group] = {}  # the oldest first
+        self._open: dict[bytes, str] = {}  # originator -> the group that what it deletes goes into
+        self._dirty: set[str] = set()
+        self._doomed: list[str] = []  # what is to be removed once nobody waits for the lock
+        self._new = False
+        self._used = 0
+        self._folder = StoreFolder(dir, read_only=read_only)
+        self.dir = self._folder.path
+        try:
+            self._load(read_only)
+            if not read_only:
+                with self._lock:
+                    self._make_room(0, None)
+                self.expire()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Gives up the folder. May be called twice."""
+        self._folder.close()
+
+    def __enter__(self) -> DeletedStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _load(self, read_only: bool) -> None:
+        ids, self._doomed = self._folder.names()
+        found: list[Group] = []
+        for group_id in ids:
+            try:
+                with self.opened(group_id) as group_fd:
+                    summary, missing = deletedgroup.summary(group_fd)
+                    if not read_only and self._folder.take_late(group_fd, missing):
+                        summary, _ = deletedgroup.summary(group_fd)
+            except OSError as error:
+                log.error("the deleted files in %s cannot be read: %s", self._folder.at(group_id), error)
+                continue
+            found.append(Group(**{key: getattr(summary, key) for key in Summary.__slots__}, id=group_id))
+        for group in sorted(found, key=lambda group: (group.began, group.id)):
+            self._groups[group.id] = group
+            self._used += group.charge
+            if not group.files and not group.missed and not read_only:
+                self._try_to_drop(group)
+
+    # -- asking --
+
+    @property
+    def keeps(self) -> bool:
+        """Whether anything is kept at all."""
+        return self._days > 0
+
+    @property
+    def used_bytes(self) -> int:
+        """What all groups count against the quota."""
+        with self._lock:
+            return self._used
+
+    def count(self) -> int:
+        """How many files are kept."""
+        with self._lock:
+            return sum(group.files for group in self._groups.values())
+
+    def groups(self) -> list[Group]:
+        """The groups, the newest first."""
+        with self._lock:
+            return [group for group in reversed(self._groups.values()) if group.files or group.missed]
+
+    def get(self, group_id: str) -> Group:
+        """Raises UnknownItem."""
+        with self._lock:
+            group = self._groups.get(group_id)
+        if group is None:
+            raise UnknownItem(f"no group of deleted files has the id {group_id!r}")
+        return group
+
+    def lines(self, group_id: str) -> Iterator[Line]:
+        """What was in a group: files, as far as they are still there, and folders, and what there was no room for.
+        Raises UnknownItem, OSError."""
+        with self.opened(self.get(group_id).id) as group_fd:
+            for line in deletedgroup.lines(group_fd):
+                if not isinstance(line, DeletedFile) or deletedgroup.is_there(group_fd, line.number):
+                    yield line
+
+    def place(self, group_id: str, file: DeletedFile) -> str:
+        """Where the content of a file is now, for people."""
+        return self._folder.place(group_id, file.number)
+
+    def opened(self, group_id: str) -> contextlib.AbstractContextManager[int]:
+        """The folder of a group, open; its files are called by their numbers. Raises OSError."""
+        return self._folder.opened(group_id)
+
+    # -- keeping --
+
+    def keep(self, name: str, dir_fd: int, path: str, *, tree_path: str, by: bytes) -> bool:
+        """Takes the entry `name` of an open folder whose names nobody else can change (`path`, for people): a file or
+        link that was at `tree_path` of the tree until the member with the originator GUID `by` deleted it. False when
+        it is gone for good, as there is no room. It is durable after the next flush(). Raises OSError when it can
+        neither be kept nor be deleted; then it is where it was."""
+        found = fsops.fingerprint(name, dir_fd=dir_fd)
+        st = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+        with self._lock:
+            group = self._group_of(by) if self.keeps else None
+            number = self._admit(group, st, tree_path) if group is not None else 0
+        self._sweep()
+        if group is None or number == 0:
+            os.unlink(name, dir_fd=dir_fd)
+            return False
+        file = DeletedFile(
+            number,
+            tree_path,
+            size_of(st),
+            kepttree.kind_of(st.st_mode),
+            self._now(),
+            os.path.abspath(path),
+            (found.ino, found.btime_ns),
+        )
+        try:
+            self._take(group, name, dir_fd, file)
+            return True
+        except OSError as error:
+            with self._lock:
+                self._account(group, st, -1)
+            if error.errno not in _FULL:
+                raise
+            log.error("the disk is full: %r, which was deleted elsewhere, cannot be kept", tree_path)
+            os.unlink(name, dir_fd=dir_fd)
+            return False
+        finally:
+            with self._lock:
+                group.moving -= 1
+
+    def keep_folder(self, tree_path: str, found: Fingerprint, *, by: bytes) -> None:
+        """A folder was removed with what was in it: if that is given back, so is the folder."""
+        with self._lock:
+            group = self._groups.get(self._open.get(by, ""))
+            if group is None or not self._goes_on(group) or not self._make_room(LINE_CHARGE, group):
+                return
+            try:
+                line = DeletedFolder(tree_path, stat.S_IMODE(found.mode), found.uid, found.gid)
+                with self.opened(group.id) as group_fd:
+                    deletedgroup.note(group_fd, line)
+            except OSError as error:
+                log.warning("the mode of the folder %r, which was deleted, is not remembered: %s", tree_path, error)
+                return
+            group.charge += LINE_CHARGE
+            self._used += LINE_CHARGE
+            self._dirty.add(group.id)
+
+    def flush(self) -> None:
+        """Makes all that was kept so far durable. Raises OSError."""
+        with self._flushing:
+            with self._lock:
+                dirty, self._dirty = self._dirty, set()
+                new, self._new = self._new, False
+            if not self.durable:
+                return
+            for group_id in dirty:  # but for those dropped meanwhile
+                with contextlib.suppress(FileNotFoundError), self.opened(group_id) as group_fd:
+                    deletedgroup.sync(group_fd)
+            if new:
+                os.fsync(self._folder.fd)
+
+    def _group_of(self, by: bytes) -> Group:
+        """The group for what is deleted now. Under the lock."""
+        group = self._groups.get(self._open.get(by, ""))
+        if group is not None and self._goes_on(group):
+            return group
+        now = self._now()
+        while True:
+            group_id = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
+            with contextlib.suppress(FileExistsError):
+                deletedgroup.begin(self._folder.fd, group_id, by, now)
+                break
+        group = Group(by, now, now, files=0, size=0, charge=0, first=1, next=1, missed=0, id=group_id)
+        self._groups[group_id] = group
+        self._open[by] = group_id
+        self._new = True
+        return group
+
+    def _goes_on(self, group: Group) -> bool:
+        now = self._now()
+        return (
+            not group.busy
+            and group.last <= now <= group.last + self._pause
+            and now <= group.began + int(LONGEST_S * SECOND)
+        )
+
+    def _admit(self, group: Group, st: os.stat_result, tree_path: str) -> int:
+        """The number of a file in its group, which counts from now on; 0 when there is no room. Under the lock."""
+        group.last = self._now()
+        if self._make_room(charge_of(st), group):
+            number, group.next = group.next, group.next + 1
+            group.moving += 1
+            self._account(group, st, 1)
+            return number
+        if group.missed == 0:
+            log.warning("not all that is deleted now elsewhere can be kept: deleted_quota is used up by it alone")
+        if group.missed < _MISSED_LINES:
+            with contextlib.suppress(OSError), self.opened(group.id) as group_fd:
+                deletedgroup.note(group_fd, Missed(tree_path, size_of(st)))
+        group.missed += 1
+        return 0
+
+    def _account(self, group: Group, st: os.stat_result, sign: int) -> None:
+        group.files += sign
+        group.size += sign * size_of(st)
+        group.charge += sign * charge_of(st)
+        self._used += sign * charge_of(st)
+
+    def _take(self, group: Group, name: str, dir_fd: int, file: DeletedFile) -> None:
+        noted = False
+        for attempt in (1, 2):
+            try:
+                with self.opened(group.id) as group_fd:
+                    if not noted:
+                        deletedgroup.note(group_fd, file)
+                        noted = True
+                    self._folder.take(name, dir_fd, group_fd, file.number)
+                break
+            except OSError as error:
+                if error.errno not in _FULL or attempt == 2 or not self._drop_oldest_but(group):
+                    raise
+        with self._lock:
+            self._dirty.add(group.id)
+
+    # -- making room --
+
+    def expire(self) -> None:
+        """Drops what was deleted longer ago than it is to be kept. To be called now and then."""
+        with self._lock:
+            for group in list(self._groups.values()):
+                if self._now() - group.last > self._days * DAY and not group.busy and not group.moving:
+                    log.info("what was deleted until %s is dropped: %d files", iso_time(group.last), group.files)
+                    self._try_to_drop(group)
+        self._sweep()
+
+    def _make_room(self, charge: int, but: Group | None) -> bool:
+        """Drops the oldest files of other groups until there is room for so much. Under the lock."""
+        for group in list(self._groups.values()):
+            if self._used + charge <= self.quota_bytes:
+                break
+            if group is not but and not group.busy and not group.moving:
+                self._drop_some(group, self._used + charge - self.quota_bytes)
+        return self._used + charge <= self.quota_bytes
+
+    def _drop_some(self, group: Group, excess: int) -> None:
+        """Drops the oldest files of a group until it counts that much less."""
+        target = group.charge - excess
+        try:
+            with self.opened(group.id) as group_fd:
+                while group.files and group.charge > target:
+                    try:
+                        st = os.stat(str(group.first), dir_fd=group_fd, follow_symlinks=False)
+                        os.unlink(str(group.first), dir_fd=group_fd)
+                        self._account(group, st, -1)
+                    except FileNotFoundError:
+                        if group.first >= group.next:
+                            break
+                    group.first += 1
+        except OSError as error:
+            log.error("%s cannot be dropped: %s", self._folder.at(group.id), error)
+        if group.files == 0:
+            self._try_to_drop(group)
+
+    def _drop_oldest_but(self, group: Group) -> bool:
+        with self._lock:
+            others = [one for one in self._groups.values() if one is not group and not one.busy and not one.moving]
+            dropped = any(self._try_to_drop(one) for one in others)
+        self._sweep()
+        return dropped
+
+    def _drop(self, group: Group) -> None:
+        """Takes a group out of the store for good; _sweep() then removes it. Under the lock. Raises OSError."""
+        self._doomed.append(self._folder.drop(group.id))
+        del self._groups[group.id]
+        self._used -= group.charge
+
+    def _try_to_drop(self, group: Group) -> bool:
+        try:
+            self._drop(group)
+            return True
+        except OSError as error:
+            log.error("%s cannot be dropped: %s", self._folder.at(group.id), error)
+            return False
+
+    def _sweep(self) -> None:
+        """Removes what was taken out of the store. Not under the lock: it may take long."""
+        while self._doomed:
+            try:
+                self._folder.remove(self._doomed.pop())
+            except IndexError:
+                return
+            except OSError as error:
+                log.error("a group of deleted files cannot be removed: %s", error)
+
+    # -- giving back --
+
+    @contextlib.contextmanager
+    def claimed(self, group_id: str) -> Iterator[Group]:
+        """Nothing goes into a group any more, or out of it by others; it goes when it is empty. Raises UnknownItem,
+        ItemBusy."""
+        with self._lock:
+            group = self.get(group_id)
+            if group.busy or group.moving:
+                raise ItemBusy(f"{group_id} is just being added to, restored or discarded; try again")
+            group.busy = True
+        try:
+            yield group
+        finally:
+            with self._lock:
+                group.busy = False
+                if self._open.get(group.by) == group.id:
+                    del self._open[group.by]
+                if group.files == 0 and group.id in self._groups:
+                    self._try_to_drop(group)
+            self._sweep()
+
+    def left(self, group: Group, st: os.stat_result) -> None:
+        """A file, as it was then, is in its group no more."""
+        with self._lock:
+            self._account(group, st, -1)
+
+    def discard(self, group_id: str, number: int | None = None) -> None:
+        """Deletes a group, or one file of it. Raises UnknownItem, ItemBusy, OSError."""
+        with self.claimed(group_id) as group:
+            if number is None:
+                with self._lock:
+                    self._drop(group)
+            else:
+                with self.opened(group.id) as group_fd:
+                    try:
+                        st = os.stat(str(number), dir_fd=group_fd, follow_symlinks=False)
+                        os.unlink(str(number), dir_fd=group_fd)
+                    except FileNotFoundError:
+                        raise UnknownItem(f"nothing with the id {group_id}.{number} is kept") from None
+                self.left(group, st)
+        log.info("discarded %s of what was deleted elsewhere", group_id if number is None else f"{group_id}.{number}")

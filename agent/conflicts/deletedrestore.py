@@ -1,0 +1,199 @@
+"""Giving back what was deleted elsewhere: one file, or a group with the folders that were removed with it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from agent.conflicts.deleted import DeletedStore, Group
+from agent.conflicts.deletedgroup import DeletedFile, DeletedFolder
+from agent.conflicts.kept import KeptError, UnknownItem
+from agent.conflicts.keptrestore import put_back
+from staging.beneath import Entry
+from staging.errors import StagingError
+from staging.rootdir import RootDir, RootKey, check_name
+
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_SAID: Final = 1000
+
+
+@dataclass(slots=True)
+class GroupRestored:
+    """How many files are back. `beside`: those whose old place was taken, with the path that they have now; `failed`:
+    those that are still kept, and why. Of both only the first thousand."""
+
+    files: int = 0
+    beside: list[tuple[str, str]] = field(default_factory=list)
+    failed: list[tuple[str, str]] = field(default_factory=list)
+
+
+def restore_file(
+    store: DeletedStore,
+    group_id: str,
+    number: int,
+    root: str,
+    target: str | None = None,
+    root_key: RootKey | None = None,
+) -> str:
+    """Puts one file back, as KeptStore.restore() does; returns its path. Raises what that raises."""
+    with store.claimed(group_id) as group:
+        for line in store.lines(group_id):
+            if isinstance(line, DeletedFile) and line.number == number:
+                return _put_back(store, group, line, root, root_key, target, durable=store.durable)
+        raise UnknownItem(f"nothing with the id {group_id}.{number} is kept")
+
+
+def restore_group(store: DeletedStore, group_id: str, root: str, root_key: RootKey | None = None) -> GroupRestored:
+    """Puts all files of a group back at their old places, or beside what is there by now, and the folders that they
+    were in as they were. `root_key` says which folder the root must be. Raises UnknownItem, ItemBusy, KeptError when
+    the root cannot be opened, OSError."""
+    done = GroupRestored()
+    with store.claimed(group_id) as group:
+        try:
+            tree = RootDir(root, root_key)
+        except StagingError as error:
+            raise KeptError(f"{root}: {error}") from error
+        with tree:
+            made = _make_folders(tree, [line for line in store.lines(group_id) if isinstance(line, DeletedFolder)])
+            touched = {folder.path for folder in made}
+            try:
+                for line in store.lines(group_id):
+                    if isinstance(line, DeletedFile):
+                        _try(store, group, line, tree, done, touched)
+            finally:
+                _close_to_others(tree, made)
+                if store.durable:
+                    _make_durable(tree, touched)
+    return done
+
+
+def _try(
+    store: DeletedStore, group: Group, file: DeletedFile, tree: RootDir, done: GroupRestored, touched: set[str]
+) -> None:
+    try:
+        path = _put_back(store, group, file, tree.path, tree.key, None, durable=False)
+    except (KeptError, OSError) as error:
+        if len(done.failed) < _SAID:
+            done.failed.append((file.path, str(error)))
+        return
+    done.files += 1
+    touched.update(_above(path))
+    if path != file.path and len(done.beside) < _SAID:
+        done.beside.append((file.path, path))
+
+
+def _put_back(
+    store: DeletedStore,
+    group: Group,
+    file: DeletedFile,
+    root: str,
+    root_key: RootKey | None,
+    target: str | None,
+    *,
+    durable: bool,
+) -> str:
+    path, number = file.path if target is None else target, str(file.number)
+    with store.opened(group.id) as group_fd:
+        st = os.stat(number, dir_fd=group_fd, follow_symlinks=False)
+        source = Entry(group_fd, number, store.place(group.id, file))
+        restored = put_back(
+            source, f"{group.id}.{number}", root, path,
+            root_key=root_key, exact=target is not None, durable=durable,
+        )  # fmt: skip
+        try:
+            restored.close(durable)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(number, dir_fd=group_fd)  # it was copied
+            store.left(group, st)
+    return restored.path
+
+
+def _above(path: str) -> Iterator[str]:
+    while path:
+        path = path.rpartition("/")[0]
+        yield path
+
+
+def _make_folders(root: RootDir, folders: list[DeletedFolder]) -> list[DeletedFolder]:
+    """Makes the folders that are not there, those above first; returns those that it made. What is in the way of one is
+    left to the files."""
+    made = []
+    for folder in sorted(folders, key=lambda folder: folder.path.count("/")):
+        with contextlib.suppress(OSError, StagingError, UnicodeEncodeError):
+            above, _, name = folder.path.rpartition("/")
+            check_name(name)
+            fd = _open_or_make(root, above)
+            try:
+                with root.changing(Entry(fd, name, folder.path)):
+                    os.mkdir(name, 0o700, dir_fd=fd)
+                _give_away(fd, name, folder)
+                made.append(folder)
+            finally:
+                os.close(fd)
+    return made
+
+
+def _open_or_make(root: RootDir, path: str) -> int:
+    """Opens a folder; what is missing is made. Raises OSError, StagingError."""
+    fd = os.open(".", _FOLDER, dir_fd=root.fd)
+    try:
+        for at, part in enumerate(parts := path.split("/") if path else []):
+            check_name(part)
+            try:
+                below = os.open(part, _FOLDER, dir_fd=fd)
+            except FileNotFoundError:
+                st = os.fstat(fd)
+                with root.changing(Entry(fd, part, "/".join(parts[: at + 1]))):
+                    os.mkdir(part, 0o700, dir_fd=fd)
+                _give_away(fd, part, DeletedFolder(part, stat.S_IMODE(st.st_mode), st.st_uid, st.st_gid))
+                below = os.open(part, _FOLDER, dir_fd=fd)
+            os.close(fd)
+            fd = below
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _give_away(above: int, name: str, like: DeletedFolder) -> None:
+    """Gives a folder just made its owner and mode. Users of the tree may have exchanged it for another one meanwhile:
+    one that is not as good as the one just made, empty and the agent's own, is left alone."""
+    fd = os.open(name, _FOLDER, dir_fd=above)
+    try:
+        st = os.fstat(fd)
+        if st.st_uid != os.geteuid() or stat.S_IMODE(st.st_mode) & 0o777 != 0o700 or os.listdir(fd):
+            return
+        with contextlib.suppress(PermissionError):
+            os.fchown(fd, like.uid, like.gid)
+        os.fchmod(fd, stat.S_IMODE(like.mode) | (0o700 if os.geteuid() else 0))
+    finally:
+        os.close(fd)
+
+
+def _close_to_others(root: RootDir, made: list[DeletedFolder]) -> None:
+    """For who is not root, folders had to be open until the files were in them."""
+    if os.geteuid() == 0:
+        return
+    for folder in reversed(made):
+        with contextlib.suppress(OSError, StagingError):
+            fd = root.open_dir(folder.path)
+            try:
+                if os.fstat(fd).st_uid == os.geteuid():
+                    os.fchmod(fd, stat.S_IMODE(folder.mode))
+            finally:
+                os.close(fd)
+
+
+def _make_durable(root: RootDir, folders: set[str]) -> None:
+    for folder in folders:
+        with contextlib.suppress(StagingError, OSError):  # one that is gone is durable with that
+            fd = root.open_dir(folder)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)

@@ -1,0 +1,269 @@
+"""Putting back into a tree what was kept: to a free name, without overwriting anything or following any link."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from agent.conflicts import kepttree
+from agent.tree.trust import is_as_open
+from idtable.reserved import reserved
+from staging import fsops
+from staging.beneath import (
+    FOLDER,
+    Entry,
+    free_name,
+    inherit_lists,
+    make_private,
+    move_to_free_name,
+    open_private,
+    remove_tree,
+    same_entry,
+)
+from staging.errors import StagingError
+from staging.lending import Folder, moving
+from staging.openat2 import open_beneath
+from staging.preinstall import RESERVED_NAME
+from staging.rootdir import RootDir, RootKey, check_name
+
+_NAME_MAX: Final = 255
+_FREE_NAMES: Final = 1000
+_NO_FOLDER: Final = (errno.ENOTDIR, errno.ELOOP, errno.EXDEV)
+
+
+class KeptError(Exception):
+    """What was asked for cannot be done, and nothing was changed."""
+
+
+class TargetTaken(KeptError):
+    """Something is at the place where an item was to be restored."""
+
+
+class Restored:
+    """An item that is in the tree again; its folder is open until `close`."""
+
+    def __init__(self, path: str, folder: int) -> None:
+        self.path = path
+        self._folder = folder
+
+    def close(self, durable: bool) -> None:
+        """Makes it durable. Raises OSError."""
+        try:
+            if durable:
+                os.fsync(self._folder)
+        finally:
+            os.close(self._folder)
+
+
+def put_back(
+    source: Entry,
+    item_id: str,
+    target_root: str,
+    path: str,
+    *,
+    root_key: RootKey | None,
+    exact: bool,
+    durable: bool,
+) -> Restored:
+    """Moves `source` to `path` in the tree, or copies it where that is another file system; `exact`: there and
+    nowhere else, otherwise beside what is there already.
+
+    Raises TargetTaken, KeptError for what is no path in the tree, OSError.
+    """
+    suffix = None if exact else f".kept-{item_id}"
+    parts = _parts(path, suffix)
+    with contextlib.ExitStack() as stack:
+        try:
+            root = stack.enter_context(RootDir(target_root, root_key))
+        except StagingError as error:
+            raise KeptError(f"{target_root}: {error}") from error
+        folder, above = _open_folder(root, parts[:-1], suffix, durable)
+        try:
+            names = list(_names(parts[-1], suffix))
+            name = _put(source, item_id, root, Place(folder, "/".join(above)), names)
+            return Restored("/".join((*above, name)), folder)
+        except BaseException:
+            os.close(folder)
+            raise
+
+
+class Place(NamedTuple):
+    """An open folder of the tree, and its path there."""
+
+    fd: int
+    path: str
+
+
+def _put(source: Entry, item_id: str, root: RootDir, folder: Place, names: Iterable[str]) -> str:
+    kepttree.drop_object_ids(source.fd, source.name)
+    try:
+        return _move_to_one_of(source, root, folder, names)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+    with _beside_the_tree(root) as building:
+        copy = Entry(building, f"restore-{item_id}", RESERVED_NAME)
+        try:
+            kepttree.copy_at_rest(source.fd, source.name, copy.fd, copy.name)
+            return _move_to_one_of(copy, root, folder, names)
+        finally:
+            remove_tree(copy.fd, copy.name)
+
+
+def _move_to_one_of(source: Entry, root: RootDir, folder: Place, names: Iterable[str]) -> str:
+    tried = ""
+    moved = fsops.fingerprint(source.name, dir_fd=source.fd)
+    for name in names:
+        path = f"{folder.path}/{name}" if folder.path else name
+        with moving(source, path) as ours, root.changing(Entry(folder.fd, name, path), moved=ours):
+            done = move_to_free_name(source.fd, source.name, folder.fd, name)
+        if done:
+            if not root.holds(folder.fd, folder.path):
+                _take_back(source, folder.fd, name, moved)
+                raise KeptError(f"{folder.path!r} was moved out of the tree meanwhile; nothing was restored, try again")
+            return name
+        tried = tried or name
+    raise TargetTaken(f"{tried!r} is taken; nothing is overwritten")
+
+
+def _take_back(source: Entry, folder: int, name: str, moved: fsops.Fingerprint) -> None:
+    """Takes what was just put into a folder out of it again; anything else that is there by now goes back."""
+    with contextlib.suppress(FileNotFoundError):
+        if move_to_free_name(folder, name, source.fd, source.name) and not same_entry(
+            fsops.fingerprint(source.name, dir_fd=source.fd), moved
+        ):
+            move_to_free_name(source.fd, source.name, folder, name)
+
+
+def _parts(path: str, suffix: str | None) -> list[str]:
+    parts = path.split("/")
+    try:
+        for part in parts:
+            check_name(part)
+    except (StagingError, UnicodeEncodeError) as error:
+        raise KeptError(f"{path!r} is no path in the tree: {error}") from None
+    if reserved(parts[0]):
+        if suffix is None:
+            raise KeptError(f"{parts[0]!r} in the root is a name of the agent's own")
+        parts[0] = _with_suffix(f"restored-{parts[0].lstrip('.')}", suffix)
+    return parts
+
+
+def _names(name: str, suffix: str | None) -> Iterator[str]:
+    yield name
+    if suffix is not None:
+        for number in range(1, _FREE_NAMES):
+            yield _with_suffix(name, suffix if number == 1 else f"{suffix}-{number}")
+
+
+def _with_suffix(name: str, suffix: str) -> str:
+    """The name with the suffix, shortened to what a file system takes, not in the middle of a character."""
+    raw = os.fsencode(name)
+    room = end = _NAME_MAX - len(suffix)
+    if len(raw) > room:
+        while end > room - 4 and raw[end] & 0xC0 == 0x80:
+            end -= 1
+        raw = raw[:end]
+    return os.fsdecode(raw) + suffix
+
+
+def _open_folder(root: RootDir, parts: list[str], suffix: str | None, durable: bool) -> tuple[int, list[str]]:
+    """Opens a folder of the tree, making what is missing like the folder it is in; returns its path, too. What is in
+    the way of a folder is passed by with the suffix, or is TargetTaken without one."""
+    fd = os.dup(root.fd)
+    path: list[str] = []
+    try:
+        for part in parts:
+            name = part
+            below = _open_or_make(root, fd, "/".join((*path, name)), durable)
+            if below is None and suffix is not None:
+                name = _with_suffix(part, suffix)
+                below = _open_or_make(root, fd, "/".join((*path, name)), durable)
+            if below is None:
+                raise TargetTaken(
+                    f"{'/'.join([*path, name])!r} is no folder, or one that the owner of the folder it is in may not "
+                    f"write to; nothing was restored"
+                )
+            os.close(fd)
+            fd = below
+            path.append(name)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd, path
+
+
+def _open_or_make(root: RootDir, above: int, path: str, durable: bool) -> int | None:
+    """None when something that is no folder has the name, or a folder that whoever can give it that name may not write
+    to: he would have something put there by it."""
+    try:
+        fd = open_beneath(above, path.rpartition("/")[2], FOLDER)
+    except FileNotFoundError:
+        return _make_like(root, above, path, durable)
+    except OSError as error:
+        if error.errno in _NO_FOLDER:
+            return None
+        raise
+    if is_as_open(above, fd):
+        return fd
+    os.close(fd)
+    return None
+
+
+def _make_like(root: RootDir, above: int, path: str, durable: bool) -> int | None:
+    """Makes a folder like the one it is in. It is ready before it gets its name, and open from then on; None when
+    something has the name by now."""
+    st, name = os.fstat(above), path.rpartition("/")[2]
+    with _beside_the_tree(root) as building:
+        temp = free_name("folder")
+        os.mkdir(temp, 0o700, dir_fd=building)
+        try:
+            fd = open_beneath(building, temp, FOLDER)
+            try:
+                with contextlib.suppress(PermissionError):
+                    os.fchown(fd, st.st_uid, st.st_gid)
+                    inherit_lists(above, fd)
+                    os.fchmod(fd, stat.S_IMODE(st.st_mode))
+                with root.changing(Entry(above, name, path), moved=Folder(fd, (path,))):
+                    moved = move_to_free_name(building, temp, above, name)
+                if not moved:
+                    os.close(fd)
+                    return None
+            except BaseException:
+                os.close(fd)
+                raise
+        finally:
+            remove_tree(building, temp)
+    if durable:
+        os.fsync(above)
+    return fd
+
+
+@contextlib.contextmanager
+def _beside_the_tree(root: RootDir) -> Iterator[int]:
+    """A folder on the file system of the tree that is not replicated and that only this agent can enter, open; it is
+    gone afterwards if it was not there before. Raises KeptError when something else has its name."""
+    made = False
+    with root.changing(root.top), contextlib.suppress(FileExistsError):
+        os.mkdir(RESERVED_NAME, 0o700, dir_fd=root.fd)
+        made = True
+    try:
+        fd = open_private(RESERVED_NAME, root.fd)
+        if made:
+            make_private(fd)
+    except OSError as error:
+        raise KeptError(
+            f"{RESERVED_NAME} in the tree is not the agent's ({error.strerror}); `frs run` moves it away"
+        ) from None
+    try:
+        yield fd
+    finally:
+        if made:
+            with root.changing(root.top), contextlib.suppress(OSError):
+                if os.path.samestat(os.stat(RESERVED_NAME, dir_fd=root.fd, follow_symlinks=False), os.fstat(fd)):
+                    os.rmdir(RESERVED_NAME, dir_fd=root.fd)
+        os.close(fd)

@@ -1,0 +1,1 @@
+"""The engine's actions on files, in worker threads: staging files in and out, installs."""

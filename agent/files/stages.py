@@ -1,0 +1,196 @@
+"""Staging files in worker threads: storing fetched blocks, reading blocks for partners, making what is gone anew from
+the tree."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from agent.engine import events as ev
+from agent.reporting.causes import Cause
+from agent.wire import constants as c
+from agent.wire.change_order import ChangeOrder
+from staging.area import StageWriter, StagingArea
+from staging.errors import AccessDenied, NoSpace, StagingError, TooLarge, Torn, Unsupported, Vanished
+from staging.header import HEADER_SIZE, StageHeader
+from staging.rootdir import RootDir
+from staging.shares import ShareUsed
+from staging.unstored import Unstored
+
+_CHANGE_ORDER_AT: Final = 0x50
+_CHANGE_ORDER_END: Final = _CHANGE_ORDER_AT + 0x318
+
+log = logging.getLogger(__name__)
+
+
+class Stages:
+    """The staging files of one replica set. Methods may be called from several threads, one at a time per change
+    order."""
+
+    def __init__(
+        self,
+        root: RootDir,
+        area: StagingArea,
+        compressions: Iterable[bytes],
+        dropped: Callable[[ev.FetchFailed], None],
+    ) -> None:
+        """`dropped` is told, in any thread, of a staging file half received that had to make room for others."""
+        self._dropped = dropped
+        self._root = root
+        self.area = area
+        self._compressions = tuple(compressions)  # those to choose from, best first
+        self._writers: dict[bytes, StageWriter] = {}
+        self._making: dict[bytes, threading.Lock] = {}
+        self._lock = threading.Lock()
+
+    def give_up(self) -> None:
+        """Give up what is half received."""
+        while self._writers:
+            self._writers.popitem()[1].abort()
+
+    # -- fetching --
+
+    def store_blocks(self, blocks: deque[ev.StoreBlock | ev.DropStage]) -> list[ev.FetchStored | ev.FetchFailed]:
+        """Append the blocks of one staging file, in order, or drop it."""
+        done: list[ev.FetchStored | ev.FetchFailed] = []
+        while blocks:
+            block = blocks.popleft()
+            if isinstance(block, ev.DropStage):
+                self.drop(block.co_guid)
+                continue
+            try:
+                if block.offset == 0:
+                    self._abandon(block.co_guid)
+                    self._writers[block.co_guid] = self.area.open_writer(
+                        block.co_guid, block.file_size, block.partner, on_dropped=self._make_room
+                    )
+                writer = self._writers.get(block.co_guid)
+                if writer is None:
+                    continue  # an earlier block failed, and was answered
+                writer.write(block.offset, block.data)
+                if block.last:
+                    del self._writers[block.co_guid]
+                    writer.finish()
+                done.append(ev.FetchStored(block.co_guid, block.last, block.offset + len(block.data)))
+            except TooLarge as error:
+                self._abandon(block.co_guid)
+                done.append(ev.FetchFailed(block.co_guid, ev.Outcome.UNSUPPORTED, str(error)))
+            except NoSpace as error:
+                self._abandon(block.co_guid)
+                cause = Cause.STAGING_SHARE if isinstance(error, ShareUsed) else None
+                done.append(ev.FetchFailed(block.co_guid, ev.Outcome.NO_SPACE, str(error), cause))
+            except StagingError as error:
+                self._abandon(block.co_guid)
+                done.append(ev.FetchFailed(block.co_guid, ev.Outcome.FAILED, str(error)))
+        return done
+
+    def _make_room(self, co_guid: bytes, why: str) -> None:
+        self._dropped(ev.FetchFailed(co_guid, ev.Outcome.NO_SPACE, why, Cause.STAGING_SHARE))
+
+    def drop(self, co_guid: bytes) -> None:
+        """Remove the staging file, or what has been stored of it. Not while its blocks are being stored."""
+        try:
+            self._abandon(co_guid)
+            self.area.remove(co_guid)
+        except StagingError as error:
+            log.warning("a staging file cannot be removed: %s", error)
+
+    def _abandon(self, co_guid: bytes) -> None:
+        writer = self._writers.pop(co_guid, None)
+        if writer is not None:
+            writer.abort()
+
+    # -- serving --
+
+    def choose(self, allowed: Iterable[bytes]) -> bytes:
+        """The compression to stage with for somebody who understands `allowed`."""
+        wanted = set(allowed)
+        return next((guid for guid in self._compressions if guid in wanted), c.COMPRESSION_NONE)
+
+    def read_stage(
+        self, action: ev.ReadStage, path: str | None, unstored: Unstored | None = None
+    ) -> ev.StageBlock | ev.StageRefused:
+        """Read the block that is asked for; make the staging file from the tree (at `path`), and what is remembered of
+        the file as `unstored`, if there is none."""
+        co = action.change_order
+        guid = co.change_order_guid
+        generated = 0
+        try:
+            block = self._read(guid, action)
+            if block is None:
+                guid = hashlib.md5(guid + b"other compression", usedforsecurity=False).digest()
+                block = self._read(guid, action)
+            if block is None:
+                if not action.regenerate or path is None:
+                    return ev.StageRefused(action, action.regenerate, "the version asked for is no longer here")
+                with self._lock_of(guid):
+                    block = self._read(guid, action)
+                    if block is None:
+                        generated = self._generate(guid, path, action, unstored)
+                        block = self._read(guid, action)
+            if block is None:
+                return ev.StageRefused(action, True, "the staging file was removed at once")
+            if not block:
+                return ev.StageRefused(action, True, "the staging file is not so long (any more)")
+            return ev.StageBlock(action, block, self.area.size_of(guid) or 0, generated)
+        except (Torn, Vanished, NoSpace) as error:
+            return ev.StageRefused(action, True, str(error))
+        except Unsupported as error:
+            return ev.StageRefused(action, False, str(error))
+        except AccessDenied as error:
+            log.error("%r cannot be staged: %s", path, error)
+            return ev.StageRefused(action, False, str(error))
+        except StagingError as error:
+            self.area.remove(guid)  # damaged: it is made anew at the next request (3.3.4.4.7)
+            return ev.StageRefused(action, True, str(error))
+
+    def _read(self, guid: bytes, action: ev.ReadStage) -> bytes | None:
+        if self.area.size_of(guid) is None:
+            return None
+        try:
+            block = self.area.read_block(guid, action.offset, c.MAX_BLOCK)
+        except Vanished:
+            return None
+        if action.offset:
+            return block
+        header = StageHeader.decode(block[:HEADER_SIZE])
+        if header.compression not in action.compressions:
+            return None
+        co = action.change_order
+        if header.compression != c.COMPRESSION_NONE:
+            co = co.replace(flags=co.flags | c.CO_FLAG_COMPRESSED_STAGE)  # 4.4.7
+        return with_change_order(block, co)
+
+    def _generate(self, guid: bytes, path: str, action: ev.ReadStage, unstored: Unstored | None) -> int:
+        with self._root.parent(path) as at:
+            staged = self.area.stage(
+                guid,
+                at.name,
+                object_id=action.file_guid,
+                compression=self.choose(action.compressions),
+                dir_fd=at.fd,
+                owner=action.partner,
+                unstored=unstored,
+            )
+            if not self._root.holds(at.fd, path.rpartition("/")[0]):
+                self.area.remove(guid)
+                raise Vanished("its folder left the tree")
+        if action.md5 != bytes(16) and staged.md5 != action.md5:
+            self.area.remove(guid)
+            raise Torn("the file has changed since")
+        return staged.stage_size
+
+    def _lock_of(self, guid: bytes) -> threading.Lock:
+        with self._lock:
+            if len(self._making) > 10_000:
+                self._making.clear()
+            return self._making.setdefault(guid, threading.Lock())
+
+
+def with_change_order(block: bytes, co: ChangeOrder) -> bytes:
+    """The first block of a staging file with this change order in its header (3.3.4.4.7)."""
+    return block[:_CHANGE_ORDER_AT] + co.replace().encode() + block[_CHANGE_ORDER_END:]

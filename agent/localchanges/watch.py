@@ -1,0 +1,536 @@
+"""From the journal to local changes: look where something happened, stage what changed, tell the engine.
+
+The examiner runs in a thread of its own and reads the store under the replica's lock; staging runs in the worker
+threads; change orders are made in the order in which the changes were found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Final, Protocol
+
+from agent.engine import events as ev
+from agent.engine.records import UNSTORED
+from agent.files.fileops import FileOps
+from agent.files.underway import UnderWay
+from agent.localchanges.lookup import LockedLookup
+from agent.localchanges.missing import MissingFiles, TooMuchMissing
+from agent.localchanges.stage import LocalStage, Unsure, Work
+from agent.tree.incidents import TreeIncidents
+from agent.wire import constants as c
+from agent.wire.filetime import filetime
+from agent.work.supervise import Supervisor
+from idtable.errors import StoreDamaged
+from idtable.records import IDRecord
+from idtable.store import Store
+from journal.aging import LONGEST_AGING
+from journal.changes import PATH_MAX, Aged, Change, Excluded, Kind, Missing, RootGone, too_deep
+from journal.examine import Examiner
+from journal.journal import Journal
+from journal.reasons import CONTENT, METADATA
+from staging.errors import AccessDenied, StagingError, Torn, Unsupported, Vanished
+from staging.unstored import Unstored, decode
+
+log = logging.getLogger(__name__)
+
+BATCH: Final = 512
+MOST_TOGETHER: Final = 50_000
+RETRY_S: Final = 1.0
+
+
+class Host(Protocol):
+    """What this module needs of the replica."""
+
+    store: Store
+    lock: threading.RLock
+    files: FileOps
+    workers: Executor
+    root_guid: bytes
+    member_guids: frozenset[bytes]
+    told: TreeIncidents
+    missing: MissingFiles
+    supervisor: Supervisor
+
+    def post(self, event: ev.Event) -> None: ...
+    def look(self) -> UnderWay: ...
+    def count(self, counter: str, n: int = 1) -> None: ...
+    def local_error(self, text: str) -> None: ...
+    def stop_for(self, text: str) -> None: ...
+    def hold(self, why: TooMuchMissing) -> None: ...
+    def outbound_compressions(self) -> frozenset[bytes]: ...
+    def new_guid(self) -> bytes: ...
+    async def settled(self) -> None: ...
+
+
+class _LookAgain(Exception):
+    """Much is missing, and may be news that the journal has on the way: worth another look."""
+
+
+class LocalWatch:
+    """Finds local changes of one replica tree."""
+
+    def __init__(
+        self,
+        host: Host,
+        root: str,
+        state_dir: str,
+        *,
+        aging_s: float,
+        excluded: Excluded,
+        root_key: tuple[int, int],
+    ) -> None:
+        self._host = host
+        self._root = root
+        self._aging = aging_s
+        self._examiner = Examiner(
+            root,
+            LockedLookup(host.store, host.lock),
+            excluded,
+            root_guid=host.root_guid,
+            root_key=root_key,
+            reserved_name=host.told.reserved_name,
+        )
+        self.journal = Journal(
+            root,
+            os.path.join(state_dir, "journal.db"),
+            aging_s=aging_s,
+            excluded=excluded,
+            count=host.count,
+        )
+        self._thread = ThreadPoolExecutor(1, "frs-examine")
+        self._aged: deque[Aged] = deque()
+        self._rescans: dict[str, str] = {}
+        self._busy = 0
+        self._in_hand: list[Aged] = []  # the batch that is being dealt with
+        self._comparing = False  # the tree, or a part of it
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._later: dict[asyncio.TimerHandle, tuple[str, int] | None] = {}  # as the put-offs, where it is for a path
+        self.scanning = False
+        self.scanned = asyncio.Event()  # the whole tree was compared once
+        self._first = False
+        self._started = 0
+        self._patience: float | None = None  # until then deletions that the journal tells of are waited for
+        self._under_way = UnderWay()
+        self._too_deep = False  # and the log says so
+        self._moves = 0  # of folders, up to when the tree was looked at last
+        self._put_offs: list[tuple[str, int]] = []  # paths that are aging again, and the moves before they were put off
+        self._stager = LocalStage(host.files, lambda: self._first, host.local_error)
+
+    async def start(self, *, first: bool) -> None:
+        """Begin to watch, then compare the whole tree once. `first` is the initial scan of a primary member."""
+        self.scanning = True
+        self._started = filetime(time.time_ns())
+        self._first = first
+        supervisor = self._host.supervisor
+        self.journal.start(asyncio.get_running_loop(), self._on_aged, self._on_rescan, supervisor.failed)
+        self._task = supervisor.start(self._run(), "looking for local changes")
+
+    async def stop(self) -> None:
+        """Stop; what was not dealt with stays in the journal."""
+        for handle in self._later:
+            handle.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+        await asyncio.to_thread(self.journal.stop)
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._examiner.close()
+
+    def touch(self, path: str, *, after: float = 0.0, reason: int = c.REASON_DATA_OVERWRITE) -> None:
+        """Look at this path again, once it has aged."""
+        if after <= 0:
+            self.journal.touch(path, reason)
+        else:
+            self._after(after, lambda: self.journal.touch(path, reason), path)
+
+    def rescan(self, reason: str, subtree: str = "") -> None:
+        """Compare the tree below `subtree` (the whole, unless said otherwise) with the IDTable again."""
+        self._on_rescan(reason, subtree)
+
+    def pending(self) -> int:
+        """Paths that age or are being dealt with."""
+        waiting = len(self._aged) + len(self._later) + len(self._rescans) + len(self._put_offs)
+        return self.journal.pending() + self._busy + waiting
+
+    async def told_of(self) -> set[str] | None:
+        """The paths that something is known to have happened to by now, and that are not dealt with yet; what happened
+        to any other path, as far as events have told, is in the IDTable. None when that cannot be said: the tree is
+        compared with the IDTable anyway, or a folder has another name since paths were told. Raises RuntimeError when
+        the journal does not run."""
+        paths = set(await self.journal.aging())
+        if self.scanning or self._comparing or self._rescans or self._put_offs:
+            return None
+        known = [(a.path, a.moves) for a in (*self._aged, *self._in_hand)]
+        known += [(a.moved_to, a.moves) for a in (*self._aged, *self._in_hand) if a.moved_to is not None]
+        known += [later for later in self._later.values() if later is not None]
+        if any(moves != self.journal.moves for _, moves in known):
+            return None
+        return paths.union(path for path, _ in known)
+
+    # -- the loop --
+
+    def _on_aged(self, aged: list[Aged]) -> None:
+        self._aged.extend(aged)
+        self._wake.set()
+
+    def _on_rescan(self, reason: str, path: str) -> None:
+        self._rescans[path] = reason
+        self._wake.set()
+
+    async def _run(self) -> None:
+        try:
+            await self.journal.barrier()
+            self._busy += 1
+            try:
+                await self._scan("")
+            finally:
+                self._busy -= 1
+                self.scanning = self._first = False
+            self.scanned.set()
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._aged or self._rescans or self._put_offs:
+                    await self._one_round()
+        except (RootGone, StoreDamaged) as error:
+            self._host.stop_for(str(error))
+        except TooMuchMissing as why:
+            self._host.hold(why)
+        finally:
+            self.scanned.set()  # whoever waits for that finds that the set has stopped
+
+    async def _one_round(self) -> None:
+        if self._put_offs:
+            put_offs, self._put_offs = self._put_offs, []
+            moved = set(await self.journal.moved_since(min(moves for _, moves in put_offs)))
+            if any(_is_below(path, moved) for path, _ in put_offs):
+                self._on_rescan("a folder was renamed before what happened in it could be dealt with", "")
+            return
+        if self._rescans:
+            path, reason = next(iter(self._rescans.items()))
+            del self._rescans[path]
+            log.info("comparing %r with the IDTable again: %s", path or ".", reason)
+            self._busy += 1
+            try:
+                await self._scan(path)
+            finally:
+                self._busy -= 1
+            return
+        batch = [self._aged.popleft()]
+        while self._aged and (len(batch) < BATCH or _belongs(self._aged[0], batch)):
+            batch.append(self._aged.popleft())
+        for aged in batch:
+            if aged.is_dir and aged.event_time < self._started:
+                # Told to a former run, which may have ended between an install and giving the folder its time back.
+                aged.reason &= ~METADATA
+        self._busy += len(batch)
+        busy = len(batch)
+        self._in_hand = batch
+        try:
+            changes, batch = await self._examined(batch)
+            self._again_later()
+            told = {a.path: a for a in batch}
+            await self._deal_with(changes, told)
+            await self._host.settled()
+            self.journal.retire(a.usn for a in batch)
+        finally:
+            self._busy -= busy
+            self._in_hand = []
+
+    async def _examined(self, batch: list[Aged]) -> tuple[list[Change], list[Aged]]:
+        """What the aged paths mean, and those that this holds for. Where a folder moved after a path was told, what is
+        found there may be something else: such paths are put back, and the rest looked at once more."""
+        loop = asyncio.get_running_loop()
+        moves = min((aged.moves for aged in batch), default=0)
+        while batch:
+            self._under_way = self._host.look()
+            changes, moved_away = await loop.run_in_executor(self._thread, self._examine, batch)
+            moved = set(await self.journal.moved_since(moves))
+            moves = self._moves = self.journal.moves
+            stale = [aged for aged in batch if _is_stale(aged, moved)]
+            if not stale:
+                if moved_away:
+                    self._rescan_later("a folder was renamed before what happened in it was looked at")
+                return changes, batch
+            self.journal.put_back(stale)
+            await self.journal.barrier()  # until then they are in hand (see told_of)
+            left = {aged.usn for aged in stale}
+            batch = [aged for aged in batch if aged.usn not in left]
+        return [], []
+
+    def _examine(self, batch: list[Aged]) -> tuple[list[Change], bool]:
+        """In the examiner's thread: the changes, and whether a path is gone that nobody was seen to remove: a folder
+        above it has another name since the path was told, so what is in there has not been looked at."""
+        changes = self._examiner.examine(batch)
+        gone = c.REASON_FILE_DELETE | c.REASON_RENAME_OLD_NAME
+        seen = {aged.path for aged in batch if not aged.reason & gone and not too_deep(self._root, aged.path)}
+        return changes, not seen.isdisjoint(self._examiner.absent)
+
+    def _again_later(self) -> None:
+        """What could not be looked at is looked at again, but for what is too deep in the tree to be looked at ever."""
+        for path in self._examiner.retry:
+            if not too_deep(self._root, path):
+                self.touch(path, after=RETRY_S)
+            elif not self._too_deep:
+                self._too_deep = True
+                log.warning("not replicated, like all whose path is longer than %d bytes: %r", PATH_MAX - 1, path)
+
+    def _rescan_later(self, reason: str, after: float = RETRY_S) -> None:
+        self._after(after, lambda: self._on_rescan(reason, ""))
+
+    def _put_off(self, change: Change) -> None:
+        """Look at what the change is of again, a little later: where it is then. Of a folder that moves meanwhile only
+        its own name is told, so all that is in it has to be looked at."""
+        moves = self._moves
+
+        def again() -> None:
+            if change.file_guid is not None:
+                with self._host.lock:
+                    known = self._host.store.path_of(change.file_guid)
+                if known is not None:
+                    self.journal.touch(known, c.REASON_DATA_OVERWRITE)
+            self.journal.touch(change.path, c.REASON_DATA_OVERWRITE)
+            self._put_offs.append((change.path, moves))
+            self._wake.set()
+
+        self._after(RETRY_S, again, change.path)
+
+    def _after(self, seconds: float, what: Callable[[], None], path: str | None = None) -> None:
+        def fire() -> None:
+            del self._later[handle]
+            what()
+
+        guarded = self._host.supervisor.guard(fire, "looking at a path again")
+        handle = asyncio.get_running_loop().call_later(seconds, guarded)
+        self._later[handle] = None if path is None else (path, self.journal.moves)
+
+    async def _scan(self, subtree: str) -> None:
+        """Raises RootGone, TooMuchMissing."""
+        self._comparing = True
+        try:
+            await self._compare(subtree)
+        finally:
+            self._comparing = False
+
+    async def _compare(self, subtree: str) -> None:
+        loop = asyncio.get_running_loop()
+        self._moves = self.journal.moves
+        self._under_way = self._host.look()
+        judge = functools.partial(self._judge, subtree)
+        batches: Iterator[list[Change]] = self._examiner.scan(subtree, judge=judge)
+        try:
+            while (batch := await loop.run_in_executor(self._thread, next, batches, None)) is not None:
+                for start in range(0, len(batch), BATCH):
+                    await self._deal_with(batch[start : start + BATCH], {})
+                await self._host.settled()
+        except _LookAgain:
+            self._rescan_later("much was missing", max(self._aging, RETRY_S))
+            return
+        if not subtree:
+            self._patience = None
+            await loop.run_in_executor(self._thread, self._host.missing.scanned)
+        self._again_later()
+
+    def _judge(self, subtree: str, missing: Missing) -> None:
+        """In the examiner's thread: may what is missing be reported as deleted? Deletions that somebody was seen to
+        make are no question, once the journal has told of them; nor can a part of the tree say what is left of all.
+        Raises _LookAgain, TooMuchMissing."""
+        judge = self._host.missing
+        if (subtree or self._more_to_come()) and judge.is_too_much(missing, list(missing.tops)):
+            raise _LookAgain
+        if not subtree:
+            judge.judge(missing)
+
+    def _more_to_come(self) -> bool:
+        """The journal has yet to tell of something, and not for longer than anything can age."""
+        if self.scanning or not (self._aged or self.journal.pending()):
+            return False
+        now = time.monotonic()
+        if self._patience is None:
+            self._patience = now + LONGEST_AGING * self._aging + RETRY_S
+        return now < self._patience
+
+    # -- changes --
+
+    async def _deal_with(self, changes: list[Change], told: dict[str, Aged]) -> None:
+        works = self._sort_out(changes, told)
+        if not works:
+            return
+        loop = asyncio.get_running_loop()
+        compression = self._host.files.choose(self._host.outbound_compressions())
+        mark = [w for w in works if w.change.kind is Kind.CREATE and w.change.file_kind != "symlink"]
+        if mark:
+            await loop.run_in_executor(self._host.workers, self._stager.mark, mark)
+        jobs = []
+        for part in _parts(works, 16):
+            jobs.append(loop.run_in_executor(self._host.workers, self._stager.stage_all, part, compression))
+        changes_of = {work.guid: work.change for work in works}
+        for job in jobs:
+            for event in await job:
+                if not isinstance(event, ev.LocalChange):
+                    self._trouble(*event)
+                elif self._overtaken(event):
+                    self._put_off(changes_of[event.file_guid])
+                else:
+                    self._host.post(event)
+
+    def _overtaken(self, event: ev.LocalChange) -> bool:
+        """An install came while the change was staged, and may have ended since: what was found before is out of
+        date."""
+        key = (event.facts.dev, event.facts.ino, event.facts.btime_ns) if event.facts is not None else None
+        if not self._under_way.concerns(event.file_guid, key, (event.parent_guid, event.name)):
+            return False
+        if event.staged:
+            self._host.files.drop(event.stage_guid)
+        return True
+
+    def _sort_out(self, changes: list[Change], told: dict[str, Aged]) -> list[Work]:
+        """Give GUIDs to what is new, and leave out what is an install of ours under way."""
+        host = self._host
+        made: dict[str, bytes] = {}
+        came_from = {aged.moved_to: aged for aged in told.values()}  # whatever their folders were called
+        works: list[Work] = []
+        left: set[bytes] = set()  # records that changes before leave their names to others
+        now = filetime(time.time_ns())
+        for change in changes:
+            aged = told.get(change.path)
+            with host.lock:
+                parent = change.parent_guid if change.parent_guid is not None else made.get(change.parent_path)
+                if parent is None:
+                    self._put_off(change)
+                    continue
+                key = change.fingerprint[:3] if change.fingerprint is not None else None
+                ours = self._under_way.concerns(change.file_guid, key, (parent, change.name))
+                if ours or (change.kind is Kind.CREATE and self._is_known(change, parent, left)):
+                    self._put_off(change)
+                    continue
+                if change.file_guid is not None and change.kind in (Kind.RENAME, Kind.DELETE):
+                    left.add(change.file_guid)
+                known, verify = self._known(change, told, came_from)
+                self._check_object_id(change)
+            guid = change.file_guid or host.new_guid()
+            if change.kind is Kind.CREATE:
+                made[change.path] = guid
+            when = self._event_time(change, aged, now)
+            usns = (aged.first_usn, aged.usn) if aged is not None else (0, 0)
+            works.append(
+                Work(change, guid, parent, host.new_guid(), min(when, now), usns, known, verify, self._unstored(known))
+            )
+        return works
+
+    def _known(
+        self, change: Change, told: dict[str, Aged], came_from: dict[str | None, Aged]
+    ) -> tuple[IDRecord | None, bool]:
+        """The record of what is there already, and whether a plain rename has to be verified: an attribute set
+        before it leaves no trace but the event, under the old name or the new one."""
+        if change.file_guid is None or change.kind not in (Kind.UPDATE, Kind.RENAME):
+            return None, False
+        known = self._host.store.get(change.file_guid)
+        if change.kind is Kind.UPDATE or change.content_changed or change.temporary:
+            return known, False
+        after = told.get(change.path)
+        before = came_from.get(change.path)
+        sure = after is not None and not (after.reason | (before.reason if before is not None else 0)) & CONTENT
+        return known, change.file_kind == "folder" or not sure
+
+    def _unstored(self, known: IDRecord | None) -> Unstored | None:
+        """What is remembered of what was sent of a file, and is not in the tree."""
+        if known is None or not known.flags & UNSTORED:
+            return None
+        with self._host.lock:
+            return decode(self._host.store.unstored(known.file_guid))
+
+    def _is_known(self, change: Change, parent: bytes, left: set[bytes]) -> bool:
+        """The store has moved on since the examiner looked: the name is taken, and not by one of the records that
+        leave theirs."""
+        store = self._host.store
+        there = store.by_name(parent, change.name)
+        if there is not None and there.file_guid not in left:
+            return True
+        if change.fingerprint is None or (change.fingerprint.nlink > 1 and change.file_kind != "folder"):
+            return False  # each name of a hard link is a file of its own here
+        return any(record.kind == change.file_kind for record in store.by_local_key(*change.fingerprint[:3]))
+
+    def _check_object_id(self, change: Change) -> None:
+        """Tell of an Object ID in an attribute that is somebody else's. It is not believed anyway; copies (cp -a) bear
+        the ID of their original, and are nothing to be told about."""
+        if change.object_id is None or change.object_id == change.file_guid or change.fingerprint is None:
+            return
+        host, found = self._host, change.fingerprint
+        if change.object_id in host.member_guids or change.object_id == host.root_guid:
+            host.told.object_id(change.path, "the root or of a member")
+            return
+        record = host.store.get(change.object_id)
+        if record is None or record.ino is None or (found.nlink > 1 and change.file_kind == "file"):
+            return  # nobody's; and the names of a hard link share an attribute
+        alike = record.is_dir or (record.fsize, record.mtime_ns) == (found.size, found.mtime_ns)
+        if record.kind != change.file_kind or not alike:
+            host.told.object_id(change.path, repr(host.store.path_of(change.object_id)))
+
+    def _event_time(self, change: Change, aged: Aged | None, now: int) -> int:
+        """When the change was made. An install that gives a folder its time back changes it, too, and that is told like
+        everything else; what a user did to it, and is found then, was before."""
+        found = change.fingerprint
+        if found is None:
+            return aged.event_time if aged is not None else now
+        if change.file_kind != "folder" or change.kind is not Kind.UPDATE:
+            return aged.event_time if aged is not None else filetime(found.ctime_ns)
+        by_others = self._host.files.root.changed_ns(found)
+        if aged is None or by_others != found.ctime_ns:
+            return filetime(by_others)
+        return aged.event_time
+
+    def _trouble(self, work: Work, error: StagingError) -> None:
+        """A file could not be staged."""
+        path = work.change.path
+        if isinstance(error, Unsure):
+            self.touch(path, after=RETRY_S, reason=c.REASON_BASIC_INFO_CHANGE)
+            return
+        if isinstance(error, Vanished):
+            self._put_off(work.change)
+            return
+        if isinstance(error, Unsupported):
+            return
+        if isinstance(error, Torn):
+            self._host.count("Change Orders Retried at Generate")
+            self._host.count("Local Change Orders Retried at Generate")
+        else:
+            self._host.count("Staging Files Generated with Error")
+            self._host.local_error(f"{path!r} cannot be staged: {error}")
+        if not isinstance(error, AccessDenied):
+            self._put_off(work.change)
+
+
+def _belongs(aged: Aged, batch: list[Aged]) -> bool:
+    """Whether the path cannot be understood without those of the batch (that has not become far too large)."""
+    return aged.group != 0 and aged.group == batch[-1].group and len(batch) < MOST_TOGETHER
+
+
+def _is_stale(aged: Aged, moved: set[str]) -> bool:
+    """Whether what was found at the path may be something else than what was told of."""
+    paths = [aged.path] if aged.moved_to is None else [aged.path, aged.moved_to]
+    if any(path in moved or _is_below(path, moved) for path in paths):
+        return True
+    return aged.deep and any(path.startswith(f"{aged.path}/") for path in moved)
+
+
+def _is_below(path: str, folders: set[str]) -> bool:
+    """Whether one of the folders is above the path."""
+    if not folders:
+        return False
+    parts = path.split("/")
+    return "" in folders or any("/".join(parts[:n]) in folders for n in range(1, len(parts)))
+
+
+def _parts(works: list[Work], size: int) -> Iterator[list[Work]]:
+    for start in range(0, len(works), size):
+        yield works[start : start + size]

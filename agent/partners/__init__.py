@@ -1,0 +1,1 @@
+"""Delivery to partners, and what is said of one that cannot be reached."""

@@ -1,0 +1,187 @@
+"""Delivering packets to partners: one queue and one association each, in order, several calls in flight."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from agent.rpc.errors import RpcError
+from agent.rpc.frsrpc import FrsPartner
+from agent.rpc.security import Credential
+from agent.wire.comm_packet import encode_send_comm_pkt
+from agent.work.supervise import Supervisor
+
+log = logging.getLogger(__name__)
+
+#: Note 78: a client waits at least 30 s (upstream) or 60 s (downstream) for an answer.
+CALL_TIMEOUT_S = 60.0
+CONNECT_TIMEOUT_S = 10.0
+IN_FLIGHT = 64
+#: Bytes not yet answered, from which on a partner is given no more of staging files, and it counts as unreachable.
+ROOM = 4 << 20
+MOST = 16 << 20
+
+
+class PartnerLink:
+    """Sends encoded packets to one partner in the order of `send`.
+
+    When one cannot be delivered the ones behind it are dropped, `on_unreachable` is told why, and the session that
+    they belonged to is over; likewise when the partner does not take what it asks for, and too much is queued. It
+    connects again when something is sent again. `on_room` is told when `has_room` may be true again.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        host: str,
+        port: int,
+        credential: Credential,
+        *,
+        on_unreachable: Callable[[str], None],
+        on_sent: Callable[[str, int, bool], None],
+        on_bind: Callable[[bool], None],
+        on_authentication: Callable[[bool], None],
+        on_timeout: Callable[[], None],
+        supervisor: Supervisor,
+        on_room: Callable[[], None] = lambda: None,
+        on_flood: Callable[[str], None] = lambda why: None,
+    ) -> None:
+        self.name = name
+        self._partner = FrsPartner(
+            host,
+            port,
+            credential,
+            connect_timeout=CONNECT_TIMEOUT_S,
+            max_in_flight=IN_FLIGHT,
+            on_bind=on_bind,
+            on_authentication=lambda ok, _: on_authentication(ok),
+        )
+        self._on_unreachable = on_unreachable
+        self._on_sent = on_sent
+        self._on_timeout = on_timeout
+        self._on_room = on_room
+        self._on_flood = on_flood
+        self._supervisor = supervisor
+        self._bytes = 0  # queued, or not yet answered
+        self._queue: deque[tuple[bytes, str]] = deque()
+        self._wake = asyncio.Event()
+        self._room = asyncio.Event()
+        self._calls: set[asyncio.Task[None]] = set()
+        self._failed: str | None = None
+        self._was_connected = False
+        self._task = supervisor.start(self._run(), f"sending to {name}")
+
+    def send(self, packet: bytes, cxtion: str) -> None:
+        """Queue the Pkt bytes of a packet of the connection `cxtion` ("a->b")."""
+        if self._bytes + len(packet) > MOST:
+            why = f"{self.name} does not take what it asks for: {self._bytes} bytes wait for it"
+            self._on_flood(why)
+            self._fail(why)
+            return
+        self._bytes += len(packet)
+        self._queue.append((packet, cxtion))
+        self._wake.set()
+
+    @property
+    def has_room(self) -> bool:
+        """The partner has taken so much of what was sent that it may be sent staging files."""
+        return self._bytes < ROOM
+
+    @property
+    def queued(self) -> int:
+        """Packets not yet answered."""
+        return len(self._queue) + len(self._calls)
+
+    def check(self) -> None:
+        """Notice an association that ended while nothing was being sent."""
+        if self._was_connected and not self._partner.connected and not self._queue and not self._calls:
+            self._was_connected = False
+            self._on_unreachable(f"{self.name} closed the connection")
+
+    async def close(self) -> None:
+        """Drop what is queued and end the association."""
+        self._task.cancel()
+        await asyncio.wait((self._task,))
+        for call in list(self._calls):
+            call.cancel()
+        if self._calls:
+            await asyncio.gather(*self._calls, return_exceptions=True)
+        with contextlib.suppress(RpcError, OSError, asyncio.TimeoutError):
+            await asyncio.wait_for(self._partner.close(), 2.0)
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self._partner.connect()
+            except (RpcError, OSError) as error:
+                self._fail(str(error))
+                continue
+            except Exception as error:
+                self._broken(error)
+                continue
+            self._was_connected = True
+            await self._deliver()
+
+    async def _deliver(self) -> None:
+        while self._queue:
+            if len(self._calls) >= IN_FLIGHT:
+                self._room.clear()
+                await self._room.wait()
+                continue
+            packet, cxtion = self._queue.popleft()
+            call = self._supervisor.start(self._call(packet, cxtion), f"a call to {self.name}")
+            self._calls.add(call)
+            call.add_done_callback(self._done)
+
+    def _done(self, call: asyncio.Task[None]) -> None:
+        self._calls.discard(call)
+        self._room.set()
+
+    def _taken(self, size: int) -> None:
+        full = not self.has_room
+        self._bytes -= size
+        if full and self.has_room:
+            self._on_room()
+
+    async def _call(self, packet: bytes, cxtion: str) -> None:
+        try:
+            await self._send(packet, cxtion)
+        finally:
+            self._taken(len(packet))
+
+    async def _send(self, packet: bytes, cxtion: str) -> None:
+        try:
+            result = await self._partner.send_stub(encode_send_comm_pkt(packet), CALL_TIMEOUT_S)
+        except TimeoutError as error:
+            self._on_timeout()
+            self._on_sent(cxtion, len(packet), False)
+            self._fail(str(error) or "no answer in time")
+        except (RpcError, OSError) as error:
+            if "Timeout" in type(error).__name__:
+                self._on_timeout()
+            self._on_sent(cxtion, len(packet), False)
+            self._fail(str(error))
+        except Exception as error:
+            self._on_sent(cxtion, len(packet), False)
+            self._broken(error)
+        else:
+            self._on_sent(cxtion, len(packet), result == 0)
+            if result != 0:
+                self._fail(f"{self.name} refused a packet with error {result:#x}")
+
+    def _broken(self, error: Exception) -> None:
+        """A fault of this program, perhaps on what the partner answered: that ends its session, and nobody else's."""
+        log.error("sending to %s has failed", self.name, exc_info=error)
+        self._fail(f"a fault of frs in sending to {self.name}: {type(error).__name__}: {error}")
+
+    def _fail(self, why: str) -> None:
+        dropped = sum(len(packet) for packet, _ in self._queue)
+        self._queue.clear()
+        self._was_connected = self._partner.connected
+        self._on_unreachable(why)
+        self._taken(dropped)

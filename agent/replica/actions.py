@@ -1,0 +1,222 @@
+"""Carrying out the actions of an engine: packets are sent, files are stored, read and installed in worker threads."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from logging import Logger, LoggerAdapter
+from typing import Final
+
+from agent.engine import events as ev
+from agent.engine.records import place_of
+from agent.files.fileops import Event as FileEvent
+from agent.files.fileops import FileOps
+from agent.files.installing import ResolvedInstall, ResolvedStep
+from agent.files.underway import UnderWay
+from agent.reporting.incidents import Incidents
+from agent.wire.packet import encode_packet
+from agent.work.supervise import Supervisor
+from agent.work.workqueue import Job, WorkQueue
+from idtable.store import Store
+from staging.rootdir import FolderKey
+from staging.unstored import decode
+
+INSTALLS_AT_ONCE: Final = 32
+
+
+class Actions:
+    """The actions of one replica set. `send` is given a partner's member GUID, an encoded packet and the key of its
+    connection (`keys`: by GUID); `has_room` says whether a partner has taken what was sent to it before, as far as
+    that it may be given more staging files; `post` takes the events in which work ends. Only for the event loop's
+    thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        lock: threading.RLock,
+        files: FileOps,
+        workers: tuple[Executor, int],
+        *,
+        keys: Mapping[bytes, str],
+        send: Callable[[bytes, bytes, str], None],
+        has_room: Callable[[bytes], bool],
+        post: Callable[[ev.Event], None],
+        under_way: UnderWay,
+        supervisor: Supervisor,
+        incidents: Incidents,
+        log: LoggerAdapter[Logger],
+    ) -> None:
+        self._store = store
+        self._lock = lock
+        self._files = files
+        self._workers, self._threads = workers
+        self._keys = keys
+        self._send = send
+        self._has_room = has_room
+        self._post = post
+        self._under_way = under_way
+        self._supervisor = supervisor
+        self._incidents = incidents
+        self._log = log
+        self._generation = 0
+        self._fetching: dict[bytes, deque[ev.StoreBlock | ev.DropStage]] = {}
+        self._installs: dict[bytes, deque[ResolvedInstall]] = {}  # by partner
+        self._held: dict[bytes, deque[ev.ReadStage]] = {}  # by partner: until it has taken what was read before
+        self.renew()
+
+    def renew(self) -> None:
+        """For a new engine: what was begun for the one before comes to nothing."""
+        self._generation += 1
+        self._files.give_up()
+        for blocks in self._fetching.values():
+            blocks.clear()
+        for installs in self._installs.values():
+            installs.clear()
+        self._fetching = {}
+        self._installs.clear()
+        self._held.clear()
+        deliver = functools.partial(self._done, self._generation)
+        # One thread more than the work for one partner may take.
+        self._work = WorkQueue[FileEvent](
+            self._workers,
+            self._threads + 1,
+            deliver,
+            supervisor=self._supervisor,
+            lane_workers=self._threads,
+        )
+
+    async def idle(self) -> None:
+        """Wait until no worker has anything to do."""
+        await self._work.idle()
+
+    def act(self, action: ev.Action) -> None:
+        """Carry out or begin an action; those of the replica set itself are left alone."""
+        if isinstance(action, ev.Send):
+            self._send(action.partner, encode_packet(action.packet), self._keys[action.packet.cxtion.guid])
+        elif isinstance(action, ev.StoreBlock):
+            self._store_block(action)
+        elif isinstance(action, ev.ReadStage):
+            self._read_stage(action)
+        elif isinstance(action, ev.Install):
+            self._queue_install(action)
+        elif isinstance(action, ev.DropStage):
+            if action.co_guid in self._fetching:
+                self._fetching[action.co_guid].append(action)  # after what is still to be stored of it
+            else:
+                self._files.drop(action.co_guid)
+        elif isinstance(action, ev.Report):
+            if action.cause is not None:
+                self._incidents.report(action.cause, action.source, action.text, level=action.level)
+            else:
+                getattr(self._log, action.level)("%s", action.text)
+
+    def _done(self, generation: int, events: list[FileEvent]) -> None:
+        if generation == self._generation:
+            for event in events:
+                self._post(event)
+
+    # -- staging files --
+
+    def _store_block(self, action: ev.StoreBlock) -> None:
+        waiting = self._fetching.get(action.co_guid)
+        if waiting is not None:
+            waiting.append(action)  # the worker that is at this file takes it, or the next one
+            return
+        self._fetching[action.co_guid] = deque([action])
+        self._fetch_some(action.co_guid, action.partner)
+
+    def _fetch_some(self, co_guid: bytes, partner: bytes) -> None:
+        fetching = self._fetching
+        blocks = fetching[co_guid]
+
+        def then() -> None:
+            if fetching is not self._fetching:
+                return  # of an engine that is no more
+            if blocks:
+                self._fetch_some(co_guid, partner)
+            else:
+                del fetching[co_guid]
+
+        self._work.put(
+            Job(
+                lambda: self._files.store_blocks(blocks),
+                lambda error: [ev.FetchFailed(co_guid, ev.Outcome.FAILED, repr(error))],
+                then,
+                partner,
+            )
+        )
+
+    def _read_stage(self, action: ev.ReadStage) -> None:
+        if not self._has_room(action.partner):
+            self._held.setdefault(action.partner, deque()).append(action)
+            return
+        with self._lock:
+            path = self._store.path_of(action.file_guid) if action.regenerate else None
+            unstored = decode(self._store.unstored(action.file_guid)) if path is not None else None
+        self._work.put(
+            Job(
+                lambda: [self._files.read_stage(action, path, unstored)],
+                lambda error: [ev.StageRefused(action, True, repr(error))],
+                lane=action.partner,
+            )
+        )
+
+    def go_on(self, partner: bytes) -> None:
+        """The partner has taken what was sent to it, or cannot be reached: read what was held back for it."""
+        held = self._held.pop(partner, None)
+        while held:
+            self._read_stage(held.popleft())
+            if partner in self._held:  # enough again
+                held.extendleft(reversed(self._held[partner]))
+                self._held[partner] = held
+                return
+
+    # -- installs --
+
+    def _queue_install(self, action: ev.Install) -> None:
+        steps: list[ResolvedStep] | None = []
+        with self._lock:
+            for step in action.steps:
+                place = self._place(step.parent_guid, step.name)
+                old = self._place(step.old_parent_guid, step.old_name) if step.old_parent_guid else ("", None)
+                if place is None or old is None:
+                    steps = None
+                    break
+                assert steps is not None
+                steps.append(ResolvedStep(step, place[0], place[1], old[0], old[1]))
+        files = (action.file_guid, *(step.file_guid for step in action.steps))
+        self._under_way.begin(action.co_guid, files, ((step.parent_guid, step.name) for step in action.steps))
+        self._installs.setdefault(action.partner, deque()).append(
+            ResolvedInstall(action, None if steps is None else tuple(steps))
+        )
+        run = functools.partial(self._install_some, self._installs[action.partner])
+        self._work.put(Job(run, lambda _: [], lane=action.partner))
+
+    def _install_some(self, installs: deque[ResolvedInstall]) -> list[FileEvent]:
+        """In a worker: take a share of the installs that wait, so that their folders are made durable together."""
+        share = max(1, min(INSTALLS_AT_ONCE, len(installs) // self._threads))
+        batch: list[ResolvedInstall] = []
+        while len(batch) < share:
+            try:
+                batch.append(installs.popleft())
+            except IndexError:
+                break
+        try:
+            return self._files.install_all(batch)
+        except Exception as error:
+            self._log.exception("installing failed")
+            return [ev.Installed(i.action.co_guid, ev.Outcome.FAILED, detail=repr(error)) for i in batch]
+
+    def _place(self, parent_guid: bytes, name: str) -> tuple[str, FolderKey | None] | None:
+        """The path of an entry, and which folder its folder is."""
+        place, record = self.resolve(parent_guid, name), self._store.get(parent_guid)
+        if place is None or record is None:
+            return None
+        return place[0], None if record.ino is None else (record.ino, record.btime_ns or 0)
+
+    def resolve(self, parent_guid: bytes, name: str) -> tuple[str, int | None] | None:
+        """As place_of(); to be called under the lock."""
+        return place_of(self._store, parent_guid, name)

@@ -1,0 +1,194 @@
+"""The events of one replica set: all that wait are handled in one store transaction; after its commit, and only then,
+their actions are carried out. So one fsync covers many change orders (group commit), and nothing is acknowledged
+before it is durable. A transaction ends after a while, however much there is: the next begins with whoever's turn it
+is.
+
+An event that the engine fails on is told from the others: it alone is dropped, and the others are handled again. An
+action that fails does not keep the others from being carried out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from agent.engine import events as ev
+from agent.engine.cutoff import Cutoff
+from agent.engine.engine import Engine
+from agent.replica.eventqueue import EventQueue
+from agent.wire.filetime import SECOND
+from agent.work.clock import filetime_now
+from agent.work.supervise import Supervisor
+from idtable.errors import StoreError
+from idtable.store import Store
+
+BATCH: Final = 1024
+LONGEST: Final = SECOND * 3 // 100  # of handling events, before their transaction is committed
+#: After so long without an event the engine is shown the time, and sees when the clock was set back.
+IDLE_MOST_S: Final = 60.0
+
+
+class Batches:
+    """Feeds an engine (`engine` gives the present one) and hands its actions to `act`. While `runs` says no, events are
+    dropped. Only for the event loop's thread.
+
+    `failed` is told what went wrong with the store, and what is queued is dropped then. `broken` is told of an event
+    that the engine failed on: nothing is handled any more then until go_on(). `unacted` is told of an action that
+    raised an error; it raises none itself.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        lock: threading.RLock,
+        engine: Callable[[], Engine],
+        *,
+        act: Callable[[ev.Action], None],
+        unacted: Callable[[ev.Action, Exception], None],
+        failed: Callable[[Exception], None],
+        broken: Callable[[ev.Event, Exception], None],
+        runs: Callable[[], bool],
+        supervisor: Supervisor,
+    ) -> None:
+        self._store = store
+        self._lock = lock
+        self._engine = engine
+        self._act = act
+        self._unacted = unacted
+        self._failed = failed
+        self._broken = broken
+        self._runs = runs
+        self._supervisor = supervisor
+        self._events = EventQueue()
+        self._cutoff = Cutoff()
+        self._scheduled = False
+        self._held = False
+        self._closed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._settled: list[asyncio.Future[None]] = []
+
+    def post(self, event: ev.Event) -> None:
+        """Queue an event. After a PartnerUnreachable nothing goes to that partner until the engine has handled it."""
+        if isinstance(event, ev.PartnerUnreachable):
+            self._cutoff.lost(event.partner)
+        self._events.append(event)
+        self._schedule()
+
+    def drop(self) -> None:
+        """Forget what is queued."""
+        self._events.clear()
+        self._cutoff = Cutoff()
+        self._tell_settled()
+
+    def go_on(self, first: ev.Event, keep: Callable[[ev.Event], bool]) -> None:
+        """With a new engine, whose first event is given; of what is queued only what `keep` says yes to is handled."""
+        kept = [event for event in self._events if keep(event)]
+        self._cutoff = Cutoff()
+        self._events.clear()
+        self._held = False
+        for event in (first, *kept):
+            self.post(event)
+
+    def _tell_settled(self) -> None:
+        settled, self._settled = self._settled, []
+        for future in settled:
+            if not future.done():
+                future.set_result(None)
+
+    def has_room(self, partner: bytes) -> bool:
+        """Whether a packet of the partner with this member GUID may be queued; else it had better wait."""
+        return self._events.has_room(partner)
+
+    async def settled(self) -> None:
+        """Wait until all events queued so far are handled and committed, or dropped."""
+        if self._closed or (not self._events and not self._scheduled):
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._settled.append(future)
+        self._schedule()
+        await future
+
+    def close(self) -> None:
+        """Nothing is handled any more."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._events.clear()
+        for future in self._settled:
+            future.cancel()
+
+    def _schedule(self) -> None:
+        if not self._scheduled and not self._held and not self._closed:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._supervisor.guard(self._run, "handling events"))
+
+    def _run(self) -> None:
+        self._scheduled = False
+        if self._closed or not self._runs():
+            self.drop()
+            return
+        engine = self._engine()
+        actions = self._handle(engine)
+        if actions is None:
+            return
+        for action in actions:
+            if not (isinstance(action, ev.Send) and self._cutoff.stops(action.partner)):
+                try:
+                    self._act(action)
+                except Exception as error:
+                    self._unacted(action, error)
+        try:
+            self._set_timer(engine)
+        except Exception as error:
+            self._hold(ev.Tick(), error)
+            return
+        if self._events:
+            self._schedule()
+        else:
+            self._tell_settled()
+
+    def _handle(self, engine: Engine) -> list[ev.Action] | None:
+        """One transaction; its actions, or None when it failed, and somebody has been told."""
+        actions: list[ev.Action] = []
+        taken: list[ev.Event] = []
+        now = filetime_now()
+        in_engine = False
+        try:
+            with self._lock:
+                self._store.begin()
+                for _ in range(min(BATCH, len(self._events))):
+                    taken.append(event := self._events.popleft())
+                    self._cutoff.handled(event, actions)
+                    in_engine = True
+                    actions += engine.handle(event, now)
+                    in_engine = False
+                    if filetime_now() - now > LONGEST:
+                        break
+                self._store.commit()
+        except Exception as error:
+            if in_engine and not isinstance(error, StoreError | OSError | MemoryError):
+                self._events.extendleft(reversed(taken[:-1]))
+                self._hold(taken[-1], error)
+            else:
+                self._failed(error)
+                self.drop()
+            return None
+        return actions
+
+    def _hold(self, event: ev.Event, error: Exception) -> None:
+        self._held = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._broken(event, error)
+
+    def _set_timer(self, engine: Engine) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        deadline = engine.next_deadline()
+        if deadline is None:
+            return
+        delay = max((deadline - filetime_now()) / SECOND, 0.01)
+        tick = self._supervisor.guard(self.post, "handling events")
+        self._timer = asyncio.get_running_loop().call_later(min(delay, IDLE_MOST_S), tick, ev.Tick())

@@ -1,0 +1,1 @@
+"""What administrators read: the log, and incidents by cause."""

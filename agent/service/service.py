@@ -1,0 +1,524 @@
+"""The agent: wires replica sets, partners, the RPC server, the control socket, samples and the dashboard together,
+and starts and stops all of it in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import importlib.metadata
+import logging
+import os
+import traceback
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+from agent.conflicts.deleted import DeletedStore
+from agent.conflicts.kept import KeptStore
+from agent.conflicts.keptcontrol import KEPT_NAME, KeptOf, conflicts, deleted_store
+from agent.counters.registry import Counters, Snapshot
+from agent.counters.samples import SampleWriter
+from agent.edge.partners import PartnerAddresses
+from agent.engine import events as ev
+from agent.partners.links import PartnerLink
+from agent.partners.reaching import Reaching
+from agent.replica.replica import Replica
+from agent.replica.waiting import RETRY_S, WaitingSet, disk_is_full
+from agent.reporting.causes import Cause
+from agent.reporting.exit_codes import ExitCode
+from agent.reporting.incidents import Incidents
+from agent.rpc.frsrpc import frsrpc_interface
+from agent.rpc.interface import CallContext
+from agent.rpc.security import Credential, CredentialStore
+from agent.rpc.server import Hooks, Limits, RpcServer
+from agent.service.control import ControlError, ControlServer, wait_until_done
+from agent.service.unjoined import never_joined
+from agent.tree.excluded import Excluded
+from agent.tree.identity import ReplicaError
+from agent.wire.comm_packet import CommPacket
+from agent.wire.errors import WireError
+from agent.wire.packet import Packet, decode_packet, describe
+from agent.work import descriptors
+from agent.work.clock import filetime_now, iso_time
+from agent.work.supervise import Supervisor
+from config.model import AgentConfig, LocalSet, Member
+from idtable.errors import StoreDamaged, StoreError
+from staging.errors import StagingError
+
+log = logging.getLogger("frs")
+packets = logging.getLogger("frs.packets")
+
+CHECK_S: Final = 1.0
+WAIT_POLL_S: Final = 0.05
+ERROR_INVALID_PARAMETER: Final = 0x57
+ERROR_SERVICE_NOT_ACTIVE: Final = 0x426
+
+
+def new_incidents() -> Incidents:
+    """What a Service counts and logs incidents with."""
+    return Incidents(log)
+
+
+async def run_agent(config: AgentConfig, incidents: Incidents) -> int:
+    """Run one member until cancelled; returns an exit code when it cannot go on. Cancelling is its clean stop."""
+    service = Service(config, incidents)
+    try:
+        try:
+            await service.start()
+        except (ReplicaError, StoreError, StagingError, OSError) as error:
+            log.error("cannot start: %s", error)
+            return ExitCode.FAILURE
+        log.info("member %s is running, RPC on %s:%d", config.member_name, config.listen_host, service.port)
+        await asyncio.Event().wait()
+        return ExitCode.OK
+    finally:
+        await service.close()
+
+
+class Service:
+    """Everything that runs in one `frs run` process."""
+
+    def __init__(self, config: AgentConfig, incidents: Incidents | None = None) -> None:
+        self.config = config
+        self.port = config.port
+        self.counters = Counters()
+        self.incidents = incidents if incidents is not None else new_incidents()
+        self.started = filetime_now()
+        self.replicas: dict[bytes, Replica] = {}  # by our member GUID in the set
+        self.waiting: dict[bytes, WaitingSet] = {}  # likewise: those that cannot be opened
+        self.kept: dict[bytes, KeptStore] = {}  # by our member GUID in the set
+        self.deleted: dict[bytes, DeletedStore] = {}  # likewise
+        self._links: dict[bytes, PartnerLink] = {}  # by the partner's member GUID
+        self._reaching: list[tuple[str, Reaching]] = []  # with the set's name
+        self._workers = ThreadPoolExecutor(config.workers + 1, "frs-worker")  # see agent.replica.actions
+        self._closers: list[Callable[[], Awaitable[None]]] = []
+        self._supervisors = [Supervisor(self._part_failed)]
+        self._samples: SampleWriter | None = None
+
+    async def start(self) -> None:
+        """Start in this order: sets (their stores and trees), server, control socket, dashboard, replication."""
+        config = self.config
+        asyncio.get_running_loop().set_exception_handler(self._loop_fault)
+        for local in config.sets:
+            try:
+                self._open(local)
+            except (StoreError, StagingError, OSError) as error:
+                if not isinstance(error, StoreDamaged) and not disk_is_full(error, local.state_dir, local.root):
+                    raise
+                self.waiting[local.member.guid] = waiting = WaitingSet(local, error)
+                log.error("replication of the set %s has not begun: %s", local.name, waiting.error)
+        self.port = await self._start_server()
+        control = ControlServer(
+            config.state_dir,
+            {
+                "status": self._control_status,
+                "counters": self._control_counters,
+                "pending": self._control_pending,
+                "wait": self._control_wait,
+                "conflicts": self._control_conflicts,
+                "force": self._control_force,
+                "accept-deletions": self._control_accept_deletions,
+            },
+            self.incidents,
+        )
+        await control.start()
+        self._closers.append(control.close)
+        await self._start_dashboard()
+        self._samples = SampleWriter(
+            self.counters, config.state_dir, config.member_name, config.sample_interval_s, gauges=self._gauges
+        )
+        for replica in self.replicas.values():
+            try:
+                replica.root.mark(replica.store)
+            except StoreDamaged as error:
+                replica.stop_for(str(error))
+        await asyncio.gather(*(replica.start() for replica in self.replicas.values()))
+        await self._samples.start()
+        self._closers.append(self._samples.stop)
+        self._supervisors[0].start(self._check_links(), "looking after the connections")
+        for waiting in self.waiting.values():
+            if waiting.again:
+                self._supervisors.append(Supervisor(functools.partial(self._opening_failed, waiting)))
+                self._supervisors[-1].start(self._open_later(waiting), "opening the set")
+
+    async def _start_server(self) -> int:
+        """The RPC server, with at most half of the file descriptors that there are; gives its port."""
+        config = self.config
+        limit = descriptors.raise_limit()
+        if limit < descriptors.ENOUGH:
+            log.warning("only %d files may be open at once; %s", limit, descriptors.ADVICE)
+        server = RpcServer(
+            [frsrpc_interface(self._received, self._malformed)],
+            CredentialStore([_credential(config)]),
+            Hooks(on_bind=self._on_bind, on_authentication=self._on_authentication),
+            limits=Limits().within(limit // 2),
+            incidents=self.incidents,
+        )
+        self._closers.append(server.close)
+        port = await server.start(config.listen_host, config.port)
+        hosts = [member.host for local in config.sets for member in local.set.members.values()]
+        addresses = PartnerAddresses(hosts, server.set_partners)
+        self._closers.append(_later(addresses.close))
+        return port
+
+    def _open(self, local: LocalSet) -> Replica:
+        """Open what is kept of a set, its store and its tree. Raises ReplicaError, StoreError, StagingError, OSError;
+        may be called again then."""
+        config, guid = self.config, local.member.guid
+        os.makedirs(local.state_dir, mode=0o700, exist_ok=True)
+        if guid not in self.kept:
+            place = os.path.join(local.state_dir, KEPT_NAME)
+            self.kept[guid] = KeptStore(place, config.kept_quota_bytes, durable=config.fsync)
+        if guid not in self.deleted:
+            self.deleted[guid] = deleted_store(config, local)
+        replica = Replica(
+            config,
+            local,
+            self.counters,
+            self.kept[guid],
+            self.deleted[guid],
+            self._workers,
+            self.incidents,
+            self._send,
+            lambda partner: self._links[partner].has_room,
+        )
+        self.replicas[guid] = replica
+        self._closers.insert(0, replica.close)
+        for connection in local.set.connections:
+            for name in (connection.upstream, connection.downstream):
+                member = local.set.members[name]
+                mine = local.member.name in (connection.upstream, connection.downstream)
+                if mine and name != local.member.name and member.guid not in self._links:
+                    self._links[member.guid] = self._link(replica, member)
+        return replica
+
+    def _part_failed(self, what: str, error: BaseException) -> None:
+        """Something that all sets need has ended."""
+        for replica in self.replicas.values():
+            replica.part_failed(what, error)
+
+    def _opening_failed(self, waiting: WaitingSet, what: str, error: BaseException) -> None:
+        guid = waiting.local.member.guid
+        (waiting if guid in self.waiting else self.replicas[guid]).part_failed(what, error)
+
+    async def _open_later(self, waiting: WaitingSet) -> None:
+        while waiting.again:
+            await asyncio.sleep(RETRY_S)
+            try:
+                replica = self._open(waiting.local)
+            except Exception as error:  # nobody else would hear of it
+                waiting.failed(error)
+                if not waiting.again:
+                    log.error("replication of the set %s cannot begin: %s", waiting.name, waiting.error)
+                continue
+            del self.waiting[waiting.local.member.guid]
+            replica.log.info("there is room now: replication begins")
+            try:
+                replica.root.mark(replica.store)
+            except (ReplicaError, StoreError) as error:
+                replica.stop_for(str(error))
+                return
+            await replica.start()
+            return
+
+    async def _start_dashboard(self) -> None:
+        config = self.config
+        if config.dashboard_port is None:
+            return
+        from agent.dashboard.server import DashboardServer
+
+        dashboard = DashboardServer(
+            _Shown(self),
+            config.dashboard_host,
+            config.dashboard_port,
+            summary_dirs=self._summary_dirs(),
+            incidents=self.incidents,
+        )
+        try:
+            port = await dashboard.start()
+        except OSError as error:
+            log.error(
+                "no dashboard on %s:%d: %s; set another dashboard.port in %s, or 0 for any free one",
+                *(config.dashboard_host, config.dashboard_port, error, config.path),
+            )
+            return
+        self._closers.append(dashboard.close)
+        log.info("dashboard on http://%s:%d/", config.dashboard_host, port)
+
+    def _summary_dirs(self) -> list[Path]:
+        """Where to look for what `frs summarize` wrote: in the state directory, and beside the shared topology if our
+        state is there too (a demo, whose members all show that one)."""
+        state, shared = self.config.state_dir, self.config.topology_path.parent
+        return [state, shared] if state.is_relative_to(shared) else [state]
+
+    async def close(self) -> None:
+        """Stop everything, the last started first."""
+        for supervisor in self._supervisors:
+            supervisor.cancel()
+            await supervisor.ended()
+        for close in reversed(self._closers):
+            try:
+                await asyncio.wait_for(close(), 30.0)
+            except Exception:
+                log.exception("stopping")
+        self._closers.clear()
+        await asyncio.gather(*(link.close() for link in self._links.values()), return_exceptions=True)
+        self._workers.shutdown(wait=True, cancel_futures=True)
+        for kept in self.kept.values():
+            kept.close()
+        for deleted in self.deleted.values():
+            deleted.close()
+
+    # -- partners --
+
+    def _link(self, replica: Replica, member: Member) -> PartnerLink:
+        guid, name = member.guid, member.name
+        counters, set_name = self.counters, replica.name
+        cxtions = [cxtion.key for cxtion in replica.cxtions_of(guid)]
+
+        def each(counter: str) -> None:
+            counters.inc_set(set_name, counter)
+            for key in cxtions:
+                counters.inc_cxtion(set_name, key, counter)
+
+        def timed_out() -> None:
+            counters.inc_set(set_name, "Communication Time Outs")
+            for key in cxtions:
+                counters.inc_cxtion(set_name, key, "Communication Timeouts")
+
+        def sent(cxtion: str, size: int, ok: bool) -> None:
+            if ok:
+                counters.inc_both(set_name, cxtion, "Packets Sent")
+                counters.inc_both(set_name, cxtion, "Packets Sent in Bytes", size)
+            else:
+                counters.inc_both(set_name, cxtion, "Packets Sent in Error")
+
+        reaching = Reaching(name, self.config.secret_path, replica.log, each)
+        self._reaching.append((set_name, reaching))
+
+        def unreachable(why: str) -> None:
+            why = reaching.failed(why, joined=guid in replica.joined_partners())
+            replica.post(ev.PartnerUnreachable(guid, why))
+
+        return PartnerLink(
+            name,
+            member.host,
+            member.port,
+            _credential(self.config),
+            on_unreachable=unreachable,
+            on_sent=sent,
+            on_bind=reaching.bound,
+            on_authentication=reaching.authenticated,
+            on_timeout=timed_out,
+            supervisor=replica.supervisor,
+            on_room=lambda: replica.partner_has_room(guid),
+            on_flood=lambda why: self.incidents.report(Cause.FLOOD, name, f"set {set_name}: {why}; its sessions end"),
+        )
+
+    def _send(self, partner: bytes, packet: bytes, cxtion: str) -> None:
+        self._links[partner].send(packet, cxtion)
+
+    async def _check_links(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_S)
+            for link in self._links.values():
+                link.check()
+
+    # -- the server --
+
+    def _received(self, context: CallContext, comm: CommPacket) -> int:
+        """FrsRpcSendCommPkt (3.3.4.4): a packet that does not parse costs its sender the call, nothing more."""
+        try:
+            packet = decode_packet(comm.pkt)
+        except WireError as error:
+            self._malformed(context, error)
+            return ERROR_INVALID_PARAMETER
+        return self._take(context, packet, comm)
+
+    def _malformed(self, context: CallContext, error: WireError) -> None:
+        text = f"a packet from {context.peer} (user {context.user}) is refused: {error}"
+        self.incidents.report(Cause.PACKET, context.peer, text)
+        for replica in self.replicas.values():
+            replica.count("Packets Received in Error")
+
+    def _take(self, context: CallContext, packet: Packet, comm: CommPacket) -> int:
+        replica = self.replicas.get(packet.to.guid)
+        if packet.to.guid in self.waiting:
+            return ERROR_SERVICE_NOT_ACTIVE
+        if replica is None:
+            text = f"a packet from {context.peer} is for a member that is not here: {describe(packet)}"
+            self.incidents.report(Cause.IDENTITY, context.peer, text)
+            return ERROR_INVALID_PARAMETER
+        if packets.isEnabledFor(logging.DEBUG):
+            packets.debug("received from %s:%d: %s", context.peer, context.port, describe(packet))
+        status = replica.receive(packet, comm.minor)
+        if status == 0:
+            replica.count("Packets Received")
+            replica.count("Packets Received in Bytes", len(comm.pkt))
+        else:
+            replica.count("Packets Received in Error")
+        return status
+
+    def _on_bind(self, ok: bool) -> None:
+        for replica in self.replicas.values():
+            replica.count("Bindings" if ok else "Bindings in Error")
+
+    def _on_authentication(self, ok: bool, _: str) -> None:
+        for replica in self.replicas.values():
+            replica.count("Authentications" if ok else "Authentications in Error")
+
+    def _loop_fault(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """What went wrong in a callback or a task that nobody waits for: as asyncio tells it, but not a thousand times
+        what is the same."""
+        error, message = context.get("exception"), str(context.get("message"))
+        if descriptors.run_out(error):
+            self.incidents.report(Cause.DESCRIPTORS, "event loop", f"{message}: {error}; {descriptors.ADVICE}")
+            return
+        told = "".join(traceback.format_exception(error)) if error is not None else repr(context)
+        self.incidents.report(Cause.FAULT, message, f"{message}\n{told}", level="error")
+
+    # -- telling: the dashboard and the control socket --
+
+    def status(self) -> dict[str, Any]:
+        """The status of this member (`frs status --json`)."""
+        return {
+            "member": self.config.member_name,
+            "pid": os.getpid(),
+            "version": _version(),
+            "started": iso_time(self.started),
+            "sets": [one.status() for one in self._sets()],
+            "incidents": self.incidents.counts(),
+        }
+
+    def _sets(self) -> list[Replica | WaitingSet]:
+        guids = [local.member.guid for local in self.config.sets]
+        return [self.waiting[guid] if guid in self.waiting else self.replicas[guid] for guid in guids]
+
+    def snapshot(self) -> Snapshot:
+        """All counters (`frs counters --json`)."""
+        return self.counters.snapshot()
+
+    def _gauges(self) -> dict[str, dict[str, int]]:
+        """Present amounts for the samples: the backlog of each connection."""
+        return {
+            f"{replica.name}/{name}": {"Backlog": backlog}
+            for replica in self.replicas.values()
+            for name, backlog in replica.backlogs().items()
+        }
+
+    def peers(self) -> list[tuple[str, str]]:
+        """The other members' dashboards, as far as this host knows them."""
+        return []
+
+    async def _control_status(self, _: dict[str, Any]) -> dict[str, Any]:
+        waiting = {replica.name: await replica.waiting() for replica in list(self.replicas.values())}
+        status = self.status()
+        for one in status["sets"]:
+            one["waiting"] = waiting.get(one["name"], [])
+        return status
+
+    async def _control_counters(self, _: dict[str, Any]) -> dict[str, Any]:
+        if self._samples is not None:
+            await self._samples.flush()
+        return dict(self.snapshot())
+
+    async def _control_pending(self, _: dict[str, Any]) -> dict[str, Any]:
+        return {"pending": await self._pending()}
+
+    async def _control_wait(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        timeout = arguments.get("timeout")
+        pending = await wait_until_done(self._pending, None if timeout is None else float(timeout), WAIT_POLL_S)
+        return {"pending": pending}
+
+    async def _control_conflicts(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        stores = []
+        for local in self.config.sets:
+            guid = local.member.guid
+            if guid in self.kept:
+                replica = self.replicas.get(guid)
+                one = KeptOf(local.name, str(local.root), self.kept[guid], deleted=self.deleted.get(guid))
+                if replica is not None:
+                    one = one._replace(refusal=replica.root.moved(), originators=replica.own_originators)
+                    one = one._replace(names=replica.originators(), root_key=replica.root_key)
+                stores.append(one._replace(excluded=Excluded(local.set.file_filter, local.set.directory_filter)))
+        return await asyncio.to_thread(conflicts, stores, arguments)
+
+    async def _control_force(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        set_name, partner = arguments.get("set"), arguments.get("partner")
+        for waiting in self.waiting.values():
+            if set_name in (None, waiting.name):
+                raise ControlError(f"{waiting.name}: {waiting.error}")
+        replicas = [r for r in self.replicas.values() if set_name in (None, r.name)]
+        if not replicas:
+            known = _listed(r.name for r in self.replicas.values())
+            return {"refused": f'this member takes no part in a replica set "{set_name}"; it has {known}'}
+        partners = {name for r in replicas for name in r.partners()}
+        if partner is not None and partner not in partners:
+            where = f"set {set_name}" if set_name is not None else "any set"
+            return {"refused": f'no connection with a member "{partner}" in {where}; partners: {_listed(partners)}'}
+        try:
+            return {"connections": [one for r in replicas for one in r.force(partner)]}
+        except ReplicaError as error:
+            raise ControlError(str(error)) from None
+
+    async def _control_accept_deletions(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        set_name, dry_run = arguments.get("set"), arguments.get("dry_run") is True
+        known = [local.name for local in self.config.sets]
+        if set_name is not None and set_name not in known:
+            return {"refused": f'this member takes no part in a replica set "{set_name}"; it has {_listed(known)}'}
+        accepted = []
+        for replica in self.replicas.values():
+            if set_name in (None, replica.name):
+                try:
+                    loss = await replica.holding.accept(dry_run=dry_run)
+                except ReplicaError as error:
+                    raise ControlError(f"{replica.name}: {error}") from None
+                if loss is not None:
+                    accepted.append({"set": replica.name} | loss.as_json())
+        if not accepted:
+            which = f'the set "{set_name}" does not wait' if set_name is not None else "no set of this member waits"
+            return {"refused": f"{which} for missing files (`frs status` shows one that does); nothing was changed"}
+        return {"accepted": accepted}
+
+    async def _pending(self) -> list[str]:
+        found = [line for waiting in self.waiting.values() for line in waiting.pending()]
+        for replica in list(self.replicas.values()):
+            with contextlib.suppress(RuntimeError):  # the journal is not running: pending() says why
+                await replica.barrier()
+            found += replica.pending() + never_joined(replica)
+        refusals = [(name, reaching.refusal) for name, reaching in self._reaching if reaching.refusal is not None]
+        return found + [f"{name}: {why}" for name, why in refusals if not any(why in line for line in found)]
+
+
+class _Shown:
+    """The service as the dashboard sees it."""
+
+    def __init__(self, service: Service) -> None:
+        self.status = service.status
+        self.counters = service.snapshot
+        self.peers = service.peers
+
+
+def _later(close: Callable[[], None]) -> Callable[[], Awaitable[None]]:
+    async def closer() -> None:
+        close()
+
+    return closer
+
+
+def _credential(config: AgentConfig) -> Credential:
+    return Credential(config.credential.domain, config.credential.user, config.credential.password)
+
+
+def _listed(names: Iterable[object]) -> str:
+    return ", ".join(sorted(f'"{name}"' for name in names)) or "none"
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("frs-agent")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,80 @@
+"""The root of a replica set on this host: held open, locked against other agents, and marked as ours."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from agent.counters.registry import Counters
+from agent.tree.identity import Identity, ReplicaError, identify, mark_root, root_key
+from agent.tree.incidents import TreeIncidents
+from agent.tree.lock import RootInUse, RootLock
+from config.model import LocalSet
+from idtable.store import Store
+
+
+class ReplicaRoot:
+    """The root folder of `local`. `state_dir` is the state directory of the agent; `told` hears of what others do with
+    lock and mark."""
+
+    def __init__(self, local: LocalSet, state_dir: str, told: TreeIncidents) -> None:
+        """Raises ReplicaError when another agent has the root, OSError when it cannot be opened."""
+        self._local = local
+        self._state_dir = state_dir
+        self._told = told
+        self._identity: Identity | None = None
+        self._busy = threading.Lock()
+        self._closed = False
+        self._fd = os.open(local.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._lock = RootLock(str(local.root), self._fd, told.root_lock)
+        except BaseException as error:
+            os.close(self._fd)
+            if isinstance(error, RootInUse):
+                raise ReplicaError(str(error)) from error
+            raise
+
+    def close(self) -> None:
+        """Leave the root to others."""
+        with self._busy:
+            self._closed = True
+            os.close(self._fd)
+
+    def identify(self, store: Store, counters: Counters) -> Identity:
+        """See identity.identify()."""
+        self._identity = identify(
+            store,
+            self._local,
+            self._fd,
+            self._state_dir,
+            counters,
+            lambda: self._told.root_mark(str(self._local.root)),
+        )
+        return self._identity
+
+    def mark(self, store: Store) -> None:
+        """Give the root its mark, once nothing can keep the agent from running any more. Raises ReplicaError,
+        StoreError."""
+        if self._identity is not None:
+            mark_root(store, self._local, self._fd, self._state_dir, self._identity.root_guid)
+
+    def wrong(self) -> str:
+        """Why the set cannot go on with this root; empty while it can. To be asked again and again: whatever is mounted
+        over a root, or moved away with it, tells nobody."""
+        with self._busy:
+            if self._closed:
+                return ""
+            try:
+                self._lock.try_again()
+            except (RootInUse, OSError) as error:
+                return str(error)
+        return self.moved()
+
+    def moved(self) -> str:
+        """What to say when the folder at the path of the root is not the root now; empty while it is."""
+        if self._identity is None or root_key(self._local.root) == self._identity.root_key:
+            return ""
+        return (
+            f"the root {self._local.root} is not the folder it was when replication began (was something mounted over "
+            f"it, or its file system taken away?); nothing is deleted. Put it back and start again"
+        )

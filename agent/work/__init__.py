@@ -1,0 +1,1 @@
+"""Tasks, threads and the time of day."""
