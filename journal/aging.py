@@ -6,7 +6,7 @@ import heapq
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from idtable.reserved import PREINSTALL, reserved
@@ -82,9 +82,18 @@ class AgingCache:
         """When, in time.monotonic() seconds, it is worth while to call age()."""
         return self._due[0][0] + min(0.05, self._aging / 10) if self._due else None
 
-    def record(self, node: Node, name: str, reason: int, is_dir: bool | None, *, deep: bool = False) -> bool:
+    def record(
+        self,
+        node: Node,
+        name: str,
+        reason: int,
+        is_dir: bool | None,
+        *,
+        deep: bool = False,
+        event_time: int | None = None,
+    ) -> bool:
         """Merge an event into the aging cache; False when what it is of is excluded. `is_dir` None: it is not known
-        whether that is a folder."""
+        whether that is a folder. `event_time` (FILETIME) None: it happens now; 0: that is not known."""
         now = time.monotonic()
         key = (node, name)
         entry = self.pending.get(key)
@@ -101,7 +110,10 @@ class AgingCache:
         if is_dir is not None:
             entry.is_dir = is_dir
         entry.deep |= deep
-        entry.event_time = time.time_ns() // 100 + _FILETIME_EPOCH
+        if event_time is None:
+            entry.event_time = time.time_ns() // 100 + _FILETIME_EPOCH
+        else:
+            entry.event_time = max(entry.event_time, event_time)
         self._dirty[entry.first_usn] = entry
         self.accepted += 1
         return True
@@ -122,6 +134,11 @@ class AgingCache:
                 target.linked.add(old)
             if target is not None and entry.deep and target.is_dir:
                 target.deep = True
+
+    def bind(self, keys: Sequence[_Key]) -> None:
+        """What is said of these names can be understood only together."""
+        for key in keys:
+            self.pending[key].linked.update(other for other in keys if other != key)
 
     def _due_at(self, entry: Entry) -> float:
         return min(entry.last + self._aging, entry.first + LONGEST_AGING * self._aging)
@@ -189,10 +206,13 @@ class AgingCache:
         """What was handed out is to be looked at again, wherever it is now; it ages anew."""
         for aged in batch:
             for entry in aged.handle if isinstance(aged.handle, list) else ():
-                if self.record(entry.node, entry.name, entry.reason, None, deep=entry.deep):
+                if self.record(
+                    entry.node, entry.name, entry.reason, None, deep=entry.deep, event_time=entry.event_time
+                ):
                     again = self.pending[entry.node, entry.name]
                     again.is_dir = entry.is_dir
                     again.moved_to = again.moved_to or entry.moved_to
+                    again.linked |= entry.linked
         self.retire(aged.usn for aged in batch)
 
     def age(self, everything: bool = False, moves: int = 0) -> list[Aged]:
@@ -221,7 +241,7 @@ class AgingCache:
             firsts = self._delivered.pop(aged.usn)
             firsts.append(entry.first_usn)
             if entry.usn > aged.usn:
-                aged.usn, aged.is_dir, aged.event_time = entry.usn, entry.is_dir, entry.event_time
+                aged.usn, aged.is_dir, aged.event_time = entry.usn, entry.is_dir, entry.event_time or aged.event_time
                 aged.moved_to = moved_to or aged.moved_to
             aged.first_usn = min(aged.first_usn, entry.first_usn)
             aged.reason |= entry.reason

@@ -20,12 +20,12 @@ from . import reasons as why
 class Aged:
     """A path whose changes have aged (3.1.1.4): where to look, and why.
 
-    `path` is relative to the root; `reason` is a bitwise OR of REASON flags; `usn` and `first_usn` are the
-    numbers of the last and the first record merged into this one; `event_time` is the FILETIME of the last
-    event. `moved_to` is where the object went that a rename took away from `path`, as far as the kernel has
-    told. `deep` asks for everything below `path` too: its content came into the tree unseen. `moves` is how many
-    moves of folders were known when `path` was told (see Journal.moved_since). Those of one `group` (but 0) are only
-    understood together: among them are the two names of renames. `handle` is the journal's own.
+    `path` is relative to the root; `reason` is a bitwise OR of REASON flags; `usn` and `first_usn` are the numbers
+    of the last and the first record merged into this one; `event_time` is the FILETIME of the last event, 0 when
+    that is not known. `moved_to` is where the object went that a rename took away from `path`, as far as the kernel
+    has told. `deep` asks for everything below `path` too: its content came into the tree unseen. `moves` is how
+    many moves of folders were known when `path` was told (see Journal.moved_since). Those of one `group` (but 0)
+    are only understood together: among them are the two names of renames. `handle` is the journal's own.
     """
 
     path: str

@@ -11,7 +11,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,6 +35,12 @@ _SLICE_S: Final = 0.1
 
 _STOP: Final = object()
 _FLUSH: Final = object()
+
+
+@dataclass(frozen=True, slots=True)
+class _Touched:
+    paths: Mapping[str, int]
+    event_time: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +150,10 @@ class Journal:
         self._tree.close()
         self._source.close()
 
-    def touch(self, relpath: str, reason: int) -> None:
-        """Put a path into the aging cache as if something had happened to it."""
-        self._queue.put((relpath, reason))
+    def touch(self, paths: Mapping[str, int], event_time: int = 0) -> None:
+        """Put paths, with their reasons, into the aging cache, as if something had happened to them at `event_time`
+        (FILETIME; 0 when that is not known). They are handed on together."""
+        self._queue.put(_Touched(paths, event_time))
 
     async def barrier(self) -> None:
         """Wait until every event the kernel has queued by now is in the aging cache or beyond it.
@@ -254,9 +261,8 @@ class Journal:
                 else:
                     paths = [entry.path for entry in self._cache.pending.values()] if item.wanted else []
                     self._call(_resolve, item.passed, paths)
-            elif isinstance(item, tuple):
-                parent, name = split(item[0])
-                self._cache.record(self._tree.node_for(parent), name, item[1], None)
+            elif isinstance(item, _Touched):
+                self._touched(item)
             elif isinstance(item, list):
                 self._cache.retire(item)
             elif isinstance(item, _Again):
@@ -276,6 +282,15 @@ class Journal:
             if now >= self._commit_at:
                 self._commit_at = now + (_COMMIT_S if self._cache.commit() else 1.0)
         return running
+
+    def _touched(self, item: _Touched) -> None:
+        keys = []
+        for path, reason in item.paths.items():
+            parent, name = split(path)
+            node = self._tree.node_for(parent)
+            if self._cache.record(node, name, reason, None, event_time=item.event_time):
+                keys.append((node, name))
+        self._cache.bind(keys)
 
     def _timeout(self) -> float | None:
         times = []

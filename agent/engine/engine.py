@@ -31,6 +31,7 @@ from agent.engine.events import (
     Outcome,
     PacketReceived,
     PartnerUnreachable,
+    Resumed,
     StageBlock,
     StageRefused,
     Started,
@@ -119,6 +120,7 @@ class Engine:
         self.waiting = tell.waiting
         self.pending, self.pending_text, self.connections = tell.pending, tell.pending_text, tell.connections
         self._trim_at = 0
+        self._is_resumed = False
         ctx.numbers = OwnNumbers(store, ctx.vv.get(config.originator_guid, 0), config.limits.max_retry_time)
         self._handlers: dict[type, Callable[[Any], None]] = {
             PacketReceived: self._packet,
@@ -131,6 +133,7 @@ class Engine:
             StageBlock: self.serving.stage_block,
             StageRefused: self.serving.stage_refused,
             Tick: self._tick,
+            Resumed: self._resumed,
             Started: self._started,
         }
         self._commands: dict[int, Callable[[Session, Packet], None]] = {
@@ -445,8 +448,9 @@ class Engine:
                 self.out_sessions.end(session, _LATE)
             self._trim_at = ctx.now + min(HOUR, ctx.limits.tombstone_lifetime // 10)
 
-    def _started(self, event: Started) -> None:
+    def _resumed(self, event: Resumed | Started) -> None:
         ctx = self.ctx
+        self._is_resumed = True
         ctx.count("Replica Sets Started")
         self.mending.at_start()
         if ctx.config.primary and ctx.store.meta_get(_ONLINE) is None:
@@ -463,6 +467,11 @@ class Engine:
         self._take_over_abandoned()
         for entry in sorted(self.inbound.entries.values(), key=lambda e: e.arrival):
             self.installs.advance(entry)
+
+    def _started(self, event: Started) -> None:
+        ctx = self.ctx
+        if not self._is_resumed:
+            self._resumed(event)
         if self.reseed.active:
             self.in_sessions.ask_for_everything()  # what they had confirmed is forgotten
         for session in self.in_sessions.sessions.values():

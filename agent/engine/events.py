@@ -176,8 +176,17 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
+class Resumed:
+    """What a former run left unfinished goes on, as far as no partner is needed for it. `stages` are the change orders
+    whose staging files are complete on disk."""
+
+    stages: frozenset[bytes] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class Started:
-    """The driver is ready. `stages` are the change orders whose staging files are complete on disk."""
+    """The driver is ready, and the tree is known: connections are joined. What a former run left unfinished goes on, if
+    that was not said before. `stages`: see Resumed."""
 
     stages: frozenset[bytes] = frozenset()
 
@@ -193,6 +202,7 @@ Event = (
     | StageRefused
     | ForceReplication
     | Tick
+    | Resumed
     | Started
 )
 

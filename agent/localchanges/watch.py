@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 BATCH: Final = 512
 MOST_TOGETHER: Final = 50_000
 RETRY_S: Final = 1.0
+#: Of a change that leaves its name: what is to be told of that name.
+_LEAVES: Final = {Kind.DELETE: c.REASON_FILE_DELETE, Kind.RENAME: c.REASON_RENAME_OLD_NAME}
 
 
 class Host(Protocol):
@@ -148,9 +150,9 @@ class LocalWatch:
     def touch(self, path: str, *, after: float = 0.0, reason: int = c.REASON_DATA_OVERWRITE) -> None:
         """Look at this path again, once it has aged."""
         if after <= 0:
-            self.journal.touch(path, reason)
+            self.journal.touch({path: reason})
         else:
-            self._after(after, lambda: self.journal.touch(path, reason), path)
+            self._after(after, lambda: self.journal.touch({path: reason}), path)
 
     def rescan(self, reason: str, subtree: str = "") -> None:
         """Compare the tree below `subtree` (the whole, unless said otherwise) with the IDTable again."""
@@ -259,7 +261,7 @@ class LocalWatch:
             stale = [aged for aged in batch if _is_stale(aged, moved)]
             if not stale:
                 if moved_away:
-                    self._rescan_later("a folder was renamed before what happened in it was looked at")
+                    self._rescan_later("something is gone that nobody was seen to remove or rename")
                 return changes, batch
             self.journal.put_back(stale)
             await self.journal.barrier()  # until then they are in hand (see told_of)
@@ -268,12 +270,16 @@ class LocalWatch:
         return [], []
 
     def _examine(self, batch: list[Aged]) -> tuple[list[Change], bool]:
-        """In the examiner's thread: the changes, and whether a path is gone that nobody was seen to remove: a folder
-        above it has another name since the path was told, so what is in there has not been looked at."""
+        """In the examiner's thread: the changes, and whether a path is gone that nobody was seen to remove. Then what
+        was there may be elsewhere: a folder above it has another name since the path was told, or it was renamed while
+        nobody watched and the name it has now was not looked at yet. It is not called deleted before all was."""
         changes = self._examiner.examine(batch)
         gone = c.REASON_FILE_DELETE | c.REASON_RENAME_OLD_NAME
         seen = {aged.path for aged in batch if not aged.reason & gone and not too_deep(self._root, aged.path)}
-        return changes, not seen.isdisjoint(self._examiner.absent)
+        lost = seen.intersection(self._examiner.absent)
+        if lost:
+            changes = [one for one in changes if one.kind is not Kind.DELETE or not _at_or_below(one.path, lost)]
+        return changes, bool(lost)
 
     def _again_later(self) -> None:
         """What could not be looked at is looked at again, but for what is too deep in the tree to be looked at ever."""
@@ -287,22 +293,27 @@ class LocalWatch:
     def _rescan_later(self, reason: str, after: float = RETRY_S) -> None:
         self._after(after, lambda: self._on_rescan(reason, ""))
 
-    def _put_off(self, change: Change) -> None:
+    def _put_off(self, change: Change, event_time: int) -> None:
         """Look at what the change is of again, a little later: where it is then. Of a folder that moves meanwhile only
-        its own name is told, so all that is in it has to be looked at."""
-        moves = self._moves
+        its own name is told, so all that is in it has to be looked at. `event_time` is when the change was made."""
+        moves, was = self._moves, self._path_of(change)
 
         def again() -> None:
-            if change.file_guid is not None:
-                with self._host.lock:
-                    known = self._host.store.path_of(change.file_guid)
-                if known is not None:
-                    self.journal.touch(known, c.REASON_DATA_OVERWRITE)
-            self.journal.touch(change.path, c.REASON_DATA_OVERWRITE)
+            paths = {change.path: c.REASON_DATA_OVERWRITE}
+            known = self._path_of(change)
+            if known is not None:
+                left = known == was and change.kind in _LEAVES
+                paths[known] = _LEAVES[change.kind] if left else c.REASON_DATA_OVERWRITE
+            self.journal.touch(paths, event_time)
             self._put_offs.append((change.path, moves))
             self._wake.set()
 
         self._after(RETRY_S, again, change.path)
+
+    def _path_of(self, change: Change) -> str | None:
+        """Where the IDTable has what the change is of."""
+        with self._host.lock:
+            return None if change.file_guid is None else self._host.store.path_of(change.file_guid)
 
     def _after(self, seconds: float, what: Callable[[], None], path: str | None = None) -> None:
         def fire() -> None:
@@ -379,7 +390,7 @@ class LocalWatch:
                 if not isinstance(event, ev.LocalChange):
                     self._trouble(*event)
                 elif self._overtaken(event):
-                    self._put_off(changes_of[event.file_guid])
+                    self._put_off(changes_of[event.file_guid], event.event_time)
                 else:
                     self._host.post(event)
 
@@ -403,15 +414,16 @@ class LocalWatch:
         now = filetime(time.time_ns())
         for change in changes:
             aged = told.get(change.path)
+            when = min(self._event_time(change, aged, now), now)
             with host.lock:
                 parent = change.parent_guid if change.parent_guid is not None else made.get(change.parent_path)
                 if parent is None:
-                    self._put_off(change)
+                    self._put_off(change, when)
                     continue
                 key = change.fingerprint[:3] if change.fingerprint is not None else None
                 ours = self._under_way.concerns(change.file_guid, key, (parent, change.name))
                 if ours or (change.kind is Kind.CREATE and self._is_known(change, parent, left)):
-                    self._put_off(change)
+                    self._put_off(change, when)
                     continue
                 if change.file_guid is not None and change.kind in (Kind.RENAME, Kind.DELETE):
                     left.add(change.file_guid)
@@ -420,11 +432,8 @@ class LocalWatch:
             guid = change.file_guid or host.new_guid()
             if change.kind is Kind.CREATE:
                 made[change.path] = guid
-            when = self._event_time(change, aged, now)
             usns = (aged.first_usn, aged.usn) if aged is not None else (0, 0)
-            works.append(
-                Work(change, guid, parent, host.new_guid(), min(when, now), usns, known, verify, self._unstored(known))
-            )
+            works.append(Work(change, guid, parent, host.new_guid(), when, usns, known, verify, self._unstored(known)))
         return works
 
     def _known(
@@ -479,15 +488,13 @@ class LocalWatch:
     def _event_time(self, change: Change, aged: Aged | None, now: int) -> int:
         """When the change was made. An install that gives a folder its time back changes it, too, and that is told like
         everything else; what a user did to it, and is found then, was before."""
-        found = change.fingerprint
+        found, told = change.fingerprint, aged.event_time if aged is not None else 0
         if found is None:
-            return aged.event_time if aged is not None else now
+            return told or now
         if change.file_kind != "folder" or change.kind is not Kind.UPDATE:
-            return aged.event_time if aged is not None else filetime(found.ctime_ns)
+            return told or filetime(found.ctime_ns)
         by_others = self._host.files.root.changed_ns(found)
-        if aged is None or by_others != found.ctime_ns:
-            return filetime(by_others)
-        return aged.event_time
+        return told if told and by_others == found.ctime_ns else filetime(by_others)
 
     def _trouble(self, work: Work, error: StagingError) -> None:
         """A file could not be staged."""
@@ -496,7 +503,7 @@ class LocalWatch:
             self.touch(path, after=RETRY_S, reason=c.REASON_BASIC_INFO_CHANGE)
             return
         if isinstance(error, Vanished):
-            self._put_off(work.change)
+            self._put_off(work.change, work.event_time)
             return
         if isinstance(error, Unsupported):
             return
@@ -507,7 +514,7 @@ class LocalWatch:
             self._host.count("Staging Files Generated with Error")
             self._host.local_error(f"{path!r} cannot be staged: {error}")
         if not isinstance(error, AccessDenied):
-            self._put_off(work.change)
+            self._put_off(work.change, work.event_time)
 
 
 def _belongs(aged: Aged, batch: list[Aged]) -> bool:
@@ -521,6 +528,10 @@ def _is_stale(aged: Aged, moved: set[str]) -> bool:
     if any(path in moved or _is_below(path, moved) for path in paths):
         return True
     return aged.deep and any(path.startswith(f"{aged.path}/") for path in moved)
+
+
+def _at_or_below(path: str, paths: set[str]) -> bool:
+    return path in paths or _is_below(path, paths)
 
 
 def _is_below(path: str, folders: set[str]) -> bool:

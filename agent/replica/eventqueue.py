@@ -50,9 +50,9 @@ class EventQueue:
         return self._bytes.get(partner, 0) < MOST
 
     def append(self, event: ev.Event) -> None:
-        """Queue an event behind those of its partner; Started, with which an engine begins, before all others."""
+        """Queue an event behind those of its partner; what an engine begins with before all others."""
         self._length += 1
-        if isinstance(event, ev.Started):
+        if isinstance(event, ev.Resumed | ev.Started):
             self._front.append(event)
             return
         self._count(event, 1)

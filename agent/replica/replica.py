@@ -224,34 +224,40 @@ class Replica(Telling):
             self.stop_for(f"the set cannot be started: {type(error).__name__}: {error}")
 
     async def _go(self) -> None:
-        primary = self.engine.ctx.config.primary
-        if primary and self.engine.ctx.online and self.store.meta_get(_SCANNED) is None:
-            self.supervisor.start(self._start_primary(), "reading the tree for the first time")
+        """A member knows its whole tree before it joins: a primary one, to seed others from it (3.3.3), and any other,
+        for what users did while it was down was before what comes now. Installs that were cut short come first."""
+        if not self.engine.ctx.online:  # what is in the tree is looked at when the initial sync is over
+            self._begin()
             return
-        self._begin()
-        if self.engine.ctx.online:
-            await self._start_watch(first=False)
+        self.post(self._first_event())
+        first = self.engine.ctx.config.primary and self.store.meta_get(_SCANNED) is None
+        await self._start_watch(first=first)
+        self.supervisor.start(self._begin_when_read(first), "reading the tree")
 
-    def _begin(self) -> None:
-        if not self._started:
-            self._started = True
-            self.post(ev.Started(frozenset(self.area.guids())))
-
-    async def _start_primary(self) -> None:
-        """A primary member knows its whole tree before it seeds others from it (3.3.3). (A member that was seeded has
-        change orders that a former run may have begun to install: it comes to them before it looks at the tree.)"""
-        await self._start_watch(first=True)
-        if self._watch is not None:
-            await self._watch.scanned.wait()
-        if self._closed or self.error is not None:
+    async def _begin_when_read(self, first: bool) -> None:
+        if self._watch is None:
+            return  # why is said, and it is tried again
+        await self._watch.scanned.wait()
+        if self._closed or self._lost or self.error is not None:
             return
         try:
-            with self.lock, self.store.transaction():
-                self.store.meta_set(_SCANNED, b"1")
+            if first:
+                with self.lock, self.store.transaction():
+                    self.store.meta_set(_SCANNED, b"1")
         except StoreError as error:
             self._failed(error)
             return
         self._begin()
+
+    def _begin(self) -> None:
+        if not self._started:
+            self._started = True
+            self.post(self._first_event())
+
+    def _first_event(self) -> ev.Started | ev.Resumed:
+        """What a new engine is told first; what it is told when the tree is known."""
+        stages = frozenset(self.area.guids())
+        return ev.Started(stages) if self._started else ev.Resumed(stages)
 
     async def _start_watch(self, *, first: bool) -> None:
         await self._installs_settled()
@@ -410,7 +416,7 @@ class Replica(Telling):
             seconds = self._faults.bar(partner.guid)
             text = f"{what}; it is dropped, and nothing is taken from {partner.name} for {seconds:.0f} s"
             self.incidents.report(Cause.FAULT, partner.name, text, level="error")
-        elif isinstance(event, ev.Started) or self._faults.too_many():
+        elif isinstance(event, ev.Resumed | ev.Started) or self._faults.too_many():
             self.log.error("%s", what, exc_info=error)
             self.stop_for(f"{what}. This is a fault of frs: report it with the log; a restart of the agent tries again")
             return
@@ -433,8 +439,7 @@ class Replica(Telling):
             return
         self.engine.ctx.last_error = last_error
         self._actions.renew()
-        first = ev.Started(frozenset(self.area.guids()))
-        self._batches.go_on(first, lambda event: survives(event) and not self._is_barred(event))
+        self._batches.go_on(self._first_event(), lambda event: survives(event) and not self._is_barred(event))
 
     def _is_barred(self, event: ev.Event) -> bool:
         return isinstance(event, ev.PacketReceived) and self._faults.barred(event.packet.from_.guid)
@@ -475,7 +480,7 @@ class Replica(Telling):
         if not self._started:
             self.supervisor.start(self._go() if looked else self._start(), "starting again")
             return
-        self._batches.go_on(ev.Started(frozenset(self.area.guids())), lambda _: False)
+        self._batches.go_on(self._first_event(), lambda _: False)
         if self._watch is None and self.engine.ctx.online:
             self.supervisor.start(self._start_watch(first=False), "starting to watch the tree")
 
@@ -485,7 +490,7 @@ class Replica(Telling):
         if self.error is not None:
             raise ReplicaError(f"{self.name}: {self.error}")
         if not self._started:
-            raise ReplicaError(f"{self.name}: the tree is being read for the first time; it joins when that is done")
+            raise ReplicaError(f"{self.name}: the tree is being read; it joins when that is done")
         sessions = self.engine.in_sessions.sessions | self.engine.out_sessions.sessions
         found = []
         for cxtion in self._cxtions:

@@ -64,6 +64,7 @@ class Member:
         self.scan_at = self.scan_by = 0
         self.scanning = False
         self.watching = False
+        self.started = False  # the tree is known, and packets are taken
         self.places: set[tuple[bytes, str]] = set()
         self.undo: list[tuple[int, Callable[[], None]]] = []
         self.crash_in: int | None = None  # batches until a crash
@@ -134,9 +135,17 @@ class Member:
             del self.disk.stages[key]
         with self.store.transaction():
             self.engine = Engine(self.config(), self.store, NoCounters(), self.world.new_guid)
-        self.post(ev.Started(frozenset(self.disk.stages)))
-        if self.engine.ctx.online:
+        if self.engine.ctx.online:  # as Replica._go()
+            self.post(ev.Resumed(frozenset(self.disk.stages)))
+            self.started = False
             self.after(5_000_000, self.watch)
+        else:
+            self.begin()
+
+    def begin(self) -> None:
+        """The tree is known."""
+        self.started = True
+        self.post(ev.Started(frozenset(self.disk.stages)))
 
     def watch(self) -> None:
         """Look for local changes once the installs that a crash cut short are settled."""
@@ -257,9 +266,10 @@ class Member:
         self.after(delay, tick)
 
     def receive(self, data: bytes) -> None:
-        packet = decode_packet(data)
-        if self.engine.check(packet) == 0:
-            self.post(ev.PacketReceived(packet, self.world.minor))
+        if self.started:
+            packet = decode_packet(data)
+            if self.engine.check(packet) == 0:
+                self.post(ev.PacketReceived(packet, self.world.minor))
 
     # -- actions --
 
@@ -407,6 +417,8 @@ class Member:
             self.after(self.world.random.randrange(1, 200_000), lambda: self.deliver(events))
             return
         self.scanning = False
+        if not self.started:
+            self.begin()
         if self.dirty:
             self.touch(max(self.scan_at - self.world.now, SECOND // 10))
 

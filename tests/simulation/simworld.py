@@ -107,11 +107,14 @@ class World:
     def arrive(self, wire: tuple[str, str]) -> None:
         """Deliver what is due, in order."""
         queue = self.wires[wire]
-        target = self.members[wire[1]]
+        source, target = (self.members[name] for name in wire)
         while queue and queue[0][0] <= self.now:
             _, data = queue.popleft()
-            if target.up:
+            if target.started:
                 target.receive(data)
+            elif target.up:
+                source.cutoff.lost(target.guid)
+                source.after(self.random.randrange(1, SECOND), lambda: self.tell_unreachable(source, target))
 
     @staticmethod
     def tell_unreachable(source: Member, target: Member) -> None:

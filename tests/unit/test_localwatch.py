@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -53,7 +53,7 @@ class Still:
     async def moved_since(self, moves: int) -> list[str]:
         return []
 
-    def touch(self, path: str, reason: int) -> None: ...
+    def touch(self, paths: Mapping[str, int], event_time: int = 0) -> None: ...
     def retire(self, usns: Iterable[int]) -> None: ...
 
 

@@ -147,7 +147,7 @@ async def test_folder_moved_out_falls_silent(tmp_path):
         assert seen["d"].moved_to is None
         tree = ears.journal._tree
         while tree._moving:  # the journal gives the other half of the rename a moment to come
-            ears.journal.touch("x", 0)
+            ears.journal.touch({"x": 0})
             await ears.flush()
         (tmp_path / "outside" / "e" / "f").write_text("x")
         assert await ears.flush() == {}
@@ -235,7 +235,7 @@ async def test_what_is_to_be_looked_at_again_may_be_of_any_kind(tmp_path):
     """Whoever asks for a path does not know what is there."""
     async with Ears(tmp_path, excluded=Excluded(["*.bak", "both"], ["build", "both"])) as ears:
         for name in ("d.bak", "build", "both", "both/f", "build/f"):
-            ears.journal.touch(name, why.DATA_OVERWRITE)
+            ears.journal.touch({name: why.DATA_OVERWRITE})
         assert set(await ears.flush()) == {"d.bak", "build"}
         os.mkdir(ears.path("x.bak"))
         os.rmdir(ears.path("x.bak"))
@@ -264,7 +264,7 @@ async def test_a_file_written_all_the_time_ages_after_ten_times(tmp_path):
 
 async def test_touch(tmp_path):
     async with Ears(tmp_path) as ears:
-        ears.journal.touch("some/where", why.DATA_OVERWRITE)
+        ears.journal.touch({"some/where": why.DATA_OVERWRITE})
         seen = await ears.flush()
         assert seen["some/where"].reason == why.DATA_OVERWRITE
 
