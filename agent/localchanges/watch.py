@@ -276,7 +276,8 @@ class LocalWatch:
         changes = self._examiner.examine(batch)
         gone = c.REASON_FILE_DELETE | c.REASON_RENAME_OLD_NAME
         seen = {aged.path for aged in batch if not aged.reason & gone and not too_deep(self._root, aged.path)}
-        lost = seen.intersection(self._examiner.absent)
+        removed = {aged.path for aged in batch if aged.reason & gone and aged.moved_to is None}
+        lost = {path for path in self._examiner.absent if path in seen and not _is_below(path, removed)}
         if lost:
             changes = [one for one in changes if one.kind is not Kind.DELETE or not _at_or_below(one.path, lost)]
         return changes, bool(lost)

@@ -209,7 +209,7 @@ class Service:
             await asyncio.sleep(RETRY_S)
             try:
                 replica = self._open(waiting.local)
-            except Exception as error:  # nobody else would hear of it
+            except (ReplicaError, StoreError, StagingError, OSError) as error:
                 waiting.failed(error)
                 if not waiting.again:
                     log.error("replication of the set %s cannot begin: %s", waiting.name, waiting.error)

@@ -869,3 +869,32 @@ def test_an_unjoin_is_for_the_session_it_names(of: str, joined: bool) -> None:
     forger.at_once(packet)
     session = next(s for s in forger.to.engine.in_sessions.sessions.values())
     assert session.joined is joined
+
+
+def test_a_member_knows_its_tree_before_it_joins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a user did while it was down was before what comes now: a file edited here keeps the name it has here."""
+    world = started("ab")
+    a, b = world.members["a"], world.members["b"]
+    make(a, "one", b"1")
+    make(a, "two", b"2")
+    world.run(60)
+    b.crash()
+    move(a, "one", "passing")
+    move(a, "two", "one")
+    move(a, "passing", "two")
+    world.run(60)
+    write(b, "one", b"edited")
+    said: list[bool] = []
+    send = world.send
+
+    def heard(source: Member, partner: bytes, packet: Packet) -> None:
+        if source is b:
+            record, node = b.store.by_name(b.root, "one"), b.disk.look("one")
+            said.append(record is not None and node is not None and record.md5 == node.md5(record.file_guid))
+        send(source, partner, packet)
+
+    monkeypatch.setattr(world, "send", heard)
+    b.start()
+    world.run(60)
+    assert said[0], "it spoke before it knew of the edit"
+    assert all_agree(world).tree()["one"][1] == b"edited"

@@ -8,6 +8,7 @@ shares no code with the product.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -312,30 +313,35 @@ def _attributes(path: str) -> tuple[tuple[str, bytes], ...]:
     return tuple((name, os.getxattr(path, name, follow_symlinks=False)) for name in mine)
 
 
-def snapshot(root: Path, *, times: bool = False, granularity: int = 100) -> dict[str, Entry]:
+def snapshot(root: Path, *, times: bool = False, granularity: int = 100, moving: bool = False) -> dict[str, Entry]:
     """Everything below ``root`` by relative path. Times are rounded down to ``granularity`` nanoseconds.
 
-    Nothing is left out: an agent's temporary file in a root is a difference.
+    Nothing is left out: an agent's temporary file in a root is a difference. Only in a tree that is ``moving`` an entry
+    may be gone before it was looked at.
     """
     found: dict[str, Entry] = {}
     start = os.fspath(root)
     pending = [start]
     while pending:
-        for entry in os.scandir(pending.pop()):
-            info = entry.stat(follow_symlinks=False)
-            if entry.is_symlink():
-                kind, mode, content = "link", 0, os.readlink(entry.path)
-            elif entry.is_dir(follow_symlinks=False):
-                kind, mode, content = "folder", stat.S_IMODE(info.st_mode), ""
-                pending.append(entry.path)
-            elif entry.is_file(follow_symlinks=False):
-                with open(entry.path, "rb") as stream:
-                    content = f"{info.st_size} {hashlib.file_digest(stream, 'sha256').hexdigest()}"
-                kind, mode = "file", stat.S_IMODE(info.st_mode)
-            else:
-                kind, mode, content = "other", 0, ""
-            stamp = info.st_mtime_ns // granularity if times and kind != "folder" else None
-            found[entry.path[len(start) + 1 :]] = Entry(kind, mode, content, _attributes(entry.path), stamp)
+        entries: Iterator[os.DirEntry[str]] = iter(())
+        with contextlib.suppress(FileNotFoundError) if moving else contextlib.nullcontext():
+            entries = os.scandir(pending.pop())
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError) if moving else contextlib.nullcontext():
+                info = entry.stat(follow_symlinks=False)
+                if entry.is_symlink():
+                    kind, mode, content = "link", 0, os.readlink(entry.path)
+                elif entry.is_dir(follow_symlinks=False):
+                    kind, mode, content = "folder", stat.S_IMODE(info.st_mode), ""
+                    pending.append(entry.path)
+                elif entry.is_file(follow_symlinks=False):
+                    with open(entry.path, "rb") as stream:
+                        content = f"{info.st_size} {hashlib.file_digest(stream, 'sha256').hexdigest()}"
+                    kind, mode = "file", stat.S_IMODE(info.st_mode)
+                else:
+                    kind, mode, content = "other", 0, ""
+                stamp = info.st_mtime_ns // granularity if times and kind != "folder" else None
+                found[entry.path[len(start) + 1 :]] = Entry(kind, mode, content, _attributes(entry.path), stamp)
     return found
 
 

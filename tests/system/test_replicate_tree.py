@@ -100,7 +100,7 @@ def test_both_members_edit_the_same_tree_at_once(tmp_path: Path) -> None:
             for name, plan in plans.items():
                 assert plan.apply(roots[name], contested=True) > 0
             for folder in (*roots.values(), *models.values()):
-                written |= {one.content for one in snapshot(folder).values()}
+                written |= {one.content for one in snapshot(folder, moving=True).values()}
             demo.wait_converged()
             assert compare_trees(roots["a"], roots["b"]) == [], f"round {number}"
             unknown = [p for p, one in snapshot(roots["a"]).items() if one.content not in written]

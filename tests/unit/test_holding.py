@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from agent.cli.demo_layout import DemoOptions, prepare
-from agent.replica.replica import Replica, holding
+from agent.replica import holding
+from agent.replica.replica import Replica
 from agent.service.service import Service
 from config.load import load_agent_config
 from journal import journal

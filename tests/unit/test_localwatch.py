@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -50,10 +51,15 @@ class Still:
 
     moves = 0
 
+    def __init__(self) -> None:
+        self.touched: list[tuple[dict[str, int], int]] = []
+
     async def moved_since(self, moves: int) -> list[str]:
         return []
 
-    def touch(self, paths: Mapping[str, int], event_time: int = 0) -> None: ...
+    def touch(self, paths: Mapping[str, int], event_time: int = 0) -> None:
+        self.touched.append((dict(paths), event_time))
+
     def retire(self, usns: Iterable[int]) -> None: ...
 
 
@@ -74,6 +80,8 @@ class Host:
         self.supervisor = Supervisor(failed)
         self.busy: set[bytes] = set()
         self.posted: list[Any] = []
+        self.touched: list[tuple[dict[str, int], int]] = []
+        self.waits_for_a_scan = False  # after the last round
         self.fresh = iter(range(100, 200))
         self.files: Any = SimpleNamespace(root=RootDir(str(self.tree)), choose=lambda allowed: bytes(16))
         with self.store.transaction():
@@ -82,7 +90,8 @@ class Host:
         self.watch = LocalWatch(
             self, str(self.tree), str(top / "state"), aging_s=0.0, excluded=nothing_excluded, root_key=key
         )
-        self.watch.journal = Still()  # type: ignore[assignment]
+        self.still = Still()
+        self.watch.journal = self.still  # type: ignore[assignment]
         self.watch._stager.stage_all = lambda works, compression: [  # type: ignore[method-assign]
             self.watch._stager._event(work, None, staged=False, compressed=False) for work in works
         ]
@@ -93,7 +102,7 @@ class Host:
         self.files.root.close()
         self.store.close()
 
-    def know(self, name: str, guid: bytes = X, kind: str = "file") -> None:
+    def know(self, name: str, guid: bytes = X, kind: str = "file", parent: bytes = ROOT) -> None:
         """The record of a file, as it is in the tree now; it had another name before, perhaps."""
         fp = fingerprint(str(self.tree / name))
         facts = {
@@ -105,16 +114,27 @@ class Host:
         }
         rest = {"fsize": fp.size, "mode": fp.mode, "uid": fp.uid, "gid": fp.gid}
         with self.store.transaction():
-            self.store.put(IDRecord(guid, ROOT, name, kind == "folder", kind=kind, **facts, **rest))
+            name = os.path.basename(name)
+            self.store.put(IDRecord(guid, parent, name, kind == "folder", kind=kind, **facts, **rest))
 
     def round(self, *paths: str, reason: int = why.DATA, when: int = 0) -> list[ev.LocalChange]:
         """One round of the watch, for paths where something happened; what the engine is told."""
+        return self.round_of([Aged(path, reason, False, 1, 1, when) for path in paths])
+
+    def round_of(self, batch: list[Aged]) -> list[ev.LocalChange]:
+        """The same."""
 
         async def one() -> None:
-            self.watch._aged.extend(Aged(path, reason, False, 1, 1, when) for path in paths)
+            self.watch._aged.extend(batch)
             await self.watch._one_round()
-            for handle in self.watch._later:
+            self.waits_for_a_scan = None in self.watch._later.values()
+            for handle, path in list(self.watch._later.items()):
+                if path is not None:
+                    handle._run()  # type: ignore[attr-defined]
                 handle.cancel()
+            self.watch._later.clear()
+            self.watch._put_offs.clear()
+            self.touched, self.still.touched = self.still.touched, []
 
         self.posted.clear()
         asyncio.run(one())
@@ -284,3 +304,40 @@ def test_ids_of_copies_and_of_nobody_are_nothing_to_tell(host: Host) -> None:
     host.know("theirs")
     assert len(host.round("copy", "old")) == 2
     assert host.told.ids == []
+
+
+def test_what_is_gone_and_nobody_was_seen_to_remove_is_not_called_deleted(host: Host) -> None:
+    """It was renamed while nobody watched, and an install wants to know what became of it."""
+    (host.tree / "n").write_text("x")
+    host.know("n")
+    os.rename(host.tree / "n", host.tree / "m")
+    assert host.round("n") == []
+    assert host.waits_for_a_scan
+    (moved,) = host.round("n", "m")
+    assert (moved.kind, moved.file_guid, moved.name) == (ev.ChangeKind.RENAME, X, "m")
+
+
+def test_what_is_gone_with_the_folder_that_was_seen_to_go_is_deleted(host: Host) -> None:
+    folder = host.tree / "d"
+    folder.mkdir()
+    (folder / "f").write_text("x")
+    host.know("d", X, "folder")
+    host.know("d/f", CO, parent=X)
+    shutil.rmtree(folder)
+    gone = [Aged("d", why.FILE_DELETE, True, 1, 1, 1), Aged("d/f", why.BASIC_INFO_CHANGE, False, 2, 2, 1)]
+    assert [(e.kind, e.file_guid) for e in host.round_of(gone)] == [
+        (ev.ChangeKind.DELETE, CO),
+        (ev.ChangeKind.DELETE, X),
+    ]
+    assert not host.waits_for_a_scan
+
+
+def test_what_is_put_off_keeps_its_time_and_both_its_names(host: Host) -> None:
+    """A rename, found while an install of the same file was under way: by when it was made it is judged later."""
+    (host.tree / "n").write_text("x")
+    host.know("n")
+    os.rename(host.tree / "n", host.tree / "m")
+    host.busy = {X}
+    host.under_way.begin(CO, [X], [(ROOT, "n")])
+    assert host.round("n", "m", when=filetime(10**18)) == []
+    assert host.touched == [({"m": why.DATA_OVERWRITE, "n": why.RENAME_OLD_NAME}, filetime(10**18))]

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Awaitable
 
 import pytest
 
+from agent.partners import links as partners
 from agent.partners.links import MOST, ROOM, PartnerLink
-from agent.partners.links import links as partners
 from agent.rpc.frsrpc import frsrpc_interface
 from agent.rpc.interface import CallContext
 from agent.rpc.security import Credential, CredentialStore

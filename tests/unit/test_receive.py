@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from agent.engine import events as ev
+from agent.replica import eventqueue
 from agent.replica.eventqueue import EventQueue
 from agent.replica.faults import Faults
-from agent.replica.replica import Replica, eventqueue
+from agent.replica.replica import Replica
 from agent.reporting.causes import Cause
 from agent.reporting.incidents import Incidents
 from agent.wire import constants as c

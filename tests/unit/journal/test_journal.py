@@ -269,6 +269,15 @@ async def test_touch(tmp_path):
         assert seen["some/where"].reason == why.DATA_OVERWRITE
 
 
+async def test_what_is_touched_together_is_told_together_with_its_time(tmp_path):
+    async with Ears(tmp_path, aging_s=0.3) as ears:
+        ears.journal.touch({"old": why.RENAME_OLD_NAME, "new": why.DATA_OVERWRITE}, 7)
+        ears.write("new")  # ages longer, and so does the other
+        await ears.until(lambda: ears.aged)
+        assert {a.path: a.group for a in ears.aged} == {"old": 1, "new": 1}
+        assert {a.path: a.event_time == 7 for a in ears.aged} == {"old": True, "new": False}
+
+
 async def test_undecodable_names(tmp_path):
     async with Ears(tmp_path) as ears:
         name = os.fsdecode(b"\xff\xfe")
