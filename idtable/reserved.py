@@ -11,7 +11,15 @@ is made or moved."""
 SWAP_PREFIX: Final = "frs-swap-"
 """How the passing name of a record begins that leaves a circle of renames: a name for the IDTable alone."""
 
+_LONGEST: Final = max(len(PREINSTALL), len(SWAP_PREFIX))
+
 
 def reserved(name: str) -> bool:
-    """Whether a name in the root folder is the agent's own."""
-    return name.startswith((PREINSTALL, SWAP_PREFIX))
+    """Whether a name in the root folder is the agent's own; upper and lower case are the same, as they may be for the
+    file system of the root."""
+    return name[:_LONGEST].casefold().startswith((PREINSTALL, SWAP_PREFIX))
+
+
+def preinstall(path: str) -> bool:
+    """Whether a path relative to the root is that of the folder for unfinished installs, or below it; likewise."""
+    return path[:_LONGEST].casefold().startswith(PREINSTALL)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from idtable.reserved import PREINSTALL, reserved
+from idtable.reserved import preinstall, reserved
 
 from .changes import Aged, Excluded, join, split
 from .log import JournalLog, Row
@@ -122,7 +122,7 @@ class AgingCache:
         """What happens to a name of the agent's own in the root is worth a look: it may be somebody else's."""
         if reserved(path) and "/" not in path:
             return False
-        return path.startswith(PREINSTALL) or self._excluded(path, is_dir)
+        return preinstall(path) or self._excluded(path, is_dir)
 
     def link(self, old: tuple[Node, str], new: tuple[Node, str]) -> None:
         """What was at `old` was renamed to `new`; a folder still to be examined whole is so at its new place."""

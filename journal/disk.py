@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Final
 
 from idtable.records import IDRecord
-from idtable.reserved import PREINSTALL, SWAP_PREFIX, reserved
+from idtable.reserved import SWAP_PREFIX, preinstall, reserved
 from staging.fsops import Fingerprint, fingerprint, object_id_get
 from staging.openat2 import open_beneath
 
@@ -83,7 +83,7 @@ class Disk:
 
     def excluded(self, path: str, folder: bool | None) -> bool:
         """Whether the path is none of ours: the agent's own, or excluded by the owner (see Excluded)."""
-        return path.startswith(PREINSTALL) or self._excluded(path, folder)
+        return preinstall(path) or self._excluded(path, folder)
 
     def unseen(self, path: str, ino: int, record: IDRecord | None) -> bool:
         """Whether what is at a path is not to be seen, as it has a name in the root that only records have; one that
@@ -99,7 +99,7 @@ class Disk:
         except OSError:
             return
         private = stat.S_ISDIR(fp.mode) and fp.uid == os.geteuid() and stat.S_IMODE(fp.mode) == 0o700
-        if not (private and path.startswith(PREINSTALL)):
+        if not (private and preinstall(path)):
             self._told(path, fp)
 
     # -- looking

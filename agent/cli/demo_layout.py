@@ -2,7 +2,7 @@
 
     DIR/topology.toml   shared by the members          DIR/NAME/root/       the replicated tree
     DIR/secret.toml     shared by the members, 0600    DIR/NAME/agent.toml  the member's configuration
-    DIR/demo.json       all of it for programs, 0600   DIR/NAME/state/      database, staging area, agent.reporting.log
+    DIR/demo.json       all of it for programs, 0600   DIR/NAME/state/      database, staging area, agent.log
     DIR/demo.lock       held while a demo runs here    DIR/NAME/agent.pid   the member's process
 
 topology.toml is written last: a folder that has one is a demo that was completely made.
@@ -79,7 +79,7 @@ class DemoMember:
 
     @property
     def log(self) -> Path:
-        return self.state / "agent.reporting.log"
+        return self.state / "agent.log"
 
     @property
     def dashboard_url(self) -> str:

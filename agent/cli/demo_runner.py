@@ -83,7 +83,7 @@ class _Runner:
 
     async def _start(self, member: DemoMember) -> None:
         if member.log.exists() and member.log.stat().st_size > _LOG_KEPT_BYTES:
-            os.replace(member.log, member.log.with_name("agent.reporting.log.1"))
+            os.replace(member.log, member.log.with_name("agent.log.1"))
         with open(member.log, "ab") as log:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-m", "agent.cli", "run"),

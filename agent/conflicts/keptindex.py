@@ -176,6 +176,8 @@ def _from_line(line: dict[str, Any]) -> KeptItem:
     if not ITEM_ID.fullmatch(line["id"]):
         raise ValueError(line["id"])
     inode, birth = line["inode"]
+    if not all(0 <= int(line[name]) < 1 << 63 for name in ("time", "size", "charge")):
+        raise ValueError("a number that cannot be true")
     return KeptItem(
         id=line["id"],
         path=str(line["path"]),

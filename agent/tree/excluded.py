@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from idtable.reserved import PREINSTALL
+from idtable.reserved import preinstall
 
 
 class Excluded:
@@ -23,7 +23,7 @@ class Excluded:
     def __call__(self, path: str, folder: bool | None) -> bool:
         """True for a path relative to the root that is none of ours. `folder` tells whether that is a folder; None
         where it is not known: then the path is none of ours only if it is so either way."""
-        if path.startswith(PREINSTALL):
+        if preinstall(path):
             return True
         above, _, last = path.rpartition("/")
         if self._folders is not None and above and any(map(self._folders.fullmatch, above.split("/"))):

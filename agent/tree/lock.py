@@ -5,7 +5,7 @@ whoever may list the root may hold one, too, and nobody must be able to keep a m
 counts among its holders: a process that has nothing but root and our own user in its four user IDs (a set-user-ID
 program that inherited a user's lock has not), and an `agent.lock` open that nobody else could have opened. Others are
 told about and passed over; the lock is then tried again until it is ours. While somebody else's lock is in the way, a
-second agent is noticed by the mark of the root (see rootmark).
+second agent is noticed by the mark of the root (see mark).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 WORK/topology.toml  the set: members a, b and c, everybody everybody's partner
 WORK/secret.toml    the secret that all three know
-WORK/NAME/          the disk of a member: root/ and state/; agent.toml and agent.reporting.log lie beside it
+WORK/NAME/          the disk of a member: root/ and state/; agent.toml and agent.log lie beside it
 """
 
 from __future__ import annotations

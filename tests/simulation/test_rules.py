@@ -691,6 +691,7 @@ NOT_FOR_FILES = [
     ({"new_parent_guid": bytes(16)}, Cause.IDENTITY),
     ({"file_name": ".frs-preinstall"}, Cause.NAME),
     ({"file_name": ".frs-preinstall.0123456789abcdef"}, Cause.NAME),
+    ({"file_name": ".FRS-PreInstall"}, Cause.NAME),  # the same on many file systems
     ({"file_name": "frs-swap-00000001-0002-0003-0405-060708090a0b"}, Cause.NAME),
     ({"file_name": "../odd"}, Cause.NAME),
 ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
+import resource
 import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -181,3 +183,35 @@ async def test_a_new_engine_gives_back_what_the_old_one_began(bench: Bench) -> N
     bench.actions.act(dataclasses.replace(block(CO, 0, 4096, 4096)))
     await bench.until(2)
     assert bench.area.guids() == [CO]
+
+
+@pytest.mark.parametrize("queued", [False, True])
+async def test_what_is_dropped_gives_its_room_back(bench: Bench, queued: bool) -> None:
+    """The session that it was fetched in has ended, perhaps while blocks were still to be stored."""
+    for part in range(2):
+        bench.actions.act(block(CO, part, 4096, 1 << 19))
+        if not queued:
+            await bench.until(part + 1)
+    if not queued:
+        await bench.actions.idle()
+        assert bench.area.used_bytes == 2 * 4096
+    bench.actions.act(ev.DropStage(CO))
+    await bench.actions.idle()
+    assert bench.area.used_bytes == 0
+    assert os.listdir(bench.area.path) == []
+
+
+async def test_a_staging_file_larger_than_the_file_system_holds_is_not_tried_again(bench: Bench) -> None:
+    """The file system is played by a limit of this process, with the same error."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))
+    try:
+        for part in range(3):
+            bench.actions.act(block(CO, part, 4096, 1 << 19))
+        await bench.until(3)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    failed = bench.events[-1]
+    assert isinstance(failed, ev.FetchFailed)
+    assert failed.outcome is ev.Outcome.UNSUPPORTED
+    assert bench.area.used_bytes == 0

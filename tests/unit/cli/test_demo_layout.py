@@ -70,7 +70,7 @@ def test_demo_json_says_all_of_it_to_us_alone(tmp_path: Path) -> None:
         "root": str(tmp_path / "a" / "root"),
         "state": str(tmp_path / "a" / "state"),
         "config": str(tmp_path / "a" / "agent.toml"),
-        "log": str(tmp_path / "a" / "state" / "agent.reporting.log"),
+        "log": str(tmp_path / "a" / "state" / "agent.log"),
         "pid_file": str(tmp_path / "a" / "agent.pid"),
         "pid": 11,
         "dashboard_url": f"http://{HOST}:{demo.members[0].dashboard_port}/",
