@@ -264,6 +264,7 @@ class Store(Logs, Sessions):
         rows = self._rows("SELECT file_guid FROM idtable WHERE deleted = 1 AND deleted_time < ?", (pack_int(before),))
         for (guid,) in rows:
             self._write("DELETE FROM idtable WHERE file_guid = ?", (guid,))
+            self._write("DELETE FROM unstored WHERE file_guid = ?", (guid,))
             self._young.pop(guid, None)
             self._old.pop(guid, None)
         if self._counts is not None:

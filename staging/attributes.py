@@ -243,8 +243,8 @@ class Lacking(NamedTuple):
 
 def kept_of(descriptor: bytes, st: Fingerprint, found: Attributes, fd: int | None) -> tuple[bytes, Lacking]:
     """The value that remembers a descriptor which the file does not have, see `keep`, and what it lacks. Set-id bits
-    that a file lacks hold for its content only, unless nobody but this process's own user can write to it. `fd`: the
-    file open for reading. Raises OSError."""
+    that a file lacks hold for its content only, unless nobody but this process's own user can write to it; then for
+    this very file only (see `descriptor`). `fd`: the file open for reading. Raises OSError."""
     file_type = stat.S_IFMT(st.mode)
     posix = sd.parse(descriptor, file_type)
     bits = 0 if posix is None else posix.mode & ~st.mode & SET_ID_BITS
@@ -266,10 +266,18 @@ def of_disk(st: Fingerprint, found: Attributes) -> bytes:
     return sd.build(Posix(st.mode, st.uid, st.gid, found.access, found.default))
 
 
-def descriptor(st: Fingerprint, found: Attributes, fd: int | None = None, kept: bytes | None = None) -> bytes:
+def descriptor(
+    st: Fingerprint,
+    found: Attributes,
+    fd: int | None = None,
+    kept: bytes | None = None,
+    *,
+    another: bool = False,
+) -> bytes:
     """The security descriptor to send for a file, which may be open as `fd` for reading. `kept` is what is remembered
     of the one that came (see `keep`), else what an attribute of the file says counts. Raises StagingError when none
-    can be built, OSError.
+    can be built, OSError. `another`: what is kept was kept of another file that had this name: whoever may rename
+    files could give set-id bits to one of his choice, so they hold for the same content only.
 
     What came is sent on as long as nobody changed owner, group, mode or lists, nor the content where it holds for that
     only. After a change, what was not changed of a descriptor of ours still counts: an agent without the right to give
@@ -282,17 +290,18 @@ def descriptor(st: Fingerprint, found: Attributes, fd: int | None = None, kept: 
     head = _HEADS.get(kept[0], 0) if kept else 0
     if kept is None or not head or len(kept) <= head:
         return of_disk(st, found)
-    return _merged(kept, kept[head:], st, found, fd)
+    return _merged(kept, kept[head:], st, found, fd, another)
 
 
-def _merged(kept: bytes, came: bytes, st: Fingerprint, found: Attributes, fd: int | None) -> bytes:
+def _merged(kept: bytes, came: bytes, st: Fingerprint, found: Attributes, fd: int | None, another: bool) -> bytes:
     _, mode, uid, gid, digest = _KEPT.unpack_from(kept)
     same_lists = digest == _digest(found.access, found.default)
     posix = sd.parse(came, stat.S_IFMT(st.mode))
     lost = 0  # set-id bits that hold no longer
     if posix is not None and stat.S_ISREG(st.mode):
         lost = posix.mode & ~mode & SET_ID_BITS
-        if lost and (_same_content(kept, fd) if kept[0] == _KEPT_FOR_CONTENT else only_ours(st, found.access)):
+        for_content = kept[0] == _KEPT_FOR_CONTENT
+        if lost and (_same_content(kept, fd) if for_content else not another and only_ours(st, found.access)):
             lost = 0
     if (uid, gid, mode) == (st.uid, st.gid, st.mode) and same_lists and not lost:
         return came

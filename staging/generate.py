@@ -321,10 +321,11 @@ def _file_or_folder(
             sink.read_from(fd, size)
     sink.put(others)
     md5 = sink.finish()
+    remember = difference(told, st, found, fd, flags)  # perhaps of the content: so before the look at what it is now
     after = fs_stat(fd).fingerprint
     if after != st and not (kind == "folder" and _same_folder(fd, st, after, found)):
         raise Torn("the file changed while it was read")
-    return Staged(md5, sink.written, size, header.info, st, kind, difference(told, st, found, fd, flags))
+    return Staged(md5, sink.written, size, header.info, st, kind, remember)
 
 
 def _same_folder(fd: int, one: Fingerprint, other: Fingerprint, found: attributes.Attributes) -> bool:

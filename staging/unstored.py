@@ -76,7 +76,8 @@ class Unstored:
     """`kept`: the descriptor and what became of it (see attributes.keep). `user`: for each user attribute that is
     another one here, the value (None: there is to be none) and a digest of what is here (None: nothing). `mtime_ns` and
     `file_attributes`: what was sent and what is here, None where that is the same. `made`: the MD5 of the streams
-    generated here where it cannot be the one that was announced. `what`: the bits of What."""
+    generated here where it cannot be the one that was announced. `what`: the bits of What. `another`, which is not
+    remembered: this was remembered of another file that had the name before."""
 
     kept: bytes | None = None
     user: Mapping[bytes, tuple[bytes | None, bytes | None]] = field(default_factory=dict)
@@ -84,6 +85,7 @@ class Unstored:
     file_attributes: tuple[int, int] | None = None
     made: bytes | None = None
     what: int = 0
+    another: bool = False
 
     def encode(self) -> bytes:
         """As the IDTable keeps it: the first byte tells `what`. Empty when there is nothing to remember."""
@@ -172,7 +174,7 @@ def as_it_was_sent(
             else:
                 user[name] = value
     return Metadata(
-        attributes.descriptor(st, found, fd, unstored.kept),
+        attributes.descriptor(st, found, fd, unstored.kept, another=unstored.another),
         user,
         _sent(unstored.mtime_ns, st.mtime_ns),
         _sent(unstored.file_attributes, file_attributes),

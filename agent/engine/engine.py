@@ -450,6 +450,8 @@ class Engine:
 
     def _resumed(self, event: Resumed | Started) -> None:
         ctx = self.ctx
+        if self._is_resumed:
+            return
         self._is_resumed = True
         ctx.count("Replica Sets Started")
         self.mending.at_start()
@@ -470,8 +472,7 @@ class Engine:
 
     def _started(self, event: Started) -> None:
         ctx = self.ctx
-        if not self._is_resumed:
-            self._resumed(event)
+        self._resumed(event)
         if self.reseed.active:
             self.in_sessions.ask_for_everything()  # what they had confirmed is forgotten
         for session in self.in_sessions.sessions.values():

@@ -203,9 +203,8 @@ class LocalChanges:
         self._issue_delete(record, event, base=base)
 
     def _bury(self, record: IDRecord, event_time: int) -> None:
-        if record.flags & UNSTORED:
-            self.ctx.store.put_unstored(record.file_guid, b"")
-            record.flags &= ~UNSTORED
+        self.ctx.store.put_unstored(record.file_guid, b"")
+        record.flags &= ~UNSTORED
         record.deleted = True
         record.deleted_time = self.ctx.now
         record.version, record.event_time = _after(record, event_time)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.engine import events as ev
+from agent.engine.records import UNSTORED
 from agent.files.facts import facts_of
 from agent.files.fileops import FileOps
 from agent.wire import constants as c
@@ -117,6 +118,9 @@ class LocalStage:
         staging file made when it is asked for."""
         if work.known is not None and _looks_the_same(work):
             staged = self._checksum(work, name, fd)
+            if work.known.flags & UNSTORED and work.unstored is None:
+                # Recorded by an earlier version, which did not remember what could not be kept: it cannot be told.
+                staged = dataclasses.replace(staged, md5=work.known.md5)
             if staged.md5 == work.known.md5:
                 self._be_sure(work, staged)
                 return staged, False

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Final, Protocol
 
 from agent.engine import events as ev
@@ -32,7 +33,7 @@ from idtable.errors import StoreDamaged
 from idtable.records import IDRecord
 from idtable.store import Store
 from journal.aging import LONGEST_AGING
-from journal.changes import PATH_MAX, Aged, Change, Excluded, Kind, Missing, RootGone, too_deep
+from journal.changes import PATH_MAX, Aged, Change, Excluded, Kind, Missing, RootGone, same_key, too_deep
 from journal.examine import Examiner
 from journal.journal import Journal
 from journal.reasons import CONTENT, METADATA
@@ -278,6 +279,11 @@ class LocalWatch:
         seen = {aged.path for aged in batch if not aged.reason & gone and not too_deep(self._root, aged.path)}
         removed = {aged.path for aged in batch if aged.reason & gone and aged.moved_to is None}
         lost = {path for path in self._examiner.absent if path in seen and not _is_below(path, removed)}
+        deleted = [one.path for one in changes if one.kind is Kind.DELETE]
+        for aged in batch:
+            # Where nobody told of anything, and nothing is known to have been, nothing is lost.
+            if not aged.event_time and not any(_at_or_below(path, {aged.path}) for path in deleted):
+                lost.discard(aged.path)
         if lost:
             changes = [one for one in changes if one.kind is not Kind.DELETE or not _at_or_below(one.path, lost)]
         return changes, bool(lost)
@@ -434,7 +440,9 @@ class LocalWatch:
             if change.kind is Kind.CREATE:
                 made[change.path] = guid
             usns = (aged.first_usn, aged.usn) if aged is not None else (0, 0)
-            works.append(Work(change, guid, parent, host.new_guid(), when, usns, known, verify, self._unstored(known)))
+            works.append(
+                Work(change, guid, parent, host.new_guid(), when, usns, known, verify, self._unstored(known, change))
+            )
         return works
 
     def _known(
@@ -452,12 +460,14 @@ class LocalWatch:
         sure = after is not None and not (after.reason | (before.reason if before is not None else 0)) & CONTENT
         return known, change.file_kind == "folder" or not sure
 
-    def _unstored(self, known: IDRecord | None) -> Unstored | None:
+    def _unstored(self, known: IDRecord | None, change: Change) -> Unstored | None:
         """What is remembered of what was sent of a file, and is not in the tree."""
         if known is None or not known.flags & UNSTORED:
             return None
         with self._host.lock:
-            return decode(self._host.store.unstored(known.file_guid))
+            found = decode(self._host.store.unstored(known.file_guid))
+        another = change.fingerprint is None or not same_key(known, change.fingerprint)
+        return None if found is None else replace(found, another=another)
 
     def _is_known(self, change: Change, parent: bytes, left: set[bytes]) -> bool:
         """The store has moved on since the examiner looked: the name is taken, and not by one of the records that

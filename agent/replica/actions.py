@@ -11,7 +11,7 @@ from logging import Logger, LoggerAdapter
 from typing import Final
 
 from agent.engine import events as ev
-from agent.engine.records import place_of
+from agent.engine.records import UNSTORED, place_of
 from agent.files.fileops import Event as FileEvent
 from agent.files.fileops import FileOps
 from agent.files.installing import ResolvedInstall, ResolvedStep
@@ -155,7 +155,9 @@ class Actions:
             return
         with self._lock:
             path = self._store.path_of(action.file_guid) if action.regenerate else None
-            unstored = decode(self._store.unstored(action.file_guid)) if path is not None else None
+            record = self._store.get(action.file_guid) if path is not None else None
+            remembered = record is not None and record.flags & UNSTORED
+            unstored = decode(self._store.unstored(action.file_guid)) if remembered else None
         self._work.put(
             Job(
                 lambda: [self._files.read_stage(action, path, unstored)],

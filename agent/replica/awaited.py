@@ -53,7 +53,7 @@ def told(root: RootDir, waiting: list[Waiting]) -> list[dict[str, Any]]:
         kinds = _kinds_of_file_systems()
         waiting = waiting[:MOST]
         keys = {one.co_guid: _key(root_fd, one.path) for one in waiting}
-        holders = _holders({key for key in keys.values() if key is not None})
+        holders = _holders({key for key in keys.values() if key is not None}, root.path, mounts)
         return [
             _told(
                 one,
@@ -159,8 +159,9 @@ def _kinds_of_file_systems() -> dict[int, str]:
     return kinds
 
 
-def _holders(keys: set[tuple[int, int]]) -> dict[tuple[int, int], list[Holder]]:
-    """Which processes have these open, but this one; as many as can be seen in SEARCH_S."""
+def _holders(keys: set[tuple[int, int]], root: str, mounts: frozenset[str]) -> dict[tuple[int, int], list[Holder]]:
+    """Which processes have these open, but this one; as many as can be seen in SEARCH_S. Only what is open by a path in
+    the tree itself is looked at: a file system elsewhere may never answer."""
     found: dict[tuple[int, int], list[Holder]] = {}
     end = time.monotonic() + SEARCH_S
     for pid in _others() if keys else ():
@@ -170,6 +171,9 @@ def _holders(keys: set[tuple[int, int]]) -> dict[tuple[int, int], list[Holder]]:
         try:
             with os.scandir(f"/proc/{pid}/fd") as entries:
                 for entry in entries:
+                    path = os.readlink(entry.path)
+                    if not path.startswith(f"{root}/") or _mount(path[len(root) + 1 :], mounts) is not None:
+                        continue
                     st = os.stat(entry.path)
                     if (key := (st.st_dev, st.st_ino)) in keys:
                         held.add(key)

@@ -51,6 +51,7 @@ from staging.errors import StagingError
 
 RESTART_S: Final = 5.0
 ROOT_CHECK_S: Final = 2.0
+READ_S: Final = 600  # users who move folders about all the time may make reading the tree last as long as they like
 EXPIRY_S: Final = 600.0
 _SCANNED: Final = "scanned"
 #: ERROR_IO_DEVICE: tells the partner to come again later, with a new session.
@@ -89,7 +90,8 @@ class Replica(Telling):
         self._loop = asyncio.get_running_loop()
         self.error: str | None = None
         self._closed = False
-        self._started = False
+        self._started = False  # partners are joined; what they send is taken
+        self._starting: asyncio.Task[None] | None = None
         self._refused: dict[bytes, bytes] = {}  # connection -> the session of which a packet was refused
         self._faults = Faults()
         self._lost = False
@@ -232,13 +234,16 @@ class Replica(Telling):
         self.post(self._first_event())
         first = self.engine.ctx.config.primary and self.store.meta_get(_SCANNED) is None
         await self._start_watch(first=first)
-        self.supervisor.start(self._begin_when_read(first), "reading the tree")
+        if self._watch is not None:  # else it is said why, and tried again
+            self.supervisor.start(self._begin_when_read(self._watch, first), "reading the tree")
 
-    async def _begin_when_read(self, first: bool) -> None:
-        if self._watch is None:
-            return  # why is said, and it is tried again
-        await self._watch.scanned.wait()
-        if self._closed or self._lost or self.error is not None:
+    async def _begin_when_read(self, watch: LocalWatch, first: bool) -> None:
+        try:
+            async with asyncio.timeout(None if first else READ_S):
+                await watch.scanned.wait()
+        except TimeoutError:
+            self.log.warning("the tree is not read yet after %d s: partners are joined all the same", READ_S)
+        if self._closed or self._lost or self.error is not None or self._watch is not watch:
             return
         try:
             if first:
@@ -454,6 +459,9 @@ class Replica(Telling):
         full = "the disk is full: " if disk_is_full(error, self.local.state_dir) else ""
         self.error = f"{full}{what}: {error}; trying again"
         self.log.error("%s", self.error)
+        self._restart_soon()
+
+    def _restart_soon(self) -> None:
         if not self._restarting:
             self._restarting = True
             asyncio.get_running_loop().call_later(RESTART_S, self.supervisor.guard(self._restart, "starting again"))
@@ -462,6 +470,9 @@ class Replica(Telling):
         """Go on, from the store; `looked`: at what is missing in the tree."""
         self._restarting = False
         if self._closed or self._lost or self.holding.loss is not None:
+            return
+        if self._starting is not None and not self._starting.done():
+            self._restart_soon()  # what was begun has to end first
             return
         try:
             self._make_engine()
@@ -473,16 +484,25 @@ class Replica(Telling):
             self.stop_for(f"the engine cannot be made from the database: {type(error).__name__}: {error}")
             return
         self._actions.renew()
+        if not self._started:
+            self._starting = self.supervisor.start(self._start_again(looked), "starting again")
+            return
         self.error = None
         self.log.info("replication goes on")
         if self._watch is not None:
             self._watch.rescan("the disk could not be written for a while")
-        if not self._started:
-            self.supervisor.start(self._go() if looked else self._start(), "starting again")
-            return
         self._batches.go_on(self._first_event(), lambda _: False)
         if self._watch is None and self.engine.ctx.online:
             self.supervisor.start(self._start_watch(first=False), "starting to watch the tree")
+
+    async def _start_again(self, looked: bool) -> None:
+        """From the beginning: what the watch found before was dropped."""
+        await self._stop_watch()
+        if self._closed or self._lost or self.holding.loss is not None:
+            return
+        self.error = None
+        self.log.info("replication goes on")
+        await (self._go() if looked else self._start())
 
     def force(self, partner: str | None) -> list[dict[str, Any]]:
         """Join all connections, or those with that partner, now, whatever their schedules say (3.2.4.6); returns them
@@ -565,6 +585,7 @@ class Replica(Telling):
     def hold(self, why: TooMuchMissing) -> None:
         """So much is missing in the tree that the set waits, until it is back or taken for deleted."""
         if not self._lost and not self._closed:
+            self._started = False
             self._batches.drop()
             self.holding.begin(why)
             self.log.error("replication of this set waits: %s", why)

@@ -24,7 +24,7 @@ OTHERS = re.compile(r"^user\.|\.(py|md|toml|db)$")
 
 def modules(room: str) -> set[str]:
     there = {found.name for found in pkgutil.iter_modules([str(REPOSITORY / room)])}
-    return there - {"__main__", "static"}
+    return {name for name in there if not name.startswith("_")} - {"static"}
 
 
 def resolve(name: str) -> bool:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from staging import attributes, posixacl, sd
 from staging.errors import StagingError
+from staging.fsops import fingerprint
 from staging.generate import Staged, generate
 from staging.restore import Restored, restore
 from staging.unstored import Unstored, What, decode
@@ -280,3 +281,20 @@ def test_what_is_remembered_is_read_as_it_was_written(
 def test_what_cannot_be_read_is_said(place: Path) -> None:
     with pytest.raises(StagingError):
         decode(b"\1\2\3")
+
+
+@only_root
+def test_set_id_bits_that_are_not_taken_do_not_go_over_to_another_file_of_that_name(place: Path) -> None:
+    """Whoever may rename files in the folder would choose what bears them elsewhere."""
+    (place / "sent").write_bytes(b"content")
+    os.chmod(place / "sent", 0o4755)
+    (place / "x").write_bytes(b"another file")
+    os.chmod(place / "x", 0o755)
+    st, found = fingerprint(str(place / "x")), attributes.Attributes({})
+    wanted = attributes.of_disk(fingerprint(str(place / "sent")), found)
+    with open(place / "x", "rb") as stream:
+        kept, lacking = attributes.kept_of(wanted, st, found, stream.fileno())
+        assert lacking.set_id
+        assert attributes.descriptor(st, found, stream.fileno(), kept) == wanted
+        here = attributes.descriptor(st, found, stream.fileno(), kept, another=True)
+    assert here == attributes.of_disk(st, found)
