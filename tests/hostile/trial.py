@@ -38,8 +38,8 @@ class NotCarriedOut(Exception):
 @dataclass(frozen=True)
 class Settings:
     """How a trial is carried out; times in seconds. `baseline` before and after the attack; `patience` for what is to
-    happen afterwards. With `returns` an honest member takes the hostile one's place in the end. With `until_told` the
-    attack is carried out again until an incident was told: on a busy host little comes of one that is short."""
+    happen afterwards. With `returns` an honest member takes the hostile one's place in the end. With `until_told` an
+    attack that is told at once is carried out again until it was: on a busy host little comes of one that is short."""
 
     seconds: float = 600.0
     baseline: float = 60.0
@@ -179,9 +179,10 @@ def _phases(
     tell(f"attack for {settings.seconds:g} s")
     course.costs, course.attack = watch.begin(), probe.begin("attack")
     began = time.monotonic()
+    again = settings.until_told and attack.told and not attack.told_after
     try:
         _attack(fleet, hostile, watch, settings)
-        while settings.until_told and attack.told and not any(_incidents(fleet, name) for name in HONEST):
+        while again and not any(_incidents(fleet, name) for name in HONEST):
             if time.monotonic() > began + settings.patience:
                 raise Failed(f"no incident was told within {settings.patience:g} s")
             _attack(fleet, hostile, watch, settings)
