@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.localchanges.member import Member, member, pair, together
-from tests.localchanges.sequences import assert_identities, assert_same
+from tests.localchanges.sequences import Hand, Step, assert_identities, assert_same, carry_out
 
 Case = Callable[[Path, Callable[[float], object]], object]
 
@@ -120,3 +120,14 @@ async def test_folders_may_be_nested_deeply(tmp_path: Path) -> None:
         (Path(one.root) / "d").rename(Path(one.root) / "e")
         await one.quiet()
         one.assert_tree_is_known()
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+@pytest.mark.parametrize("pause", [0.0, 1.2])
+async def test_one_name_of_a_hard_link_goes(tmp_path: Path, pause: float, gone: int) -> None:
+    """Each name is a file of its own: with the first one goes the file that was known, unless the second one had not
+    aged by then; with the second one, never."""
+    (tmp_path / "outside").mkdir()
+    steps = [Step("write"), Step("quiet"), Step("hardlink", (0, 0, 1)), Step("pause", seconds=0.2 * pause)]
+    async with pair(tmp_path, aging_s=0.2) as (one, other):
+        await carry_out(one, other, Hand(one.root, str(tmp_path / "outside")), [*steps, Step("delete", (gone, 0, 0))])
