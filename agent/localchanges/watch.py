@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Final, Protocol
 
@@ -21,6 +21,7 @@ from agent.engine import events as ev
 from agent.engine.records import UNSTORED
 from agent.files.fileops import FileOps
 from agent.files.underway import UnderWay
+from agent.localchanges.leaving import at_or_below, is_below, stale, takes_away, without
 from agent.localchanges.lookup import LockedLookup
 from agent.localchanges.missing import MissingFiles, TooMuchMissing
 from agent.localchanges.stage import LocalStage, Unsure, Work
@@ -214,7 +215,7 @@ class LocalWatch:
         if self._put_offs:
             put_offs, self._put_offs = self._put_offs, []
             moved = set(await self.journal.moved_since(min(moves for _, moves in put_offs)))
-            if any(_is_below(path, moved) for path, _ in put_offs):
+            if any(is_below(path, moved) for path, _ in put_offs):
                 self._on_rescan("a folder was renamed before what happened in it could be dealt with", "")
             return
         if self._rescans:
@@ -250,7 +251,8 @@ class LocalWatch:
 
     async def _examined(self, batch: list[Aged]) -> tuple[list[Change], list[Aged]]:
         """What the aged paths mean, and those that this holds for. Where a folder moved after a path was told, what is
-        found there may be something else: such paths are put back, and the rest looked at once more."""
+        found there may be something else, and what was renamed away from a path after that was told may be anywhere:
+        such paths are put back, and the rest looked at once more."""
         loop = asyncio.get_running_loop()
         moves = min((aged.moves for aged in batch), default=0)
         while batch:
@@ -258,16 +260,34 @@ class LocalWatch:
             changes, moved_away = await loop.run_in_executor(self._thread, self._examine, batch)
             moved = set(await self.journal.moved_since(moves))
             moves = self._moves = self.journal.moves
-            stale = [aged for aged in batch if _is_stale(aged, moved)]
-            if not stale:
+            left = await self._left(changes)
+            again = stale(batch, moved, left, self._is_patient)
+            if not again:
                 if moved_away:
                     self._rescan_later("something is gone that nobody was seen to remove or rename")
-                return changes, batch
-            self.journal.put_back(stale)
+                paths = {aged.path for aged in batch}
+                others = {path for path in left if not at_or_below(path, paths)}
+                return without(changes, others, self._host.store.get), batch
+            self.journal.put_back(again)
             await self.journal.barrier()  # until then they are in hand (see told_of)
-            left = {aged.usn for aged in stale}
-            batch = [aged for aged in batch if aged.usn not in left]
+            usns = {aged.usn for aged in again}
+            batch = [aged for aged in batch if aged.usn not in usns]
         return [], []
+
+    async def _left(self, changes: Sequence[Change], since: int = 0) -> set[str]:
+        """The paths of what the changes take away and that was renamed from there `since` then (FILETIME), as the
+        journal has yet to tell."""
+        with self._host.lock:
+            paths = {change.path for change in changes if takes_away(change, self._host.store.get)}
+        if not paths:
+            return paths
+        left = set(await self.journal.left(since))
+        left.update(a.path for a in self._aged if a.reason & c.REASON_RENAME_OLD_NAME and a.event_time >= since)
+        return paths & left
+
+    def _is_patient(self, aged: Aged) -> bool:
+        """Whether a path that is renamed from all the time has not been put back for longer than anything can age."""
+        return not aged.put_back_at or time.monotonic() - aged.put_back_at < LONGEST_AGING * self._aging + RETRY_S
 
     def _examine(self, batch: list[Aged]) -> tuple[list[Change], bool]:
         """In the examiner's thread: the changes, and whether a path is gone that nobody was seen to remove. Then what
@@ -277,9 +297,9 @@ class LocalWatch:
         gone = c.REASON_FILE_DELETE | c.REASON_RENAME_OLD_NAME
         seen = {aged.path for aged in batch if not aged.reason & gone and not too_deep(self._root, aged.path)}
         removed = {aged.path for aged in batch if aged.reason & gone and aged.moved_to is None}
-        lost = {path for path in self._examiner.absent if path in seen and not _is_below(path, removed)}
+        lost = {path for path in self._examiner.absent if path in seen and not is_below(path, removed)}
         if lost:
-            changes = [one for one in changes if one.kind is not Kind.DELETE or not _at_or_below(one.path, lost)]
+            changes = [one for one in changes if one.kind is not Kind.DELETE or not at_or_below(one.path, lost)]
         return changes, bool(lost)
 
     def _again_later(self) -> None:
@@ -335,12 +355,14 @@ class LocalWatch:
 
     async def _compare(self, subtree: str) -> None:
         loop = asyncio.get_running_loop()
+        begun = filetime(time.time_ns())
         self._moves = self.journal.moves
         self._under_way = self._host.look()
         judge = functools.partial(self._judge, subtree)
         batches: Iterator[list[Change]] = self._examiner.scan(subtree, judge=judge)
         try:
             while (batch := await loop.run_in_executor(self._thread, next, batches, None)) is not None:
+                batch = without(batch, await self._left(batch, begun), self._host.store.get)
                 for start in range(0, len(batch), BATCH):
                     await self._deal_with(batch[start : start + BATCH], {})
                 await self._host.settled()
@@ -521,26 +543,6 @@ class LocalWatch:
 def _belongs(aged: Aged, batch: list[Aged]) -> bool:
     """Whether the path cannot be understood without those of the batch (that has not become far too large)."""
     return aged.group != 0 and aged.group == batch[-1].group and len(batch) < MOST_TOGETHER
-
-
-def _is_stale(aged: Aged, moved: set[str]) -> bool:
-    """Whether what was found at the path may be something else than what was told of."""
-    paths = [aged.path] if aged.moved_to is None else [aged.path, aged.moved_to]
-    if any(path in moved or _is_below(path, moved) for path in paths):
-        return True
-    return aged.deep and any(path.startswith(f"{aged.path}/") for path in moved)
-
-
-def _at_or_below(path: str, paths: set[str]) -> bool:
-    return path in paths or _is_below(path, paths)
-
-
-def _is_below(path: str, folders: set[str]) -> bool:
-    """Whether one of the folders is above the path."""
-    if not folders:
-        return False
-    parts = path.split("/")
-    return "" in folders or any("/".join(parts[:n]) in folders for n in range(1, len(parts)))
 
 
 def _parts(works: list[Work], size: int) -> Iterator[list[Work]]:

@@ -57,6 +57,9 @@ class Still:
     async def moved_since(self, moves: int) -> list[str]:
         return []
 
+    async def left(self, since: int = 0) -> list[str]:
+        return []
+
     def touch(self, paths: Mapping[str, int], event_time: int = 0) -> None:
         self.touched.append((dict(paths), event_time))
 
