@@ -93,9 +93,10 @@ class LocalWatch:
         self._host = host
         self._root = root
         self._aging = aging_s
+        self._lookup = LockedLookup(host.store, host.lock)
         self._examiner = Examiner(
             root,
-            LockedLookup(host.store, host.lock),
+            self._lookup,
             excluded,
             root_guid=host.root_guid,
             root_key=root_key,
@@ -267,7 +268,7 @@ class LocalWatch:
                     self._rescan_later("something is gone that nobody was seen to remove or rename")
                 paths = {aged.path for aged in batch}
                 others = {path for path in left if not at_or_below(path, paths)}
-                return without(changes, others, self._host.store.get), batch
+                return without(changes, others, self._lookup.get), batch
             self.journal.put_back(again)
             await self.journal.barrier()  # until then they are in hand (see told_of)
             usns = {aged.usn for aged in again}
@@ -277,8 +278,7 @@ class LocalWatch:
     async def _left(self, changes: Sequence[Change], since: int = 0) -> set[str]:
         """The paths of what the changes take away and that was renamed from there `since` then (FILETIME), as the
         journal has yet to tell."""
-        with self._host.lock:
-            paths = {change.path for change in changes if takes_away(change, self._host.store.get)}
+        paths = {change.path for change in changes if takes_away(change, self._lookup.get)}
         if not paths:
             return paths
         left = set(await self.journal.left(since))
@@ -292,14 +292,19 @@ class LocalWatch:
     def _examine(self, batch: list[Aged]) -> tuple[list[Change], bool]:
         """In the examiner's thread: the changes, and whether a path is gone that nobody was seen to remove. Then what
         was there may be elsewhere: a folder above it has another name since the path was told, or it was renamed while
-        nobody watched and the name it has now was not looked at yet. It is not called deleted before all was."""
+        nobody watched (it, or the folder it was in) and the name it has now was not looked at yet. It is not called
+        deleted before all was."""
         changes = self._examiner.examine(batch)
         gone = c.REASON_FILE_DELETE | c.REASON_RENAME_OLD_NAME
         seen = {aged.path for aged in batch if not aged.reason & gone and not too_deep(self._root, aged.path)}
         removed = {aged.path for aged in batch if aged.reason & gone and aged.moved_to is None}
         lost = {path for path in self._examiner.absent if path in seen and not is_below(path, removed)}
+        deep = {aged.path for aged in batch if aged.deep}  # nobody saw what left these
+        deleted = {one.path for one in changes if one.kind is Kind.DELETE}
+        lost |= {path for path in deleted if is_below(path, deep) and not at_or_below(path, removed)}
         if lost:
-            changes = [one for one in changes if one.kind is not Kind.DELETE or not at_or_below(one.path, lost)]
+            changes = [one for one in changes if one.kind is not Kind.DELETE or not is_below(one.path, lost)]
+            changes = without(changes, lost, self._lookup.get)
         return changes, bool(lost)
 
     def _again_later(self) -> None:
@@ -362,7 +367,7 @@ class LocalWatch:
         batches: Iterator[list[Change]] = self._examiner.scan(subtree, judge=judge)
         try:
             while (batch := await loop.run_in_executor(self._thread, next, batches, None)) is not None:
-                batch = without(batch, await self._left(batch, begun), self._host.store.get)
+                batch = without(batch, await self._left(batch, begun), self._lookup.get)
                 for start in range(0, len(batch), BATCH):
                     await self._deal_with(batch[start : start + BATCH], {})
                 await self._host.settled()

@@ -13,6 +13,8 @@ import pytest
 
 from agent.localchanges.watch import LocalWatch
 from journal.changes import Aged, Change
+from journal.inotify import IN_MOVED_FROM
+from journal.reasons import FILE_CREATE
 from journal.scan import Scanner
 from journal.watches import Node
 from staging.fsops import RENAME_EXCHANGE, renameat2
@@ -263,6 +265,34 @@ async def test_something_is_renamed_into_a_folder_that_is_not_watched_yet(tmp_pa
         for _ in range(3):
             await asyncio.sleep(0.1)
             os.utime(root / "new" / "x")
+        await together(one, other)
+        assert_identities(before, one.assert_tree_is_known(), one.root)
+        assert_same(one, other)
+
+
+async def test_a_file_is_renamed_out_of_a_folder_that_is_not_watched_for_a_moment(tmp_path: Path) -> None:
+    """It is seen to come, but not to leave, and its new name ages for longer than the folder."""
+    async with pair(tmp_path, aging_s=0.2) as (one, other):
+        root = Path(one.root)
+        (root / "d").mkdir()
+        (root / "d" / "f").write_text("content")
+        await together(one, other)
+        before = one.assert_tree_is_known()
+        assert one.replica._watch is not None
+        watches = one.replica._watch.journal._tree
+        child_event = watches._child_event
+
+        def watched_again(node: Node, name: str, mask: int, cookie: int) -> None:
+            if name == "f" and mask & IN_MOVED_FROM:
+                watches._sink.record(watches.root, "d", FILE_CREATE, True, deep=True)
+            else:
+                child_event(node, name, mask, cookie)
+
+        watches._child_event = watched_again  # type: ignore[method-assign]
+        (root / "d" / "f").rename(root / "g")
+        for _ in range(3):
+            await asyncio.sleep(0.1)
+            os.utime(root / "g")
         await together(one, other)
         assert_identities(before, one.assert_tree_is_known(), one.root)
         assert_same(one, other)

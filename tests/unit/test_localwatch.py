@@ -398,3 +398,18 @@ def test_changes_that_wait_for_each_other_are_left_out_together() -> None:
     other = Change(Kind.CREATE, "d/c", None, X, "d", "c", "file", None, 0)
     assert without([gone, renamed, made, folder, other], {"d/a"}, records.get) == [other]
     assert without([gone, renamed, made], set(), records.get) == [gone, renamed, made]
+
+
+@pytest.mark.parametrize("seen", [False, True])
+def test_what_is_gone_from_a_folder_that_was_not_watched_for_a_while_may_be_elsewhere(host: Host, seen: bool) -> None:
+    (host.tree / "d").mkdir()
+    (host.tree / "d" / "f").write_text("x")
+    host.know("d", X, "folder")
+    host.know("d/f", CO, "file", X)
+    os.unlink(host.tree / "d" / "f")
+    batch = [Aged("d", why.FILE_CREATE, True, 1, 1, 0, deep=True)]
+    if seen:
+        batch.append(Aged("d/f", why.FILE_DELETE, False, 2, 2, 0))
+    told = host.round_of(batch)
+    assert [event.file_guid for event in told] == [CO] * seen
+    assert host.waits_for_a_scan is not seen
