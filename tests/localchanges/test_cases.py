@@ -298,6 +298,36 @@ async def test_a_file_is_renamed_out_of_a_folder_that_is_not_watched_for_a_momen
         assert_same(one, other)
 
 
+async def test_all_is_removed_while_a_folder_is_at_a_passing_name(tmp_path: Path) -> None:
+    """To others it is still in the folder that it left: that one is not called deleted before it is."""
+    async with pair(tmp_path, aging_s=0.2) as (one, other):
+        root = Path(one.root)
+        (root / "d" / "a" / "b").mkdir(parents=True)
+        for number in range(10):
+            (root / f"stays{number}").write_text("content")
+        await together(one, other)
+        watch = one.replica._watch
+        assert watch is not None
+        deal_with = watch._deal_with
+        passing: list[Change] = []
+
+        async def remove_first(changes: list[Change], told: dict[str, Aged]) -> None:
+            found = [change for change in changes if change.temporary]
+            if found and not passing:
+                shutil.rmtree(root / "d")
+            passing.extend(found)
+            await deal_with(changes, told)
+
+        watch._deal_with = remove_first  # type: ignore[method-assign]
+        (root / "d" / "a").rename(root / "third")
+        (root / "d" / "a").mkdir()
+        (root / "third").rename(root / "d" / "a" / "a")
+        await together(one, other)
+        assert passing
+        assert set(one.assert_tree_is_known().records) == {f"stays{number}" for number in range(10)}
+        assert_same(one, other)
+
+
 @pytest.mark.parametrize("anew", [False, True])
 async def test_a_file_is_renamed_from_where_a_scan_was_not_yet_to_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, anew: bool
