@@ -52,7 +52,7 @@ class LocalChanges:
         if event.kind is ChangeKind.DELETE:
             if record is None or not live:
                 return False
-            if record.is_dir and (ctx.store.children(record.file_guid) or self._is_left(record.file_guid)):
+            if record.is_dir and ctx.store.children(record.file_guid):
                 ctx.out.append(Examine(record.parent_guid, record.name))  # something came into the folder meanwhile
                 return False
             self._delete(record, event)
@@ -92,14 +92,6 @@ class LocalChanges:
         record.parent_guid, record.name = event.parent_guid, event.name
         record.flags |= PASSING
         self.ctx.store.put(record)
-
-    def _is_left(self, folder: bytes) -> bool:
-        """Something has a passing name that to others is still in this folder."""
-        for guid, (parent, _) in self._left.items():
-            record = self.ctx.store.get(guid) if parent == folder else None
-            if record is not None and not record.deleted and record.flags & PASSING:
-                return True
-        return False
 
     def _below(self, folder: bytes, guid: bytes) -> bool:
         """The folder is, as the IDTable has it, the one of that GUID or below it."""

@@ -299,7 +299,7 @@ async def test_a_file_is_renamed_out_of_a_folder_that_is_not_watched_for_a_momen
 
 
 async def test_all_is_removed_while_a_folder_is_at_a_passing_name(tmp_path: Path) -> None:
-    """To others it is still in the folder that it left: that one is not called deleted before it is."""
+    """Its deletion bears the name that others know: they would not take the passing one."""
     async with pair(tmp_path, aging_s=0.2) as (one, other):
         root = Path(one.root)
         (root / "d" / "a" / "b").mkdir(parents=True)
