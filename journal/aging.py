@@ -29,8 +29,8 @@ class Entry:
     """A record in the aging cache. Keyed by its folder and name, so a renamed folder takes it along."""
 
     __slots__ = (
-        "deep", "event_time", "first", "first_usn", "is_dir", "last", "linked", "moved_to", "name", "node", "reason",
-        "usn",
+        "deep", "event_time", "first", "first_usn", "is_dir", "last", "linked", "moved_to", "name", "node",
+        "put_back_at", "reason", "usn", "waits_for",
     )  # fmt: skip
 
     def __init__(self, node: Node, name: str, first_usn: int, now: float) -> None:
@@ -46,6 +46,8 @@ class Entry:
         self.event_time = 0
         self.moved_to: tuple[Node, str] | None = None
         self.linked: set[tuple[Node, str]] = set()  # where what was here went, and where what is here came from
+        self.waits_for: set[tuple[Node, str]] = set()  # where what was here may have gone, unseen
+        self.put_back_at = 0.0
 
     @property
     def path(self) -> str:
@@ -68,6 +70,7 @@ class AgingCache:
         self._due: list[tuple[float, int, Entry]] = []
         self._order = 0
         self._groups = 0
+        self._chains = 0
         self._dirty: dict[int, Entry] = {}
         self._stored: set[int] = set()
         self._forget: list[int] = []
@@ -135,6 +138,17 @@ class AgingCache:
             if target is not None and entry.deep and target.is_dir:
                 target.deep = True
 
+    def ages(self, key: _Key) -> bool:
+        """Whether there is a record of this name."""
+        return key in self.pending
+
+    def wait(self, key: _Key, other: _Key) -> None:
+        """What is said of `key` can be understood only together with what is said of `other`, but not the other way
+        round."""
+        entry = self.pending.get(key)
+        if entry is not None and other in self.pending:
+            entry.waits_for.add(other)
+
     def bind(self, keys: Sequence[_Key]) -> None:
         """What is said of these names can be understood only together."""
         for key in keys:
@@ -189,8 +203,9 @@ class AgingCache:
         return until
 
     def _related(self, entry: Entry) -> Iterator[_Key]:
-        """What an entry waits for: the other names of renames, and the folders above."""
+        """What an entry waits for: the other names of renames, seen or not, and the folders above."""
         yield from (key for key in entry.linked if key in self.pending)
+        yield from (key for key in entry.waits_for if key in self.pending)
         yield from ((above.node, above.name) for above in self._above(entry))
 
     def _above(self, entry: Entry) -> Iterator[Entry]:
@@ -213,14 +228,17 @@ class AgingCache:
                     again.is_dir = entry.is_dir
                     again.moved_to = again.moved_to or entry.moved_to
                     again.linked |= entry.linked
+                    again.waits_for |= entry.waits_for
+                    again.put_back_at = entry.put_back_at or time.monotonic()
         self.retire(aged.usn for aged in batch)
 
     def age(self, everything: bool = False, moves: int = 0) -> list[Aged]:
         """What has aged by now (or everything), one record a path. `moves`: see Aged."""
         ripe = self._ripe(time.monotonic(), everything)
         batch: dict[str, Aged] = {}
-        linked = any(entry.linked for entry in ripe)
+        linked = any(entry.linked or entry.waits_for for entry in ripe)
         self._groups += linked
+        chains = self._chains_of(ripe) if linked else {}
         for entry in ripe:
             moved_to = self._destination(entry)
             path = entry.path
@@ -232,7 +250,8 @@ class AgingCache:
             if aged is None:
                 batch[path] = Aged(
                     path, entry.reason, entry.is_dir, entry.usn, entry.first_usn, entry.event_time, moved_to,
-                    entry.deep, moves, self._groups if linked else 0, [entry],
+                    entry.deep, moves, self._groups if linked else 0, chains.get((entry.node, entry.name), 0),
+                    entry.put_back_at, [entry],
                 )  # fmt: skip
                 self._delivered[entry.usn] = [entry.first_usn]
                 continue
@@ -246,10 +265,35 @@ class AgingCache:
             aged.first_usn = min(aged.first_usn, entry.first_usn)
             aged.reason |= entry.reason
             aged.deep |= entry.deep
+            aged.put_back_at = max(aged.put_back_at, entry.put_back_at)
             self._delivered[aged.usn] = firsts
         for entry in ripe:
             del self.pending[entry.node, entry.name]
         return sorted(batch.values(), key=lambda aged: aged.path.count("/"))  # folders before what is in them
+
+    def _chains_of(self, ripe: Sequence[Entry]) -> dict[_Key, int]:
+        """Numbers for those that are names of chains of renames; those of one path are in one chain."""
+        others: dict[_Key, list[_Key]] = {}
+        by_path: dict[str, _Key] = {}
+        keys = {(entry.node, entry.name) for entry in ripe}
+        for entry in ripe:
+            key = (entry.node, entry.name)
+            same = by_path.setdefault(entry.path, key)
+            for other in (*(entry.linked & keys), *((same,) if same != key else ())):
+                others.setdefault(key, []).append(other)
+                others.setdefault(other, []).append(key)
+        chains: dict[_Key, int] = {}
+        for key in others:
+            if key in chains:
+                continue
+            self._chains += 1
+            todo = [key]
+            while todo:
+                each = todo.pop()
+                if each not in chains:
+                    chains[each] = self._chains
+                    todo.extend(others[each])
+        return chains
 
     def _destination(self, entry: Entry) -> str | None:
         """Where the object went that left `entry`, along all renames still in the cache."""

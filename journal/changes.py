@@ -25,7 +25,9 @@ class Aged:
     that is not known. `moved_to` is where the object went that a rename took away from `path`, as far as the kernel
     has told. `deep` asks for everything below `path` too: its content came into the tree unseen. `moves` is how
     many moves of folders were known when `path` was told (see Journal.moved_since). Those of one `group` (but 0)
-    are only understood together: among them are the two names of renames. `handle` is the journal's own.
+    are only understood together: among them are the two names of renames. Those of one `chain` (but 0) are names of one
+    chain of renames. `put_back_at` is when it was put back first (time.monotonic(); see Journal.put_back), 0.0 when it
+    was not. `handle` is the journal's own.
     """
 
     path: str
@@ -38,6 +40,8 @@ class Aged:
     deep: bool = False
     moves: int = 0
     group: int = 0
+    chain: int = 0
+    put_back_at: float = 0.0
     handle: object = None
 
 
@@ -54,8 +58,8 @@ class Kind(enum.IntEnum):
 class Change:
     """One difference between the tree and the IDTable.
 
-    `path` is where the object is on disk (for DELETE: where the IDTable has it). `file_guid` is the record
-    concerned, None for CREATE. The object is
+    `path` is where the object is on disk (for DELETE: where its name is on disk, wherever its folder went, or else
+    where the IDTable has it). `file_guid` is the record concerned, None for CREATE. The object is
     `name` in the folder `parent_guid`; `parent_guid` is None when the CREATE of `parent_path` comes earlier
     in the same list: go by that one, the IDTable may still have the folders above under other names.
     `file_kind` is "file", "folder" or "symlink". `fingerprint` is None for DELETE. `content_changed` says

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from . import inotify
-from .aging import AgingCache
+from .aging import AgingCache, Entry
 from .changes import Aged, Excluded, nothing_excluded, split
 from .inotify import InotifySource, Source, WatchLimit
 from .log import JournalLog
+from .reasons import RENAME_OLD_NAME
 from .watches import Node
 from .watchtree import WatchTree
 
@@ -50,10 +51,10 @@ class _Again:
 
 @dataclass(frozen=True, slots=True)
 class _Barrier:
-    """`passed` gets the paths in the aging cache, if they are `wanted`, else none."""
+    """`passed` gets the paths of those in the aging cache that are `wanted`."""
 
     passed: asyncio.Future[list[str]]
-    wanted: bool
+    wanted: Callable[[Entry], bool] | None
 
 
 class _Deaf:
@@ -160,14 +161,19 @@ class Journal:
 
         Raises RuntimeError when the journal stops meanwhile or is not running.
         """
-        await self._pass(wanted=False)
+        await self._pass()
 
     async def aging(self) -> list[str]:
         """barrier(), and the paths that were in the aging cache at that moment: what the kernel told of before is among
         them, or was handed on. Raises RuntimeError likewise."""
-        return await self._pass(wanted=True)
+        return await self._pass(lambda entry: True)
 
-    async def _pass(self, *, wanted: bool) -> list[str]:
+    async def left(self, since: int = 0) -> list[str]:
+        """barrier(), and the paths in the aging cache from which something was renamed away, the last event `since`
+        then (FILETIME). Raises RuntimeError likewise."""
+        return await self._pass(lambda entry: bool(entry.reason & RENAME_OLD_NAME) and entry.event_time >= since)
+
+    async def _pass(self, wanted: Callable[[Entry], bool] | None = None) -> list[str]:
         if self._thread is None:
             raise RuntimeError("the journal is not running")
         barrier = _Barrier(self._loop.create_future(), wanted)
@@ -259,7 +265,8 @@ class Journal:
                 if self._stopping:
                     self._call(_abandon, item.passed)
                 else:
-                    paths = [entry.path for entry in self._cache.pending.values()] if item.wanted else []
+                    entries = filter(item.wanted, self._cache.pending.values()) if item.wanted is not None else ()
+                    paths = [entry.path for entry in entries]
                     self._call(_resolve, item.passed, paths)
             elif isinstance(item, _Touched):
                 self._touched(item)
@@ -313,6 +320,14 @@ class Journal:
     def link(self, old: tuple[Node, str], new: tuple[Node, str]) -> None:
         """See AgingCache.link()."""
         self._cache.link(old, new)
+
+    def ages(self, key: tuple[Node, str]) -> bool:
+        """See AgingCache.ages()."""
+        return self._cache.ages(key)
+
+    def wait(self, key: tuple[Node, str], other: tuple[Node, str]) -> None:
+        """See AgingCache.wait()."""
+        self._cache.wait(key, other)
 
     def rescan(self, reason: str, path: str) -> None:
         """Events do not suffice: ask for a scan."""

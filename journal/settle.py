@@ -350,7 +350,7 @@ class Settler:
         """The DELETE of a record."""
         self._records[record.file_guid] = record
         self.deleted.add(record.file_guid)
-        path = self._lookup.path_of(record.file_guid) or record.name
+        path = self._home(record) or self._lookup.path_of(record.file_guid) or record.name
         return Change(
             Kind.DELETE, path, record.file_guid, record.parent_guid, split(path)[0], record.name, record.kind,
             None, self.missing.get(path, 0) or why.FILE_DELETE,

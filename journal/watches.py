@@ -21,6 +21,7 @@ from . import inotify as k
 from . import reasons as why
 from .changes import Excluded, join, mounts_below
 from .disk import LIST
+from .unseen import Unseen
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +84,8 @@ class Sink(Protocol):
 
     def record(self, node: Node, name: str, reason: int, is_dir: bool, *, deep: bool = False) -> bool: ...
     def link(self, old: tuple[Node, str], new: tuple[Node, str]) -> None: ...
+    def ages(self, key: tuple[Node, str]) -> bool: ...
+    def wait(self, key: tuple[Node, str], other: tuple[Node, str]) -> None: ...
     def rescan(self, reason: str, path: str) -> None: ...
 
 
@@ -128,6 +131,7 @@ class Watches:
         self.examined = 0
         self.rejected = 0
         self.moves = Moves()
+        self._unseen: Unseen[tuple[Node, str]] = Unseen(sink)
 
     def close(self) -> None:
         """Give the root back; nothing may be called any more."""
@@ -259,7 +263,7 @@ class Watches:
         self._attach(node, parent, name)
         node.generation = self._generation
         if self._repairing:
-            self._sink.record(parent, name, why.FILE_CREATE, True, deep=True)
+            self._find(parent, name, True, deep=True)
         return node
 
     @staticmethod
@@ -311,12 +315,12 @@ class Watches:
                             os.close(fd)
                             continue
                         if deep:
-                            self._sink.record(above, each, why.FILE_CREATE, True, deep=True)
+                            self._find(above, each, True, deep=True)
                         inside: list[str] = []
                         open_folders.append((fd, node, path, inside))
                         for entry_name, is_dir in self._entries(fd):
                             if report:
-                                self._sink.record(node, entry_name, why.FILE_CREATE, is_dir)
+                                self._find(node, entry_name, is_dir)
                             if is_dir:
                                 inside.append(entry_name)
                 elif open_folders:
@@ -330,6 +334,11 @@ class Watches:
         finally:
             for each_open in open_folders:
                 os.close(each_open[0])
+
+    def _find(self, node: Node, name: str, is_dir: bool, *, deep: bool = False) -> None:
+        """Record what came to a name, or into the folder of that name (`deep`), when that was not watched."""
+        if self._sink.record(node, name, why.FILE_CREATE, is_dir, deep=deep):
+            self._unseen.found((node, name))
 
     def _entries(self, folder: int) -> Iterator[tuple[str, bool]]:
         try:

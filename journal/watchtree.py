@@ -59,6 +59,8 @@ class WatchTree(Watches):
         now = time.monotonic()
         if drained or (self._overflow_at and now - self._overflow_at > _REWALK_WAIT_S):
             self.catch_up()
+        else:
+            self._unseen.tie()
         if drained and self._moving:
             for cookie, (node, deadline) in list(self._moving.items()):
                 if deadline <= now:
@@ -95,6 +97,7 @@ class WatchTree(Watches):
             self._repairing = True
             self._try_rewalk()
             self._repairing = False
+        self._unseen.tie()
 
     def next_idle(self) -> float | None:
         """When idle() has something to do, in time.monotonic() seconds."""
@@ -156,6 +159,7 @@ class WatchTree(Watches):
         if mask & k.IN_MOVED_FROM:
             deadline = time.monotonic() + MOVE_WAIT_S
             self._sources[cookie] = (node, name, deadline)
+            self._unseen.left((node, name))
             child = node.children.pop(name, None) if is_dir else None
             if child is not None:
                 self._moving[cookie] = (child, deadline)
@@ -172,6 +176,7 @@ class WatchTree(Watches):
         source = self._sources.pop(cookie, None)
         accepted = self._sink.record(node, name, why.RENAME_NEW_NAME, is_dir)
         if accepted and source is not None:
+            self._unseen.seen(source[:2])
             self._sink.link(source[:2], (node, name))
         if not accepted:
             self.rejected += 1

@@ -11,6 +11,7 @@ from agent.engine.records import PASSING, UNSTORED, WRITTEN, mark_of, same_conte
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder
 from idtable.records import ZERO_GUID, IDRecord
+from idtable.reserved import SWAP_PREFIX
 
 _CONTENT_REASONS = ~(c.REASON_RENAME_OLD_NAME | c.REASON_RENAME_NEW_NAME | c.REASON_FILE_DELETE)
 #: What 3.3.4.1.1 lets ContentCmd say of a new file.
@@ -31,7 +32,7 @@ class LocalChanges:
     def __init__(self, ctx: Context, outbound: Outbound) -> None:
         self.ctx = ctx
         self.outbound = outbound
-        self._left: dict[bytes, bytes] = {}  # file with a passing name -> the folder it came from
+        self._left: dict[bytes, tuple[bytes, str]] = {}  # file with a passing name -> the folder and name it had
 
     def change(self, event: LocalChange) -> None:
         """A change was found and, where it has content, staged."""
@@ -87,7 +88,7 @@ class LocalChanges:
         """One file of a circle of renames frees its name. Nobody is told: were the passing name a version of its own,
         a change made elsewhere at that moment could be the last word on it. A partner that gets the other renames
         lets their files step aside in the same way (see names)."""
-        self._left[record.file_guid] = record.parent_guid
+        self._left.setdefault(record.file_guid, (record.parent_guid, record.name))
         record.parent_guid, record.name = event.parent_guid, event.name
         record.flags |= PASSING
         self.ctx.store.put(record)
@@ -135,8 +136,7 @@ class LocalChanges:
         )
 
     def _update(self, event: LocalChange, record: IDRecord) -> bool:
-        passing = record.flags & PASSING
-        old_parent = self._left.pop(record.file_guid, record.parent_guid) if passing else record.parent_guid
+        old_parent, _ = self._known_place(record)
         moved = old_parent != event.parent_guid
         renamed = moved or record.name != event.name
         facts = event.facts
@@ -202,7 +202,15 @@ class LocalChanges:
         self._bury(record, event.event_time)
         self._issue_delete(record, event, base=base)
 
+    def _known_place(self, record: IDRecord) -> tuple[bytes, str]:
+        """The folder and the name that others know of: not a passing one, which none of them would take."""
+        left = self._left.pop(record.file_guid, None)
+        if not record.flags & PASSING:
+            return record.parent_guid, record.name
+        return left or (record.parent_guid, record.name.removeprefix(SWAP_PREFIX))
+
     def _bury(self, record: IDRecord, event_time: int) -> None:
+        record.parent_guid, record.name = self._known_place(record)
         self.ctx.store.put_unstored(record.file_guid, b"")
         record.flags &= ~UNSTORED
         record.deleted = True

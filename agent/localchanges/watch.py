@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final, Protocol
@@ -22,6 +22,7 @@ from agent.engine import events as ev
 from agent.engine.records import UNSTORED
 from agent.files.fileops import FileOps
 from agent.files.underway import UnderWay
+from agent.localchanges.leaving import at_or_below, is_below, stale, takes_away, without
 from agent.localchanges.lookup import LockedLookup
 from agent.localchanges.missing import MissingFiles, TooMuchMissing
 from agent.localchanges.stage import LocalStage, Unsure, Work
@@ -93,9 +94,10 @@ class LocalWatch:
         self._host = host
         self._root = root
         self._aging = aging_s
+        self._lookup = LockedLookup(host.store, host.lock)
         self._examiner = Examiner(
             root,
-            LockedLookup(host.store, host.lock),
+            self._lookup,
             excluded,
             root_guid=host.root_guid,
             root_key=root_key,
@@ -215,7 +217,7 @@ class LocalWatch:
         if self._put_offs:
             put_offs, self._put_offs = self._put_offs, []
             moved = set(await self.journal.moved_since(min(moves for _, moves in put_offs)))
-            if any(_is_below(path, moved) for path, _ in put_offs):
+            if any(is_below(path, moved) for path, _ in put_offs):
                 self._on_rescan("a folder was renamed before what happened in it could be dealt with", "")
             return
         if self._rescans:
@@ -251,7 +253,8 @@ class LocalWatch:
 
     async def _examined(self, batch: list[Aged]) -> tuple[list[Change], list[Aged]]:
         """What the aged paths mean, and those that this holds for. Where a folder moved after a path was told, what is
-        found there may be something else: such paths are put back, and the rest looked at once more."""
+        found there may be something else, and what was renamed away from a path after that was told may be anywhere:
+        such paths are put back, and the rest looked at once more."""
         loop = asyncio.get_running_loop()
         moves = min((aged.moves for aged in batch), default=0)
         while batch:
@@ -259,33 +262,54 @@ class LocalWatch:
             changes, moved_away = await loop.run_in_executor(self._thread, self._examine, batch)
             moved = set(await self.journal.moved_since(moves))
             moves = self._moves = self.journal.moves
-            stale = [aged for aged in batch if _is_stale(aged, moved)]
-            if not stale:
+            left = await self._left(changes)
+            again = stale(batch, moved, left, self._is_patient)
+            if not again:
                 if moved_away:
                     self._rescan_later("something is gone that nobody was seen to remove or rename")
-                return changes, batch
-            self.journal.put_back(stale)
+                paths = {aged.path for aged in batch}
+                others = {path for path in left if not at_or_below(path, paths)}
+                return without(changes, others, self._lookup.get), batch
+            self.journal.put_back(again)
             await self.journal.barrier()  # until then they are in hand (see told_of)
-            left = {aged.usn for aged in stale}
-            batch = [aged for aged in batch if aged.usn not in left]
+            usns = {aged.usn for aged in again}
+            batch = [aged for aged in batch if aged.usn not in usns]
         return [], []
+
+    async def _left(self, changes: Sequence[Change], since: int = 0) -> set[str]:
+        """The paths of what the changes take away and that was renamed from there `since` then (FILETIME), as the
+        journal has yet to tell."""
+        paths = {change.path for change in changes if takes_away(change, self._lookup.get)}
+        if not paths:
+            return paths
+        left = set(await self.journal.left(since))
+        left.update(a.path for a in self._aged if a.reason & c.REASON_RENAME_OLD_NAME and a.event_time >= since)
+        return paths & left
+
+    def _is_patient(self, aged: Aged) -> bool:
+        """Whether a path that is renamed from all the time has not been put back for longer than anything can age."""
+        return not aged.put_back_at or time.monotonic() - aged.put_back_at < LONGEST_AGING * self._aging + RETRY_S
 
     def _examine(self, batch: list[Aged]) -> tuple[list[Change], bool]:
         """In the examiner's thread: the changes, and whether a path is gone that nobody was seen to remove. Then what
         was there may be elsewhere: a folder above it has another name since the path was told, or it was renamed while
-        nobody watched and the name it has now was not looked at yet. It is not called deleted before all was."""
+        nobody watched (it, or the folder it was in) and the name it has now was not looked at yet. It is not called
+        deleted before all was."""
         changes = self._examiner.examine(batch)
         gone = c.REASON_FILE_DELETE | c.REASON_RENAME_OLD_NAME
         seen = {aged.path for aged in batch if not aged.reason & gone and not too_deep(self._root, aged.path)}
         removed = {aged.path for aged in batch if aged.reason & gone and aged.moved_to is None}
-        lost = {path for path in self._examiner.absent if path in seen and not _is_below(path, removed)}
-        deleted = [one.path for one in changes if one.kind is Kind.DELETE]
+        deleted = {one.path for one in changes if one.kind is Kind.DELETE}
+        lost = {path for path in self._examiner.absent if path in seen and not is_below(path, removed)}
         for aged in batch:
             # Where nobody told of anything, and nothing is known to have been, nothing is lost.
-            if not aged.event_time and not any(_at_or_below(path, {aged.path}) for path in deleted):
+            if not aged.event_time and not any(at_or_below(path, {aged.path}) for path in deleted):
                 lost.discard(aged.path)
+        deep = {aged.path for aged in batch if aged.deep}  # nobody saw what left these
+        lost |= {path for path in deleted if is_below(path, deep) and not at_or_below(path, removed)}
         if lost:
-            changes = [one for one in changes if one.kind is not Kind.DELETE or not _at_or_below(one.path, lost)]
+            changes = [one for one in changes if one.kind is not Kind.DELETE or not is_below(one.path, lost)]
+            changes = without(changes, lost, self._lookup.get)
         return changes, bool(lost)
 
     def _again_later(self) -> None:
@@ -341,12 +365,14 @@ class LocalWatch:
 
     async def _compare(self, subtree: str) -> None:
         loop = asyncio.get_running_loop()
+        begun = filetime(time.time_ns())
         self._moves = self.journal.moves
         self._under_way = self._host.look()
         judge = functools.partial(self._judge, subtree)
         batches: Iterator[list[Change]] = self._examiner.scan(subtree, judge=judge)
         try:
             while (batch := await loop.run_in_executor(self._thread, next, batches, None)) is not None:
+                batch = without(batch, await self._left(batch, begun), self._lookup.get)
                 for start in range(0, len(batch), BATCH):
                     await self._deal_with(batch[start : start + BATCH], {})
                 await self._host.settled()
@@ -531,26 +557,6 @@ class LocalWatch:
 def _belongs(aged: Aged, batch: list[Aged]) -> bool:
     """Whether the path cannot be understood without those of the batch (that has not become far too large)."""
     return aged.group != 0 and aged.group == batch[-1].group and len(batch) < MOST_TOGETHER
-
-
-def _is_stale(aged: Aged, moved: set[str]) -> bool:
-    """Whether what was found at the path may be something else than what was told of."""
-    paths = [aged.path] if aged.moved_to is None else [aged.path, aged.moved_to]
-    if any(path in moved or _is_below(path, moved) for path in paths):
-        return True
-    return aged.deep and any(path.startswith(f"{aged.path}/") for path in moved)
-
-
-def _at_or_below(path: str, paths: set[str]) -> bool:
-    return path in paths or _is_below(path, paths)
-
-
-def _is_below(path: str, folders: set[str]) -> bool:
-    """Whether one of the folders is above the path."""
-    if not folders:
-        return False
-    parts = path.split("/")
-    return "" in folders or any("/".join(parts[:n]) in folders for n in range(1, len(parts)))
 
 
 def _parts(works: list[Work], size: int) -> Iterator[list[Work]]:

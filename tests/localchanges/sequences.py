@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISDIR
 
 from staging.fsops import RENAME_EXCHANGE, fingerprint, renameat2
 from tests.localchanges.member import Key, Known, Member, entries, pair, together
@@ -57,7 +58,8 @@ class Hand:
     def __init__(self, root: str, outside: str) -> None:
         self.root, self.outside = root, outside
         self._number = 0
-        self.was_away: set[Key] = set()  # local keys of what was outside the tree for a while
+        self._linked: set[Key] = set()  # local keys of what has had several names
+        self.may_be_new: set[Key] = set()  # local keys of what may be another file, or folder, to everybody
 
     def do(self, step: Step) -> None:
         """Carry out one operation."""
@@ -70,6 +72,22 @@ class Hand:
         except OSError as error:
             if "not empty" not in str(error) and "Invalid argument" not in str(error) and "link" not in str(error):
                 raise
+
+    def begin(self) -> None:
+        """All that was done until now is known."""
+        self._linked.clear()
+        self.may_be_new.clear()
+
+    def note(self, before: Known) -> None:
+        """To be called after each step: what has had several names, and has no longer the one it had `before`, may be
+        new. Each name of a hard link is a file of its own to everybody: that the first of them goes is the deletion of
+        one file, even if another name of the inode stays."""
+        seen = entries(self.root)
+        self._linked.update(found[:3] for found in seen.values() if found.nlink > 1 and not S_ISDIR(found.mode))
+        for path, record in before.records.items():
+            key = record.dev, record.ino, record.btime_ns
+            if key in self._linked and (path not in seen or seen[path][:3] != key):
+                self.may_be_new.add(key)
 
     # -- picking
 
@@ -244,9 +262,9 @@ class Hand:
         target = self._place(q, r)
         if not os.path.lexists(target):
             source = os.path.join(self.outside, away[p % len(away)])
-            self.was_away.add(fingerprint(source)[:3])
+            self.may_be_new.add(fingerprint(source)[:3])  # it was outside the tree for a while
             if os.path.isdir(source) and not os.path.islink(source):
-                self.was_away.update(found[:3] for found in entries(source).values())
+                self.may_be_new.update(found[:3] for found in entries(source).values())
             os.rename(source, target)
 
 
@@ -260,11 +278,13 @@ async def carry_out(one: Member, other: Member, hand: Hand, steps: Sequence[Step
         elif step.name == "quiet":
             await together(one, other)
             before = one.assert_tree_is_known()
+            hand.begin()
         else:
             hand.do(step)
+            hand.note(before)
     await together(one, other)
     now = one.assert_tree_is_known()
-    assert_identities(before, now, one.root, hand.was_away)
+    assert_identities(before, now, one.root, hand.may_be_new)
     one.assert_scan_finds_nothing()
     assert_same(one, other)
 
@@ -284,8 +304,8 @@ def assert_same(one: Member, other: Member) -> None:
 
 
 def assert_identities(before: Known, now: Known, root: str, but: Collection[Key] = ()) -> None:
-    """What was known, and still is in the tree, is the same file or folder to everybody; those that were outside the
-    tree meanwhile (`but`) may be new."""
+    """What was known, and still is in the tree, is the same file or folder to everybody, except for those in `but` (see
+    Hand.may_be_new)."""
     seen = entries(root)
     for path, record in now.records.items():
         found = seen[path]

@@ -7,13 +7,19 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from agent.localchanges.watch import LocalWatch
+from journal.changes import Aged, Change
+from journal.inotify import IN_MOVED_FROM
+from journal.reasons import FILE_CREATE
+from journal.scan import Scanner
+from journal.watches import Node
+from staging.fsops import RENAME_EXCHANGE, renameat2
 from tests.localchanges.member import Member, member, pair, together
-from tests.localchanges.sequences import assert_identities, assert_same
-
-Case = Callable[[Path, Callable[[float], object]], object]
+from tests.localchanges.sequences import Hand, Step, assert_identities, assert_same, carry_out
 
 
 def _source(root: Path) -> None:
@@ -120,3 +126,236 @@ async def test_folders_may_be_nested_deeply(tmp_path: Path) -> None:
         (Path(one.root) / "d").rename(Path(one.root) / "e")
         await one.quiet()
         one.assert_tree_is_known()
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+@pytest.mark.parametrize("pause", [0.0, 1.2])
+async def test_one_name_of_a_hard_link_goes(tmp_path: Path, pause: float, gone: int) -> None:
+    """Each name is a file of its own: with the first one goes the file that was known, unless the second one had not
+    aged by then; with the second one, never."""
+    (tmp_path / "outside").mkdir()
+    steps = [Step("write"), Step("quiet"), Step("hardlink", (0, 0, 1)), Step("pause", seconds=0.2 * pause)]
+    async with pair(tmp_path, aging_s=0.2) as (one, other):
+        await carry_out(one, other, Hand(one.root, str(tmp_path / "outside")), [*steps, Step("delete", (gone, 0, 0))])
+
+
+def before_examined(one: Member, path: str, what: Callable[[], object]) -> None:
+    """Do something once the path has aged, and just before it is examined."""
+    watch = one.replica._watch
+    assert watch is not None
+    done: list[object] = []
+
+    def examine(batch: list[Aged]) -> tuple[list[Change], bool]:
+        if not done and path in [aged.path for aged in batch]:
+            done.append(what())
+        return LocalWatch._examine(watch, batch)
+
+    watch._examine = examine  # type: ignore[method-assign]
+
+
+async def test_two_files_exchange_their_names_and_the_folder_of_one_moves_before_it_is_examined(tmp_path: Path) -> None:
+    """The name whose folder moved is looked at later: so is the other one, or a new file would be taken for it."""
+    async with pair(tmp_path, aging_s=0.2) as (one, other):
+        root = Path(one.root)
+        (root / "a").write_text("a")
+        (root / "p").mkdir()
+        (root / "q").mkdir()
+        await together(one, other)
+        before = one.assert_tree_is_known()
+        before_examined(one, "a", lambda: (root / "p").rename(root / "q" / "p"))
+        (root / "p" / "new").write_text("new")
+        renameat2(None, str(root / "a"), None, str(root / "p" / "new"), RENAME_EXCHANGE)
+        await together(one, other)
+        assert (root / "q" / "p" / "new").read_text() == "a"
+        assert_identities(before, one.assert_tree_is_known(), one.root)
+        assert_same(one, other)
+
+
+async def test_two_files_exchange_their_names_and_one_is_renamed_before_they_are_examined(tmp_path: Path) -> None:
+    async with pair(tmp_path, aging_s=0.2) as (one, other):
+        root = Path(one.root)
+        for name in ("a", "b"):
+            (root / name).write_text(name)
+        await together(one, other)
+        before = one.assert_tree_is_known()
+
+        def exchange() -> None:
+            renameat2(None, str(root / "a"), None, str(root / "b"), RENAME_EXCHANGE)
+            (root / "b").rename(root / "c")
+
+        before_examined(one, "a", exchange)
+        os.utime(root / "a")
+        os.utime(root / "b")
+        await together(one, other)
+        assert (root / "c").read_text() == "a"
+        assert_identities(before, one.assert_tree_is_known(), one.root)
+        assert_same(one, other)
+
+
+async def test_a_file_is_renamed_and_made_anew_before_it_is_examined(tmp_path: Path) -> None:
+    async with pair(tmp_path, aging_s=0.2) as (one, other):
+        root = Path(one.root)
+        (root / "log").write_text("old")
+        await together(one, other)
+        before = one.assert_tree_is_known()
+
+        def rotate() -> None:
+            (root / "log").rename(root / "log.1")
+            (root / "log").write_text("new")
+
+        before_examined(one, "log", rotate)
+        os.utime(root / "log")
+        await together(one, other)
+        assert (root / "log.1").read_text() == "old"
+        assert_identities(before, one.assert_tree_is_known(), one.root)
+        assert_same(one, other)
+
+
+@pytest.mark.parametrize("anew", [False, True])
+async def test_a_file_leaves_a_folder_and_ages_for_longer_than_that_folder_is_gone(tmp_path: Path, anew: bool) -> None:
+    async with pair(tmp_path, aging_s=0.2) as (one, other):
+        root = Path(one.root)
+        (root / "d").mkdir()
+        for name in ("a", "b"):
+            (root / "d" / name).write_text(name)
+        await together(one, other)
+        before = one.assert_tree_is_known()
+        (root / "d" / "a").rename(root / "a")
+        shutil.rmtree(root / "d")
+        if anew:
+            (root / "d").mkdir()
+        for _ in range(3):
+            await asyncio.sleep(0.1)
+            os.utime(root / "a")
+        await together(one, other)
+        assert_identities(before, one.assert_tree_is_known(), one.root)
+        assert_same(one, other)
+
+
+@pytest.mark.parametrize("folder", [False, True])
+async def test_something_is_renamed_into_a_folder_that_is_not_watched_yet(tmp_path: Path, folder: bool) -> None:
+    """Its old name is made anew, and ages before the new one does."""
+    async with pair(tmp_path, aging_s=0.2) as (one, other):
+        root = Path(one.root)
+
+        def make() -> None:
+            if folder:
+                (root / "x").mkdir()
+            (root / "x" / "f" if folder else root / "x").write_text("content")
+
+        make()
+        await together(one, other)
+        before = one.assert_tree_is_known()
+        assert one.replica._watch is not None
+        watches = one.replica._watch.journal._tree
+        add = watches._add
+        renamed = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def rename_first(parent: Node, name: str, *, report: bool = False, deep: bool = False) -> None:
+            if name == "new":
+                (root / "x").rename(root / "new" / "x")
+                loop.call_soon_threadsafe(renamed.set)
+            add(parent, name, report=report, deep=deep)
+
+        watches._add = rename_first  # type: ignore[method-assign]
+        (root / "new").mkdir()
+        await renamed.wait()
+        make()
+        for _ in range(3):
+            await asyncio.sleep(0.1)
+            os.utime(root / "new" / "x")
+        await together(one, other)
+        assert_identities(before, one.assert_tree_is_known(), one.root)
+        assert_same(one, other)
+
+
+async def test_a_file_is_renamed_out_of_a_folder_that_is_not_watched_for_a_moment(tmp_path: Path) -> None:
+    """It is seen to come, but not to leave, and its new name ages for longer than the folder."""
+    async with pair(tmp_path, aging_s=0.2) as (one, other):
+        root = Path(one.root)
+        (root / "d").mkdir()
+        (root / "d" / "f").write_text("content")
+        await together(one, other)
+        before = one.assert_tree_is_known()
+        assert one.replica._watch is not None
+        watches = one.replica._watch.journal._tree
+        child_event = watches._child_event
+
+        def watched_again(node: Node, name: str, mask: int, cookie: int) -> None:
+            if name == "f" and mask & IN_MOVED_FROM:
+                watches._sink.record(watches.root, "d", FILE_CREATE, True, deep=True)
+            else:
+                child_event(node, name, mask, cookie)
+
+        watches._child_event = watched_again  # type: ignore[method-assign]
+        (root / "d" / "f").rename(root / "g")
+        for _ in range(3):
+            await asyncio.sleep(0.1)
+            os.utime(root / "g")
+        await together(one, other)
+        assert_identities(before, one.assert_tree_is_known(), one.root)
+        assert_same(one, other)
+
+
+async def test_all_is_removed_while_a_folder_is_at_a_passing_name(tmp_path: Path) -> None:
+    """Its deletion bears the name that others know: they would not take the passing one."""
+    async with pair(tmp_path, aging_s=0.2) as (one, other):
+        root = Path(one.root)
+        (root / "d" / "a" / "b").mkdir(parents=True)
+        for number in range(10):
+            (root / f"stays{number}").write_text("content")
+        await together(one, other)
+        watch = one.replica._watch
+        assert watch is not None
+        deal_with = watch._deal_with
+        passing: list[Change] = []
+
+        async def remove_first(changes: list[Change], told: dict[str, Aged]) -> None:
+            found = [change for change in changes if change.temporary]
+            if found and not passing:
+                shutil.rmtree(root / "d")
+            passing.extend(found)
+            await deal_with(changes, told)
+
+        watch._deal_with = remove_first  # type: ignore[method-assign]
+        (root / "d" / "a").rename(root / "third")
+        (root / "d" / "a").mkdir()
+        (root / "third").rename(root / "d" / "a" / "a")
+        await together(one, other)
+        assert passing
+        assert set(one.assert_tree_is_known().records) == {f"stays{number}" for number in range(10)}
+        assert_same(one, other)
+
+
+@pytest.mark.parametrize("anew", [False, True])
+async def test_a_file_is_renamed_from_where_a_scan_was_not_yet_to_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, anew: bool
+) -> None:
+    async with pair(tmp_path, aging_s=0.2) as (one, other):
+        root = Path(one.root)
+        for name in ("p", "q"):
+            (root / name).mkdir()
+            (root / name / "f").write_text(name)
+        await together(one, other)
+        before = one.assert_tree_is_known()
+        assert one.replica._watch is not None
+        compare = Scanner._compare_folder
+        been: list[str] = []
+
+        def compare_folder(scanner: Scanner, folder: Any, stack: list[Any]) -> None:
+            compare(scanner, folder, stack)
+            if folder.path and not been:
+                been.append(folder.path)
+                there = root / ("q" if folder.path == "p" else "p") / "f"
+                there.rename(root / folder.path / "moved")
+                if anew:
+                    there.write_text("new")
+
+        monkeypatch.setattr(Scanner, "_compare_folder", compare_folder)
+        one.replica._watch.rescan("a test asks for it")
+        while not been:
+            await asyncio.sleep(0.005)
+        await together(one, other)
+        assert_identities(before, one.assert_tree_is_known(), one.root)
+        assert_same(one, other)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,13 +17,14 @@ import pytest
 
 from agent.engine import events as ev
 from agent.files.underway import UnderWay
+from agent.localchanges.leaving import without
 from agent.localchanges.watch import LocalWatch
 from agent.wire.filetime import filetime
 from agent.work.supervise import Supervisor
 from idtable.records import IDRecord
 from idtable.store import Store
 from journal import reasons as why
-from journal.changes import Aged, nothing_excluded
+from journal.changes import Aged, Change, Kind, nothing_excluded
 from staging.fsops import fingerprint, object_id_set
 from staging.rootdir import RootDir
 
@@ -53,9 +55,19 @@ class Still:
 
     def __init__(self) -> None:
         self.touched: list[tuple[dict[str, int], int]] = []
+        self.names_left: list[str] = []
+        self.put_back_to_age: list[str] = []
+
+    async def barrier(self) -> None: ...
+
+    def put_back(self, batch: list[Aged]) -> None:
+        self.put_back_to_age += [aged.path for aged in batch]
 
     async def moved_since(self, moves: int) -> list[str]:
         return []
+
+    async def left(self, since: int = 0) -> list[str]:
+        return self.names_left
 
     def touch(self, paths: Mapping[str, int], event_time: int = 0) -> None:
         self.touched.append((dict(paths), event_time))
@@ -341,3 +353,63 @@ def test_what_is_put_off_keeps_its_time_and_both_its_names(host: Host) -> None:
     host.under_way.begin(CO, [X], [(ROOT, "n")])
     assert host.round("n", "m", when=filetime(10**18)) == []
     assert host.touched == [({"m": why.DATA_OVERWRITE, "n": why.RENAME_OLD_NAME}, filetime(10**18))]
+
+
+def test_what_left_its_name_meanwhile_is_waited_for_with_its_chain_but_not_for_ever(host: Host) -> None:
+    (host.tree / "log").write_text("old")
+    host.know("log")
+    os.rename(host.tree / "log", host.tree / "log.1")
+    host.still.names_left = ["log"]
+
+    def aged(path: str, usn: int, **rest: Any) -> Aged:
+        return Aged(path, why.DATA | why.FILE_DELETE, False, usn, usn, 0, **rest)
+
+    assert host.round_of([aged("log", 1, chain=1), aged("other", 2, chain=1), aged("third", 3, chain=2)]) == []
+    assert host.still.put_back_to_age == ["log", "other"]
+    (told,) = host.round_of([aged("log", 4, put_back_at=time.monotonic() - 3600.0)])
+    assert told.file_guid == X
+    assert host.still.put_back_to_age == ["log", "other"]
+
+
+def test_what_left_a_folder_before_that_was_removed_is_waited_for_with_the_folder(host: Host) -> None:
+    (host.tree / "d").mkdir()
+    (host.tree / "d" / "f").write_text("x")
+    host.know("d", X, "folder")
+    host.know("d/f", CO, "file", X)
+    os.rename(host.tree / "d" / "f", host.tree / "f")
+    (host.tree / "d").rmdir()
+    host.still.names_left = ["d/f"]
+    assert host.round("d", reason=why.FILE_DELETE) == []
+    assert host.still.put_back_to_age == ["d"]
+    host.still.names_left = []
+    assert len(host.round("d", reason=why.FILE_DELETE)) == 2
+
+
+def test_changes_that_wait_for_each_other_are_left_out_together() -> None:
+    """What takes a name waits for what leaves it."""
+    records = {
+        guid: IDRecord(guid, parent, name, kind == "folder", kind=kind)
+        for guid, parent, name, kind in ((X, ROOT, "d", "folder"), (CO, X, "a", "file"), (MEMBER, X, "b", "file"))
+    }
+    gone = Change(Kind.DELETE, "d/a", CO, X, "d", "a", "file", None, 0)
+    renamed = Change(Kind.RENAME, "d/a", MEMBER, X, "d", "a", "file", None, 0)
+    made = Change(Kind.CREATE, "d/b", None, X, "d", "b", "file", None, 0)
+    folder = Change(Kind.DELETE, "d", X, ROOT, "", "d", "folder", None, 0)
+    other = Change(Kind.CREATE, "d/c", None, X, "d", "c", "file", None, 0)
+    assert without([gone, renamed, made, folder, other], {"d/a"}, records.get) == [other]
+    assert without([gone, renamed, made], set(), records.get) == [gone, renamed, made]
+
+
+@pytest.mark.parametrize("seen", [False, True])
+def test_what_is_gone_from_a_folder_that_was_not_watched_for_a_while_may_be_elsewhere(host: Host, seen: bool) -> None:
+    (host.tree / "d").mkdir()
+    (host.tree / "d" / "f").write_text("x")
+    host.know("d", X, "folder")
+    host.know("d/f", CO, "file", X)
+    os.unlink(host.tree / "d" / "f")
+    batch = [Aged("d", why.FILE_CREATE, True, 1, 1, 0, deep=True)]
+    if seen:
+        batch.append(Aged("d/f", why.FILE_DELETE, False, 2, 2, 0))
+    told = host.round_of(batch)
+    assert [event.file_guid for event in told] == [CO] * seen
+    assert host.waits_for_a_scan is not seen

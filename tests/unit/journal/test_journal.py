@@ -6,10 +6,12 @@ import asyncio
 import os
 import shutil
 import struct
+import time
 
 import pytest
 
 from agent.tree.excluded import Excluded
+from agent.wire.filetime import filetime
 from journal import inotify, log
 from journal import reasons as why
 from journal.journal import Journal
@@ -276,6 +278,73 @@ async def test_what_is_touched_together_is_told_together_with_its_time(tmp_path)
         await ears.until(lambda: ears.aged)
         assert {a.path: a.group for a in ears.aged} == {"old": 1, "new": 1}
         assert {a.path: a.event_time == 7 for a in ears.aged} == {"old": True, "new": False}
+
+
+async def test_names_of_one_chain_of_renames_are_told_apart_from_those_of_others(tmp_path):
+    async with Ears(tmp_path) as ears:
+        for name in ("a", "p", "alone"):
+            ears.write(name)
+        await ears.flush()
+        for old, new in (("a", "b"), ("p", "q"), ("b", "c")):
+            os.rename(ears.path(old), ears.path(new))
+        ears.write("alone")
+        seen = await ears.flush()
+        assert len({aged.group for aged in seen.values()} - {0}) == 1
+        chains = {path: aged.chain for path, aged in seen.items()}
+        assert chains["a"] == chains["b"] == chains["c"] != chains["p"] == chains["q"]
+        assert chains["alone"] == 0 not in (chains["a"], chains["p"])
+
+
+async def test_what_is_put_back_keeps_its_chain_and_since_when(tmp_path):
+    async with Ears(tmp_path) as ears:
+        ears.write("a")
+        await ears.flush()
+        os.rename(ears.path("a"), ears.path("b"))
+        first = await ears.flush()
+        assert not any(aged.put_back_at for aged in first.values())
+        ears.journal.put_back(list(first.values()))
+        again = await ears.flush()
+        ears.journal.put_back(list(again.values()))
+        seen = await ears.flush()
+        assert {aged.put_back_at for aged in seen.values()} == {aged.put_back_at for aged in again.values()} != {0.0}
+        assert seen["a"].chain == seen["b"].chain != 0
+
+
+async def test_names_that_were_left_since(tmp_path):
+    async with Ears(tmp_path) as ears:
+        for name in ("a", "b", "removed"):
+            ears.write(name)
+        await ears.flush()
+        os.rename(ears.path("a"), ears.path("x"))
+        os.unlink(ears.path("removed"))
+        assert await ears.journal.left() == ["a"]
+        since = filetime(time.time_ns())
+        os.rename(ears.path("b"), ears.path("y"))
+        assert await ears.journal.left(since) == ["b"]
+        assert set(await ears.journal.left()) == {"a", "b"}
+
+
+async def test_what_was_renamed_into_a_folder_that_was_not_watched_yet_is_waited_for(tmp_path):
+    """By the name it had; not the other way round, for the folder may be full of other files."""
+    async with Ears(tmp_path, aging_s=0.3) as ears:
+        ears.write("x")
+        await ears.until(lambda: ears.aged)
+        ears.aged.clear()
+        add = ears.journal._tree._add
+
+        def rename_first(parent, name, **options):
+            os.rename(ears.path("x"), ears.path("new", "x"))
+            add(parent, name, **options)
+
+        ears.journal._tree._add = rename_first
+        os.mkdir(ears.path("new"))
+        await ears.journal.barrier()  # the folder was made
+        await ears.journal.barrier()  # something was renamed into it
+        ears.journal.touch({"new/x": why.DATA_OVERWRITE})  # ages longer
+        await ears.until(lambda: len(ears.aged) == 3)
+        seen = {aged.path: aged for aged in ears.aged}
+        assert seen["x"].group == seen["new/x"].group != 0
+        assert seen["x"].chain == seen["new/x"].chain == 0
 
 
 async def test_undecodable_names(tmp_path):
