@@ -38,6 +38,7 @@ from agent.tree.identity import ReplicaError
 from agent.tree.incidents import TreeIncidents
 from agent.tree.root import ReplicaRoot
 from agent.wire import constants as c
+from agent.wire.change_order import ChangeOrder
 from agent.wire.guid import ZERO_GUID, new_guid
 from agent.wire.packet import Packet
 from agent.work.clock import filetime_now
@@ -92,6 +93,7 @@ class Replica(Telling):
         self._closed = False
         self._started = False  # partners are joined; what they send is taken
         self._starting: asyncio.Task[None] | None = None
+        self.cut_short: frozenset[bytes] = frozenset()  # folders of change orders that the former run did not finish
         self._refused: dict[bytes, bytes] = {}  # connection -> the session of which a packet was refused
         self._faults = Faults()
         self._lost = False
@@ -231,6 +233,9 @@ class Replica(Telling):
         if not self.engine.ctx.online:  # what is in the tree is looked at when the initial sync is over
             self._begin()
             return
+        with self.lock:
+            cut_short = [ChangeOrder.decode(row.co) for row in self.store.inlog_iter()]
+        self.cut_short = frozenset(guid for co in cut_short for guid in (co.old_parent_guid, co.new_parent_guid))
         self.post(self._first_event())
         first = self.engine.ctx.config.primary and self.store.meta_get(_SCANNED) is None
         await self._start_watch(first=first)
