@@ -38,7 +38,6 @@ from journal.examine import Examiner
 from journal.journal import Journal
 from journal.reasons import CONTENT, METADATA
 from staging.errors import AccessDenied, StagingError, Torn, Unsupported, Vanished
-from staging.openat2 import open_beneath
 from staging.unstored import Unstored, decode
 
 log = logging.getLogger(__name__)
@@ -62,7 +61,6 @@ class Host(Protocol):
     told: TreeIncidents
     missing: MissingFiles
     supervisor: Supervisor
-    cut_short: frozenset[bytes]
 
     def post(self, event: ev.Event) -> None: ...
     def look(self) -> UnderWay: ...
@@ -429,8 +427,6 @@ class LocalWatch:
                 if parent is None:
                     self._put_off(change, when)
                     continue
-                if self._moved_by_an_install(change):
-                    continue
                 key = change.fingerprint[:3] if change.fingerprint is not None else None
                 ours = self._under_way.concerns(change.file_guid, key, (parent, change.name))
                 if ours or (change.kind is Kind.CREATE and self._is_known(change, parent, left)):
@@ -448,29 +444,6 @@ class LocalWatch:
                 Work(change, guid, parent, host.new_guid(), when, usns, known, verify, self._unstored(known, change))
             )
         return works
-
-    def _moved_by_an_install(self, change: Change) -> bool:
-        """In the comparison at the start: a folder of which only the time differs, where the former run was killed
-        between an install and giving the folder its time back. It gets it now."""
-        host, found = self._host, change.fingerprint
-        if not self.scanning or change.kind is not Kind.UPDATE or change.file_guid not in host.cut_short or not found:
-            return False
-        record = host.store.get(change.file_guid)
-        if record is None or record.mtime_ns is None or change.file_kind != "folder" or not same_key(record, found):
-            return False
-        if (record.mode, record.uid, record.gid) != (found.mode, found.uid, found.gid):
-            return False
-        try:
-            fd = open_beneath(host.files.root.fd, change.path, os.O_RDONLY | os.O_DIRECTORY)
-        except OSError:
-            return False
-        try:
-            os.utime(fd, ns=(record.mtime_ns, record.mtime_ns))
-        except OSError:
-            return False
-        finally:
-            os.close(fd)
-        return True
 
     def _known(
         self, change: Change, told: dict[str, Aged], came_from: dict[str | None, Aged]

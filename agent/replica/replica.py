@@ -18,6 +18,7 @@ from agent.engine import events as ev
 from agent.engine.engine import Engine
 from agent.engine.entry import Stage
 from agent.engine.stored import Unreadable
+from agent.files.cutshort import folders_of_unfinished, give_times_back
 from agent.files.fileops import FileOps
 from agent.files.underway import UnderWay
 from agent.localchanges.missing import TooMuchMissing
@@ -38,7 +39,6 @@ from agent.tree.identity import ReplicaError
 from agent.tree.incidents import TreeIncidents
 from agent.tree.root import ReplicaRoot
 from agent.wire import constants as c
-from agent.wire.change_order import ChangeOrder
 from agent.wire.guid import ZERO_GUID, new_guid
 from agent.wire.packet import Packet
 from agent.work.clock import filetime_now
@@ -93,7 +93,6 @@ class Replica(Telling):
         self._closed = False
         self._started = False  # partners are joined; what they send is taken
         self._starting: asyncio.Task[None] | None = None
-        self.cut_short: frozenset[bytes] = frozenset()  # folders of change orders that the former run did not finish
         self._refused: dict[bytes, bytes] = {}  # connection -> the session of which a packet was refused
         self._faults = Faults()
         self._lost = False
@@ -221,6 +220,8 @@ class Replica(Telling):
             self.hold(why)
         except RootGone as error:
             self.stop_for(str(error))
+        except Unreadable as error:
+            self.stop_for(str(self.store.damage(error)))
         except StoreError as error:
             self._failed(error)
         except Exception as error:
@@ -230,12 +231,12 @@ class Replica(Telling):
     async def _go(self) -> None:
         """A member knows its whole tree before it joins: a primary one, to seed others from it (3.3.3), and any other,
         for what users did while it was down was before what comes now. Installs that were cut short come first."""
+        with self.lock:
+            folders = folders_of_unfinished(self.store)
+        await asyncio.to_thread(give_times_back, self.files.root, folders)
         if not self.engine.ctx.online:  # what is in the tree is looked at when the initial sync is over
             self._begin()
             return
-        with self.lock:
-            cut_short = [ChangeOrder.decode(row.co) for row in self.store.inlog_iter()]
-        self.cut_short = frozenset(guid for co in cut_short for guid in (co.old_parent_guid, co.new_parent_guid))
         self.post(self._first_event())
         first = self.engine.ctx.config.primary and self.store.meta_get(_SCANNED) is None
         await self._start_watch(first=first)
@@ -442,14 +443,24 @@ class Replica(Telling):
         await self._actions.idle()
         if self._closed or self._lost or self.error is not None:
             return
-        try:
-            self._make_engine()
-        except (StoreError, OSError, MemoryError) as error:
-            self._halt("the database cannot be read", error)
+        if not self._remake_engine():
             return
         self.engine.ctx.last_error = last_error
         self._actions.renew()
         self._batches.go_on(self._first_event(), lambda event: survives(event) and not self._is_barred(event))
+
+    def _remake_engine(self) -> bool:
+        """An engine made anew from the store; False when there is none, and why was said."""
+        try:
+            self._make_engine()
+        except (StoreError, OSError, MemoryError) as error:
+            self._halt("the database cannot be read", error)
+            return False
+        except Exception as error:
+            self.log.error("the engine cannot be made from the database", exc_info=error)
+            self.stop_for(f"the engine cannot be made from the database: {type(error).__name__}: {error}")
+            return False
+        return True
 
     def _is_barred(self, event: ev.Event) -> bool:
         return isinstance(event, ev.PacketReceived) and self._faults.barred(event.packet.from_.guid)
@@ -479,14 +490,7 @@ class Replica(Telling):
         if self._starting is not None and not self._starting.done():
             self._restart_soon()  # what was begun has to end first
             return
-        try:
-            self._make_engine()
-        except (StoreError, OSError, MemoryError) as error:
-            self._halt("the database cannot be read", error)
-            return
-        except Exception as error:
-            self.log.error("the engine cannot be made from the database", exc_info=error)
-            self.stop_for(f"the engine cannot be made from the database: {type(error).__name__}: {error}")
+        if not self._remake_engine():
             return
         self._actions.renew()
         if not self._started:

@@ -78,7 +78,6 @@ class Host:
         self.told = Told()
         self.under_way = UnderWay()
         self.supervisor = Supervisor(failed)
-        self.cut_short: frozenset[bytes] = frozenset()
         self.busy: set[bytes] = set()
         self.posted: list[Any] = []
         self.touched: list[tuple[dict[str, int], int]] = []
@@ -342,14 +341,3 @@ def test_what_is_put_off_keeps_its_time_and_both_its_names(host: Host) -> None:
     host.under_way.begin(CO, [X], [(ROOT, "n")])
     assert host.round("n", "m", when=filetime(10**18)) == []
     assert host.touched == [({"m": why.DATA_OVERWRITE, "n": why.RENAME_OLD_NAME}, filetime(10**18))]
-
-
-def test_a_folder_gets_the_time_back_that_an_install_cut_short_took(host: Host) -> None:
-    folder = host.tree / "d"
-    folder.mkdir()
-    os.utime(folder, ns=(10**18, 10**18))
-    host.know("d", kind="folder")
-    (folder / "installed").write_text("x")
-    host.cut_short, host.watch.scanning = frozenset((X,)), True
-    assert host.round("d", reason=why.BASIC_INFO_CHANGE) == []
-    assert folder.stat().st_mtime_ns == 10**18
