@@ -279,11 +279,9 @@ class LocalWatch:
         seen = {aged.path for aged in batch if not aged.reason & gone and not too_deep(self._root, aged.path)}
         removed = {aged.path for aged in batch if aged.reason & gone and aged.moved_to is None}
         lost = {path for path in self._examiner.absent if path in seen and not _is_below(path, removed)}
-        deleted = [one.path for one in changes if one.kind is Kind.DELETE]
-        for aged in batch:
-            # Where nobody told of anything, and nothing is known to have been, nothing is lost.
-            if not aged.event_time and not any(_at_or_below(path, {aged.path}) for path in deleted):
-                lost.discard(aged.path)
+        # Where nobody told of anything, and nothing is known to have been, nothing is lost.
+        untold = {aged.path for aged in batch if not aged.event_time}
+        lost -= untold.difference(*(_at_and_above(one.path) for one in changes if one.kind is Kind.DELETE))
         if lost:
             changes = [one for one in changes if one.kind is not Kind.DELETE or not _at_or_below(one.path, lost)]
         return changes, bool(lost)
@@ -539,6 +537,12 @@ def _is_stale(aged: Aged, moved: set[str]) -> bool:
     if any(path in moved or _is_below(path, moved) for path in paths):
         return True
     return aged.deep and any(path.startswith(f"{aged.path}/") for path in moved)
+
+
+def _at_and_above(path: str) -> Iterator[str]:
+    """The path, and those of the folders above it."""
+    parts = path.split("/")
+    return ("/".join(parts[:n]) for n in range(1, len(parts) + 1))
 
 
 def _at_or_below(path: str, paths: set[str]) -> bool:

@@ -266,7 +266,7 @@ class Replica(Telling):
             self.post(self._first_event())
 
     def _first_event(self) -> ev.Started | ev.Resumed:
-        """What a new engine is told first; what it is told when the tree is known."""
+        """What an engine is told first: that it goes on, or, once the tree is known, that it is to join, too."""
         stages = frozenset(self.area.guids())
         return ev.Started(stages) if self._started else ev.Resumed(stages)
 
