@@ -62,6 +62,8 @@ class Host(Protocol):
     missing: MissingFiles
     supervisor: Supervisor
 
+    @property
+    def originator_guid(self) -> bytes: ...
     def post(self, event: ev.Event) -> None: ...
     def look(self) -> UnderWay: ...
     def count(self, counter: str, n: int = 1) -> None: ...
@@ -100,6 +102,7 @@ class LocalWatch:
             root_guid=host.root_guid,
             root_key=root_key,
             reserved_name=host.told.reserved_name,
+            ours=lambda record: record.originator_guid == host.originator_guid,
         )
         self.journal = Journal(
             root,
@@ -114,6 +117,7 @@ class LocalWatch:
         self._busy = 0
         self._in_hand: list[Aged] = []  # the batch that is being dealt with
         self._comparing = False  # the tree, or a part of it
+        self._compared_last = False  # and not what has aged
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._later: dict[asyncio.TimerHandle, tuple[str, int] | None] = {}  # as the put-offs, where it is for a path
@@ -218,7 +222,8 @@ class LocalWatch:
             if any(_is_below(path, moved) for path, _ in put_offs):
                 self._on_rescan("a folder was renamed before what happened in it could be dealt with", "")
             return
-        if self._rescans:
+        if self._rescans and not (self._aged and self._compared_last):  # else one could keep the other waiting for ever
+            self._compared_last = True
             path, reason = next(iter(self._rescans.items()))
             del self._rescans[path]
             log.info("comparing %r with the IDTable again: %s", path or ".", reason)
@@ -228,6 +233,7 @@ class LocalWatch:
             finally:
                 self._busy -= 1
             return
+        self._compared_last = False
         batch = [self._aged.popleft()]
         while self._aged and (len(batch) < BATCH or _belongs(self._aged[0], batch)):
             batch.append(self._aged.popleft())
