@@ -374,7 +374,7 @@ class LocalWatch:
 
     def _more_to_come(self) -> bool:
         """The journal has yet to tell of something, and not for longer than anything can age."""
-        if self.scanning or not (self._aged or self.journal.pending()):
+        if self.scanning or not (self._later or self._put_offs or self.journal.untold()):
             return False
         now = time.monotonic()
         if self._patience is None:
