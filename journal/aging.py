@@ -56,7 +56,7 @@ class AgingCache:
     """The records that age, those handed out but not retired, and which of them are on disk.
 
     A path ages `aging_s` seconds after its last event, but at most ten times that after its first; with the folders
-    above it, if those are aging. All methods belong to one thread, but `pending` and `untold` may be looked at by others.
+    above it, if those are aging. All methods belong to one thread; others may look at `pending` and `untold`.
     """
 
     def __init__(self, log: JournalLog, aging_s: float, excluded: Excluded) -> None:

@@ -374,7 +374,8 @@ class LocalWatch:
 
     def _more_to_come(self) -> bool:
         """The journal has yet to tell of something, and not for longer than anything can age."""
-        if self.scanning or not (self._later or self._put_offs or self.journal.untold()):
+        put_off = self._put_offs or any(later is not None for later in list(self._later.values()))
+        if self.scanning or not (put_off or self.journal.untold()):
             return False
         now = time.monotonic()
         if self._patience is None:

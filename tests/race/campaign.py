@@ -24,7 +24,7 @@ import pytest
 from tests.race.rounds import VARIANTS, Findings, Run
 
 NOT_ROOT = "only root can show what an agent does that is root"
-MOST_ROUNDS = 6
+MOST_ROUNDS = 4
 
 
 class Runs:
