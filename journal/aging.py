@@ -58,7 +58,7 @@ class AgingCache:
     """The records that age, those handed out but not retired, and which of them are on disk.
 
     A path ages `aging_s` seconds after its last event, but at most ten times that after its first; with the folders
-    above it, if those are aging. All methods belong to one thread, but `pending` may be looked at by others.
+    above it, if those are aging. All methods belong to one thread; others may look at `pending` and `untold`.
     """
 
     def __init__(self, log: JournalLog, aging_s: float, excluded: Excluded) -> None:
@@ -80,6 +80,12 @@ class AgingCache:
     def unsaved(self) -> bool:
         """Whether commit() has something to do."""
         return bool(self._dirty or self._forget)
+
+    @property
+    def untold(self) -> int:
+        """How many paths age, or were handed out and not retired: never less than that while one becomes the other."""
+        aging, out = len(self.pending), len(self._delivered)
+        return max(aging, len(self.pending)) + out
 
     def next_due(self) -> float | None:
         """When, in time.monotonic() seconds, it is worth while to call age()."""

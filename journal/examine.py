@@ -11,7 +11,7 @@ import stat
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from idtable.records import ZERO_GUID
+from idtable.records import ZERO_GUID, IDRecord
 from idtable.reserved import reserved
 
 from . import reasons as why
@@ -35,6 +35,9 @@ class Examiner:
     at: they are to be examined again later; `absent` holds those given to examine() at which nothing was. `skips`
     counts what is not replicated ("special", "mount", "name": too long for the wire, "unreadable").
     `reserved_name` is told, once each, of entries in the root at names of the agent's own.
+    `ours` tells of a record whether it was made of what is in the tree. One that was not is of what was put there
+    ready-made: then every event of attributes is somebody else's, and examine() reports an UPDATE for it even where
+    the times are as recorded.
     The root is held open until close(), and everything is looked at beneath it. Raises RootGone when it is no folder.
     """
 
@@ -47,12 +50,14 @@ class Examiner:
         root_guid: bytes = ZERO_GUID,
         root_key: tuple[int, int] | None = None,
         reserved_name: Callable[[str], None] = lambda path: None,
+        ours: Callable[[IDRecord], bool] = lambda record: True,
     ) -> None:
         self._root = os.path.realpath(root)
         self._lookup = lookup
         self._excluded = excluded
         self._root_guid = root_guid
         self._root_key = root_key
+        self._ours = ours
         self.skips = Skips()
         self.retry: list[str] = []
         self.absent: list[str] = []
@@ -78,14 +83,14 @@ class Examiner:
         """What the aged paths mean for the IDTable, in order (see Change). Raises RootGone."""
         disk = self._disk(hold=_HOLD)
         try:
-            settler = Settler(disk, self._lookup, self._root_guid)
+            settler = Settler(disk, self._lookup, self._root_guid, ours=self._ours)
             deep: list[str] = []
             for aged in paths:
                 spot = settler.visit(aged.path, aged.reason)
                 if spot is not None and spot.kind == "folder" and aged.deep:
                     deep.append(aged.path)
                 if aged.moved_to is not None:
-                    settler.visit(aged.moved_to, 0, asked=False)
+                    settler.visit(aged.moved_to, aged.reason & why.METADATA, asked=False)
                 if reserved(aged.path) and "/" not in aged.path:
                     disk.tell_reserved(aged.path)
             self._visit_below(disk, settler, deep)

@@ -201,6 +201,10 @@ class Journal:
         """How many paths are in the aging cache."""
         return len(self._cache.pending)
 
+    def untold(self) -> int:
+        """How many paths are in the aging cache, or were handed on and not retired."""
+        return self._cache.untold
+
     def pending_paths(self, limit: int = 100) -> list[str]:
         """Some of the paths in the aging cache."""
         return [entry.path for entry in list(self._cache.pending.values())[:limit]]

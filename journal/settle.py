@@ -8,7 +8,7 @@ new. Records at looked-at names that no object turned out to be are deleted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from idtable.records import IDRecord
@@ -32,11 +32,20 @@ class Found(NamedTuple):
 class Settler:
     """One batch. Use: visit() or add() the places, then changes().
 
-    `whole_tree` says that the caller looks below replaced folders itself.
+    `whole_tree` says that the caller looks below replaced folders itself. `ours`: see Examiner.
     """
 
-    def __init__(self, disk: Disk, lookup: Lookup, root_guid: bytes, *, whole_tree: bool = False) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        lookup: Lookup,
+        root_guid: bytes,
+        *,
+        whole_tree: bool = False,
+        ours: Callable[[IDRecord], bool] = lambda record: True,
+    ) -> None:
         self._whole_tree = whole_tree
+        self._ours = ours
         self._disk = disk
         self._lookup = lookup
         self._root = root_guid
@@ -356,6 +365,10 @@ class Settler:
             None, self.missing.get(path, 0) or why.FILE_DELETE,
         )  # fmt: skip
 
+    def _set_meanwhile(self, record: IDRecord, spot: Spot) -> bool:
+        """Somebody set an attribute of what was installed here: if it was at the same moment, no time tells."""
+        return bool(spot.reasons & why.METADATA) and not self._ours(record)
+
     def change_of(self, spot: Spot) -> Change | None:
         """What one object means for the IDTable; None when the record says it all."""
         found = self.found[spot.path]
@@ -376,7 +389,7 @@ class Settler:
                 self._records[file_guid] = record
             elif found.succeeds:
                 kind, changed = Kind.UPDATE, True
-            elif spot.asked and differs(record, spot.fp, spot.reasons):
+            elif spot.asked and (differs(record, spot.fp, spot.reasons) or self._set_meanwhile(record, spot)):
                 kind = Kind.UPDATE
                 changed = content_differs(record, spot.fp) or bool(spot.reasons & why.CONTENT)
             else:

@@ -65,11 +65,14 @@ class InstallResult:
     swapped: bool = False
 
 
-def _look(at: Entry, expected: Fingerprint) -> Outcome:
-    """DONE when the entry is as expected and nobody writes to it."""
+def _look(at: Entry, expected: Fingerprint, *, moved: bool = False) -> Outcome:
+    """DONE when the entry is as expected and nobody writes to it. Where it was not `moved`, its ctime counts, too: it
+    alone tells of an attribute or an access control list that was changed."""
     try:
         found = fsops.fingerprint(at.name, dir_fd=at.fd)
         if not unchanged(found, expected):
+            return Outcome.TARGET_CHANGED
+        if not moved and found.ctime_ns != expected.ctime_ns and not stat.S_ISDIR(found.mode):
             return Outcome.TARGET_CHANGED
         if not stat.S_ISREG(found.mode):
             return Outcome.DONE
@@ -105,12 +108,13 @@ def install(
     """
     try:
         with moving(temp, at.path) as ours:
+            built = fsops.fingerprint(ours.fd)
             with root.changing(at, moved=ours):
                 if expected is None:
                     result = _install_new(temp, root, at, ours.fd)
                 else:
                     result = _install_over(temp, root, at, expected, ours.fd, keep)
-            return _complete(result, ours.fd)
+            return _complete(result, ours.fd, built, built)
     except OSError as error:
         raise from_oserror(error, "installing a file") from error
 
@@ -127,9 +131,15 @@ def _done(*displaced: Entry) -> InstallResult:
     return InstallResult(Outcome.DONE, displaced=displaced)
 
 
-def _complete(result: InstallResult, ours: int) -> InstallResult:
-    """With the fingerprint of what was installed or renamed, when its folder is as it was before."""
-    return replace(result, fingerprint=fsops.fingerprint(ours)) if result.outcome is Outcome.DONE else result
+def _complete(result: InstallResult, ours: int, before: Fingerprint, known: Fingerprint) -> InstallResult:
+    """With the fingerprint of what was installed or renamed, when its folder is as it was before. Its ctime has moved:
+    the one it has now stands for what is `known` of the file only if nothing but that differs, and if it was as known
+    `before`. Otherwise somebody changed the file, and what was known goes on to say so."""
+    if result.outcome is not Outcome.DONE:
+        return result
+    found = fsops.fingerprint(ours)
+    sure = before.ctime_ns == known.ctime_ns and unchanged(found, known)
+    return replace(result, fingerprint=found if sure else known)
 
 
 def _is(at: Entry, ours: int) -> bool:
@@ -201,7 +211,7 @@ def _install_over(temp: Entry, root: RootDir, at: Entry, expected: Fingerprint, 
 
 def _look_out(out: Entry, expected: Fingerprint) -> tuple[Outcome, bool]:
     """Looks at what came out of the tree; whether it is another entry altogether."""
-    outcome = _look(out, expected)
+    outcome = _look(out, expected, moved=True)
     swapped = outcome is Outcome.TARGET_CHANGED and not same_entry(fsops.fingerprint(out.name, dir_fd=out.fd), expected)
     return outcome, swapped
 
@@ -269,10 +279,11 @@ def rename(root: RootDir, old: Entry, new: Entry, expected: Fingerprint, aside: 
     stead and cannot go back. Raises like `install`."""
     try:
         with moving(old, new.path, old.path) as ours:
+            before = fsops.fingerprint(ours.fd)
             same = os.path.samestat(os.fstat(old.fd), os.fstat(new.fd))
             with root.changing(old, new, moved=None if same else ours):
                 result = _rename(root, old, new, expected, aside)
-            return _complete(result, ours.fd)
+            return _complete(result, ours.fd, before, expected)
     except FileNotFoundError:
         return InstallResult(Outcome.TARGET_CHANGED)
     except OSError as error:

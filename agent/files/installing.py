@@ -130,7 +130,7 @@ class Installer:
         for number, step in enumerate(item.steps):
             try:
                 self.check()
-                end = self._step(action, step, folders)
+                end = self._step(action, _after(step, item.steps[:number], end), folders)
             except (TooLarge, Unsupported) as error:
                 end = ev.Installed(action.co_guid, ev.Outcome.UNSUPPORTED, detail=str(error))
             except NoSpace as error:
@@ -207,7 +207,7 @@ class Installer:
         if result.fingerprint is None:
             found = look(new)  # done before a crash?
             if found is not None and same_entry(found, expected):
-                return ev.Installed(action.co_guid, ev.Outcome.DONE, facts_of(found))
+                return ev.Installed(action.co_guid, ev.Outcome.DONE, step.expected)
             return ev.Installed(action.co_guid, _OUTCOMES[result.outcome])
         return ev.Installed(action.co_guid, _OUTCOMES[result.outcome], facts_of(result.fingerprint))
 
@@ -412,6 +412,13 @@ class Installer:
                 f"{at.path!r} came with the {bits} bit and is installed without: no file of that owner that had it was "
                 f"here before; set it here with chmod if it is meant, or see set_id in agent.toml",
             )
+
+
+def _after(step: ResolvedStep, before: tuple[ResolvedStep, ...], end: ev.Installed) -> ResolvedStep:
+    """A step after others, which ended like that. A rename has moved the file's ctime."""
+    if not before or before[-1].step.step is not ev.InstallStep.RENAME or end.facts is None:
+        return step
+    return dataclasses.replace(step, step=dataclasses.replace(step.step, expected=end.facts))
 
 
 def _failure(error: StagingError | OSError) -> ev.Outcome:

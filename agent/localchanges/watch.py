@@ -22,7 +22,7 @@ from agent.engine import events as ev
 from agent.engine.records import UNSTORED
 from agent.files.fileops import FileOps
 from agent.files.underway import UnderWay
-from agent.localchanges.leaving import at_or_below, is_below, stale, takes_away, without
+from agent.localchanges.leaving import at_or_below, folders_above, is_below, stale, takes_away, without
 from agent.localchanges.lookup import LockedLookup
 from agent.localchanges.missing import MissingFiles, TooMuchMissing
 from agent.localchanges.stage import LocalStage, Unsure, Work
@@ -63,6 +63,8 @@ class Host(Protocol):
     missing: MissingFiles
     supervisor: Supervisor
 
+    @property
+    def originator_guid(self) -> bytes: ...
     def post(self, event: ev.Event) -> None: ...
     def look(self) -> UnderWay: ...
     def count(self, counter: str, n: int = 1) -> None: ...
@@ -102,6 +104,7 @@ class LocalWatch:
             root_guid=host.root_guid,
             root_key=root_key,
             reserved_name=host.told.reserved_name,
+            ours=lambda record: record.originator_guid == host.originator_guid,
         )
         self.journal = Journal(
             root,
@@ -116,6 +119,7 @@ class LocalWatch:
         self._busy = 0
         self._in_hand: list[Aged] = []  # the batch that is being dealt with
         self._comparing = False  # the tree, or a part of it
+        self._compared_last = False  # and not what has aged
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._later: dict[asyncio.TimerHandle, tuple[str, int] | None] = {}  # as the put-offs, where it is for a path
@@ -220,7 +224,8 @@ class LocalWatch:
             if any(is_below(path, moved) for path, _ in put_offs):
                 self._on_rescan("a folder was renamed before what happened in it could be dealt with", "")
             return
-        if self._rescans:
+        if self._rescans and not (self._aged and self._compared_last):  # else one could keep the other waiting for ever
+            self._compared_last = True
             path, reason = next(iter(self._rescans.items()))
             del self._rescans[path]
             log.info("comparing %r with the IDTable again: %s", path or ".", reason)
@@ -230,6 +235,7 @@ class LocalWatch:
             finally:
                 self._busy -= 1
             return
+        self._compared_last = False
         batch = [self._aged.popleft()]
         while self._aged and (len(batch) < BATCH or _belongs(self._aged[0], batch)):
             batch.append(self._aged.popleft())
@@ -299,12 +305,11 @@ class LocalWatch:
         gone = c.REASON_FILE_DELETE | c.REASON_RENAME_OLD_NAME
         seen = {aged.path for aged in batch if not aged.reason & gone and not too_deep(self._root, aged.path)}
         removed = {aged.path for aged in batch if aged.reason & gone and aged.moved_to is None}
-        deleted = {one.path for one in changes if one.kind is Kind.DELETE}
         lost = {path for path in self._examiner.absent if path in seen and not is_below(path, removed)}
-        for aged in batch:
-            # Where nobody told of anything, and nothing is known to have been, nothing is lost.
-            if not aged.event_time and not any(at_or_below(path, {aged.path}) for path in deleted):
-                lost.discard(aged.path)
+        # Where nobody told of anything, and nothing is known to have been, nothing is lost.
+        untold = {aged.path for aged in batch if not aged.event_time}
+        deleted = {one.path for one in changes if one.kind is Kind.DELETE}
+        lost -= untold.difference(*((path, *folders_above(path)) for path in deleted))
         deep = {aged.path for aged in batch if aged.deep}  # nobody saw what left these
         lost |= {path for path in deleted if is_below(path, deep) and not at_or_below(path, removed)}
         if lost:
@@ -396,7 +401,8 @@ class LocalWatch:
 
     def _more_to_come(self) -> bool:
         """The journal has yet to tell of something, and not for longer than anything can age."""
-        if self.scanning or not (self._aged or self.journal.pending()):
+        put_off = self._put_offs or any(later is not None for later in list(self._later.values()))
+        if self.scanning or not (put_off or self.journal.untold()):
             return False
         now = time.monotonic()
         if self._patience is None:

@@ -18,6 +18,7 @@ from agent.engine import events as ev
 from agent.engine.engine import Engine
 from agent.engine.entry import Stage
 from agent.engine.stored import Unreadable
+from agent.files.cutshort import folders_of_unfinished, give_times_back
 from agent.files.fileops import FileOps
 from agent.files.underway import UnderWay
 from agent.localchanges.missing import TooMuchMissing
@@ -219,6 +220,8 @@ class Replica(Telling):
             self.hold(why)
         except RootGone as error:
             self.stop_for(str(error))
+        except Unreadable as error:
+            self.stop_for(str(self.store.damage(error)))
         except StoreError as error:
             self._failed(error)
         except Exception as error:
@@ -228,6 +231,9 @@ class Replica(Telling):
     async def _go(self) -> None:
         """A member knows its whole tree before it joins: a primary one, to seed others from it (3.3.3), and any other,
         for what users did while it was down was before what comes now. Installs that were cut short come first."""
+        with self.lock:
+            folders = folders_of_unfinished(self.store)
+        await asyncio.to_thread(give_times_back, self.files.root, folders)
         if not self.engine.ctx.online:  # what is in the tree is looked at when the initial sync is over
             self._begin()
             return
@@ -260,7 +266,7 @@ class Replica(Telling):
             self.post(self._first_event())
 
     def _first_event(self) -> ev.Started | ev.Resumed:
-        """What a new engine is told first; what it is told when the tree is known."""
+        """What an engine is told first: that it goes on, or, once the tree is known, that it is to join, too."""
         stages = frozenset(self.area.guids())
         return ev.Started(stages) if self._started else ev.Resumed(stages)
 
@@ -437,14 +443,24 @@ class Replica(Telling):
         await self._actions.idle()
         if self._closed or self._lost or self.error is not None:
             return
-        try:
-            self._make_engine()
-        except (StoreError, OSError, MemoryError) as error:
-            self._halt("the database cannot be read", error)
+        if not self._remake_engine():
             return
         self.engine.ctx.last_error = last_error
         self._actions.renew()
         self._batches.go_on(self._first_event(), lambda event: survives(event) and not self._is_barred(event))
+
+    def _remake_engine(self) -> bool:
+        """An engine made anew from the store; False when there is none, and why was said."""
+        try:
+            self._make_engine()
+        except (StoreError, OSError, MemoryError) as error:
+            self._halt("the database cannot be read", error)
+            return False
+        except Exception as error:
+            self.log.error("the engine cannot be made from the database", exc_info=error)
+            self.stop_for(f"the engine cannot be made from the database: {type(error).__name__}: {error}")
+            return False
+        return True
 
     def _is_barred(self, event: ev.Event) -> bool:
         return isinstance(event, ev.PacketReceived) and self._faults.barred(event.packet.from_.guid)
@@ -474,14 +490,7 @@ class Replica(Telling):
         if self._starting is not None and not self._starting.done():
             self._restart_soon()  # what was begun has to end first
             return
-        try:
-            self._make_engine()
-        except (StoreError, OSError, MemoryError) as error:
-            self._halt("the database cannot be read", error)
-            return
-        except Exception as error:
-            self.log.error("the engine cannot be made from the database", exc_info=error)
-            self.stop_for(f"the engine cannot be made from the database: {type(error).__name__}: {error}")
+        if not self._remake_engine():
             return
         self._actions.renew()
         if not self._started:

@@ -12,7 +12,7 @@ from agent.wire.guid import guid_text
 from agent.work.clock import filetime_now, iso_time
 from config.model import LocalSet
 
-State = Literal["online", "seeding", "stopped"]
+State = Literal["online", "starting", "seeding", "stopped"]
 
 
 def set_status(

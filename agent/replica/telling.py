@@ -46,7 +46,9 @@ class Telling:
         """As `frs status` shows it."""
         if self.error is not None:
             return "stopped"
-        return "online" if self.engine.ctx.online and self._started else "seeding"
+        if not self.engine.ctx.online:
+            return "seeding"
+        return "online" if self._started else "starting"
 
     @property
     def originator_guid(self) -> bytes:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from agent.cli.status_cmd import describe_waiting
+from agent.replica import awaited
 from tests.localchanges.member import PATIENCE_S, Member, pair, together
 
 HOLD = "import sys; f = open(sys.argv[1], 'r+b'); print('open', flush=True); sys.stdin.read()"
@@ -117,3 +118,25 @@ async def test_a_folder_that_holds_what_is_not_replicated(tmp_path: Path) -> Non
 async def test_nothing_waits(tmp_path: Path) -> None:
     async with pair(tmp_path, aging_s=0.1) as (_, other):
         assert await other.replica.waiting() == []
+
+
+def test_only_what_is_open_in_the_tree_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system elsewhere may never answer, and with it neither would the status."""
+    (tmp_path / "root").mkdir()
+    for name in ("root/held", "elsewhere"):
+        (tmp_path / name).write_text("x")
+    looked: list[str] = []
+    stat = os.stat
+
+    def seen(path: Any, *rest: Any, **more: Any) -> os.stat_result:
+        if str(path).startswith("/proc/"):
+            looked.append(os.readlink(path))
+        return stat(path, *rest, **more)
+
+    held = stat(tmp_path / "root" / "held")
+    with held_open(tmp_path / "root" / "held") as pid, held_open(tmp_path / "elsewhere"):
+        monkeypatch.setattr(os, "stat", seen)
+        found = awaited._holders({(held.st_dev, held.st_ino)}, str(tmp_path / "root"), frozenset())
+        monkeypatch.undo()
+    assert [holder.pid for holder in found[held.st_dev, held.st_ino]] == [pid]
+    assert looked == [str(tmp_path / "root" / "held")]

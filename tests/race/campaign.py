@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,7 @@ import pytest
 from tests.race.rounds import VARIANTS, Findings, Run
 
 NOT_ROOT = "only root can show what an agent does that is root"
+MOST_ROUNDS = 4
 
 
 class Runs:
@@ -41,8 +42,10 @@ class Runs:
         durable: bool = False,
         at_once: int = 4,
         stop_early: bool = False,
+        wanting: Callable[[Run], str] = lambda run: "",
     ) -> None:
-        """Each variant goes on for at least so many `rounds` and for its share of the `swaps`."""
+        """Each variant goes on for at least so many `rounds` and for its share of the `swaps`; for more rounds, up to
+        MOST_ROUNDS, while `wanting` says what a run is wanting."""
         turn = threading.Lock()
         self.runs = {
             name: Run(folder / name, VARIANTS[name], seed=seed, seconds=seconds, durable=durable, turn=turn)
@@ -53,6 +56,7 @@ class Runs:
         self._share = swaps // len(self.runs)
         self._rounds = rounds
         self._stop_early = stop_early
+        self._wanting = wanting
         self._room = threading.Semaphore(at_once)
         self._told: set[str] = set()
         self._threads = [threading.Thread(target=self._go, args=(name,), name=name) for name in self.runs]
@@ -63,6 +67,7 @@ class Runs:
         def enough() -> bool:
             found = run.findings
             done = found.swaps >= self._share and found.rounds >= self._rounds
+            done = done and (found.rounds >= MOST_ROUNDS or not self._wanting(run))
             return self.over.is_set() or done or (self._stop_early and bool(found.breaches))
 
         with self._room:

@@ -899,3 +899,24 @@ def test_a_member_knows_its_tree_before_it_joins(monkeypatch: pytest.MonkeyPatch
     world.run(60)
     assert said[0], "it spoke before it knew of the edit"
     assert all_agree(world).tree()["one"][1] == b"edited"
+
+
+def test_an_engine_that_is_told_twice_to_go_on_keeps_its_inbound_log() -> None:
+    """Else what is on disk of it would be taken for doubles, and be lost with the next crash."""
+    world = started("ab")
+    a, b = world.members["a"], world.members["b"]
+    b.disk.full = True
+    make(a, "n", b"1")
+    world.run(5)
+    rows = [row.co_guid for row in b.store.inlog_iter()]
+    assert rows
+    b.crash()
+    b.start()
+    world.run(1)
+    for event in (ev.Resumed(frozenset(b.disk.stages)), ev.Started(frozenset(b.disk.stages))):
+        with b.store.transaction():
+            b.engine.handle(event, b.now)
+        assert [row.co_guid for row in b.store.inlog_iter()] == rows
+    b.disk.full = False
+    world.run(600)
+    all_agree(world)

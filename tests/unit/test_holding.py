@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from agent.cli.demo_layout import DemoOptions, prepare
+from agent.localchanges.watch import LocalWatch
 from agent.replica import holding
+from agent.replica import replica as replica_module
 from agent.replica.replica import Replica
 from agent.service.service import Service
 from config.load import load_agent_config
@@ -90,6 +92,7 @@ async def test_what_no_event_told_of_stops_the_set_until_it_is_back(
         empty(root)
         await looking(replica, lambda: replica.holding.loss is not None)
         assert "3 files and 1 folder are missing" in str(replica.error)
+        assert not replica._started, "it would join before it knows its tree"
         fill(root)
         await until(lambda: replica.state == "online")
         assert known(replica) == 3
@@ -122,3 +125,38 @@ async def test_deletions_that_somebody_was_seen_to_make_do_not_stop_it(
         await looking(replica, lambda: known(replica) == 0)
         assert held == []
         assert replica.error is None
+
+
+async def test_a_tree_that_is_never_read_to_its_end_keeps_nobody_out_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Users may move folders about as they like. Only a primary member that was never read waits for its tree."""
+    async with member(tmp_path, 0.05) as replica:
+        await until(lambda: replica.state == "online")
+    forever = asyncio.Event()
+
+    async def scan(self: LocalWatch, subtree: str) -> None:
+        await forever.wait()
+
+    monkeypatch.setattr(LocalWatch, "_scan", scan)
+    monkeypatch.setattr(replica_module, "READ_S", 0.05)
+    service = Service(load_agent_config(replica.config.path))
+    await service.start()
+    try:
+        (again,) = service.replicas.values()
+        await until(lambda: again.state == "online")
+        assert "the tree is not read yet" in caplog.text
+        monkeypatch.setattr(replica_module, "READ_S", 600)
+    finally:
+        forever.set()
+        await service.close()
+    service = Service(load_agent_config(replica.config.path))
+    forever.clear()
+    await service.start()
+    try:
+        (again,) = service.replicas.values()
+        await until(lambda: again._watch is not None)
+        assert again.state == "starting"
+    finally:
+        forever.set()
+        await service.close()

@@ -111,6 +111,21 @@ def test_an_attribute_that_a_scan_has_found_is_news(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_an_earlier_version_did_not_remember_is_not_taken_from_the_others(tmp_path: Path, kind: str) -> None:
+    """Its record says that not all could be held here, and nothing says what: the checksum cannot be had again."""
+    bench = Bench(tmp_path, "x")
+    if kind == "folder":
+        bench.path.mkdir()
+    else:
+        bench.path.write_bytes(b"content")
+    known = bench.known(UNSTORED)
+    known.md5 = b"w" * 16
+    (event,) = bench.tell(Kind.UPDATE, kind, known)
+    assert isinstance(event, ev.LocalChange)
+    assert (event.md5, event.staged) == (known.md5, False)
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
 @pytest.mark.parametrize("foreign", [False, True])
 def test_what_could_not_be_held_here_is_not_taken_from_the_others(tmp_path: Path, kind: str, foreign: bool) -> None:
     """The checksum is that of the whole; where nothing here gives it again, what was had instead counts for it."""

@@ -14,6 +14,7 @@ const STATES = {
 };
 const SET_STATES = {
   online: ["good", "online"],
+  starting: ["busy", "starting"],
   seeding: ["busy", "seeding"],
   stopped: ["idle", "stopped"],
 };

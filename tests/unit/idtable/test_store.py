@@ -238,9 +238,11 @@ def test_a_purged_record_can_be_put_again(store: Store) -> None:
     dead = IDRecord(guid(1), guid(2), "a", False, deleted=True, deleted_time=10)
     put(store, dead)
     with store.transaction():
+        store.put_unstored(guid(1), b"x")
         assert store.purge_tombstones(10) == 0
         assert store.purge_tombstones(11) == 1
         assert store.get(guid(1)) is None
+        assert store.unstored(guid(1)) == b""
         store.put(dead)
     assert store.get(guid(1)) == dead
 

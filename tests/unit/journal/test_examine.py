@@ -174,6 +174,28 @@ def test_rename_keeps_the_guid_and_tells_whether_the_content_differs(bench):
     assert (change.kind, change.content_changed) == (Kind.RENAME, True)
 
 
+def test_an_attribute_set_at_the_moment_of_an_install_is_looked_for(bench):
+    """The times may be those that were recorded after it was set. What was made here of what is in the tree was read
+    after that, and is not read again for its own object ID."""
+    (guid,) = bench.known("f")
+    ours = set()
+    bench.examiner = Examiner(bench.root, bench.table, ours=lambda record: record.file_guid in ours)
+    (change,) = bench.examine("f", f=why.BASIC_INFO_CHANGE)
+    assert (change.kind, change.file_guid) == (Kind.UPDATE, guid)
+    assert bench.examine("f", f=why.RENAME_NEW_NAME) == []
+    ours.add(guid)
+    assert bench.examine("f", f=why.BASIC_INFO_CHANGE) == []
+
+
+def test_an_attribute_set_before_an_install_renamed_the_file_is_looked_for(bench):
+    """The record has the new name already."""
+    (guid,) = bench.known("b")
+    bench.examiner = Examiner(bench.root, bench.table, ours=lambda record: False)
+    told = Aged("a", why.BASIC_INFO_CHANGE | why.RENAME_OLD_NAME, False, 1, 1, 0, "b")
+    (change,) = bench.examine(told, Aged("b", why.RENAME_NEW_NAME, False, 1, 1, 0))
+    assert (change.kind, change.path, change.file_guid) == (Kind.UPDATE, "b", guid)
+
+
 def test_rename_is_found_by_the_old_name_alone(bench):
     bench.known("a")
     os.rename(bench.path("a"), bench.path("b"))

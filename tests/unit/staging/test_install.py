@@ -186,12 +186,12 @@ def test_a_change_at_the_last_moment_is_put_back(tree, monkeypatch, name):
     real = module._look
     looks = []
 
-    def look(*args):
-        looks.append(real(*args))
+    def look(*args, **how):
+        looks.append(real(*args, **how))
         if len(looks) == 1:
             CHANGES[name](tree.path / "f")
             looks.append(show(tree.path / "f"))
-        return looks[0] if len(looks) == 2 else real(*args)
+        return looks[0] if len(looks) == 2 else real(*args, **how)
 
     monkeypatch.setattr(module, "_look", look)
     temp = tree.new()
@@ -217,15 +217,15 @@ def test_somebody_saves_while_a_changed_target_is_put_back(place, monkeypatch):
     real = module._look
     looks = []
 
-    def look(*args):
+    def look(*args, **how):
         looks.append(1)
         if len(looks) == 1:
-            result = real(*args)
+            result = real(*args, **how)
             tree.put("f", "edited once")
             return result
         (tree.path / "g").write_text("edited twice")
         os.rename(tree.path / "g", tree.path / "f")
-        return real(*args)
+        return real(*args, **how)
 
     monkeypatch.setattr(module, "_look", look)
     got = tree.install(tree.new(), "f", before)
@@ -241,9 +241,9 @@ def test_somebody_removes_while_a_changed_target_is_put_back(place, monkeypatch)
     real = module._look
     looks = []
 
-    def look(*args):
+    def look(*args, **how):
         looks.append(1)
-        result = real(*args)
+        result = real(*args, **how)
         if len(looks) == 1:
             tree.put("f", "edited once")
         else:
@@ -281,8 +281,8 @@ def test_a_writer_at_the_last_moment(tree, monkeypatch):
     real = module._look
     writers = []
 
-    def look(*args):
-        result = real(*args)
+    def look(*args, **how):
+        result = real(*args, **how)
         if not writers:
             writers.append(os.fdopen(os.open(tree.path / "f", os.O_WRONLY | os.O_APPEND), "a"))
         return result
@@ -339,6 +339,46 @@ def test_rename(tree):
     assert got.outcome is Outcome.DONE
     assert got.fingerprint == fingerprint(str(tree.path / "b"))
     assert sorted(os.listdir(tree.path)) == ["b", "taken"]
+
+
+def an_attribute(path):
+    try:
+        os.setxattr(path, "user.note", b"a user's")
+    except OSError:
+        pytest.skip("the file system has no user attributes")
+
+
+def test_an_attribute_that_a_user_set_meanwhile_is_not_covered_by_a_rename(tree):
+    """Nothing but the ctime tells of it, and a rename moves that: what is known of the file still has to say so."""
+    before = tree.put("a")
+    an_attribute(tree.path / "a")
+    got = tree.rename("a", "b", before)
+    assert got.outcome is Outcome.DONE
+    assert got.fingerprint == before
+    assert fingerprint(str(tree.path / "b")).ctime_ns != before.ctime_ns
+
+
+def test_what_a_user_does_to_a_file_as_it_comes_is_not_covered_by_its_install(tree, monkeypatch):
+    real = RootDir.holds
+    temp = tree.new()
+    built = fingerprint(temp.path)
+
+    def holds(self, *args):
+        (tree.path / "f").chmod(0o600)
+        return real(self, *args)
+
+    monkeypatch.setattr(RootDir, "holds", holds)
+    got = tree.install(temp, "f", None)
+    assert got.outcome is Outcome.DONE
+    assert got.fingerprint == built
+
+
+def test_an_attribute_that_a_user_set_meanwhile_is_neither_replaced_nor_removed(tree):
+    before = tree.put("f")
+    an_attribute(tree.path / "f")
+    assert tree.install(tree.new(), "f", before).outcome is Outcome.TARGET_CHANGED
+    assert tree.remove_file("f", before).outcome is Outcome.TARGET_CHANGED
+    assert os.getxattr(tree.path / "f", "user.note") == b"a user's"
 
 
 def test_a_rename_of_another_entry_is_undone(tree, monkeypatch):
