@@ -2,8 +2,8 @@
 
 A group is what one member deleted without a longer pause: restored and dropped as one, and never held in memory,
 however many files it has. In the folder of the store: `ID`, a group (see agent.conflicts.deletedgroup); `ID.gone`,
-one that is being removed. The oldest files go first when room is needed; a group that alone is larger than the quota
-keeps what came first.
+one that is being removed. When room is needed the oldest files go first of the member whose deletions take most, so
+that no member can push out what others deleted; a group that alone is larger than the quota keeps what came first.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import secrets
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -333,13 +334,31 @@ class DeletedStore:
         self._sweep()
 
     def _make_room(self, charge: int, but: Group | None) -> bool:
-        """Drops the oldest files of other groups until there is room for so much. Under the lock."""
-        for group in list(self._groups.values()):
-            if self._used + charge <= self.quota_bytes:
-                break
-            if group is not but and not group.busy and not group.moving:
-                self._drop_some(group, self._used + charge - self.quota_bytes)
-        return self._used + charge <= self.quota_bytes
+        """Drops the oldest files of other groups than `but` until there is room for so much in that. False when only
+        what members with less deleted could go. Under the lock."""
+        stuck: set[str] = set()
+        while (excess := self._used + charge - self.quota_bytes) > 0:
+            group, more = self._first_to_go(charge, but, stuck)
+            if group is None:
+                return False
+            before = group.charge
+            self._drop_some(group, min(excess, max(more, 1)))
+            if group.charge == before:
+                stuck.add(group.id)
+        return True
+
+    def _first_to_go(self, charge: int, but: Group | None, stuck: Set[str]) -> tuple[Group | None, int]:
+        """The oldest group, other than `but`, of the member whose deletions take most, with so much more for `but`;
+        and how much more they take than those of any other. None when nothing of that member can go."""
+        charges = Counter({but.by: charge} if but is not None else {})
+        for group in self._groups.values():
+            charges[group.by] += group.charge
+        first, *others = [*charges.most_common(2), (b"", 0)]
+        for group in self._groups.values():
+            free = group is not but and group.id not in stuck and not group.busy and not group.moving
+            if free and charges[group.by] == first[1]:
+                return group, first[1] - others[0][1]
+        return None, 0
 
     def _drop_some(self, group: Group, excess: int) -> None:
         """Drops the oldest files of a group until it counts that much less."""
@@ -362,8 +381,8 @@ class DeletedStore:
 
     def _drop_oldest_but(self, group: Group) -> bool:
         with self._lock:
-            others = [one for one in self._groups.values() if one is not group and not one.busy and not one.moving]
-            dropped = any(self._try_to_drop(one) for one in others)
+            oldest, _ = self._first_to_go(0, group, frozenset())
+            dropped = oldest is not None and self._try_to_drop(oldest)
         self._sweep()
         return dropped
 

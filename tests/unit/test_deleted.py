@@ -330,6 +330,24 @@ def test_the_oldest_files_go_first(bench: Bench) -> None:
     assert sorted(os.listdir(bench.folder / "deleted")) == sorted(group.id for group in bench.store.groups())
 
 
+def test_no_member_pushes_out_what_others_deleted(bench: Bench) -> None:
+    """Whoever takes most gives way, in a group that goes on as in many."""
+    bench.open(quota=200_000, durable=False)
+    assert bench.keep("of b", bytes(20_000))
+    bench.later(HOUR)
+    kept = [bench.keep(f"of c {number}", bytes(20_000), by=C) for number in range(20)]
+    assert kept == [True] * 8 + [False] * 12
+    for number in range(20):
+        bench.later(HOUR)
+        assert bench.keep(f"later of c {number}", bytes(20_000), by=C)
+    assert ["of b"] in bench.files()
+    for number in range(20):
+        bench.later(HOUR)
+        bench.keep(f"later of b {number}", bytes(20_000))
+    took = {by: sum(group.charge for group in bench.store.groups() if group.by == by) for by in (B, C)}
+    assert min(took.values()) > 60_000, "each has its share"
+
+
 def test_of_a_group_that_is_too_large_the_first_are_kept(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     bench.open(quota=100_000)
     bench.keep("older", bytes(20_000))
