@@ -153,9 +153,10 @@ class Scanner:
             self._moved[moved.file_guid] = child
             self._odd[child] = Found(moved, moved=True)
             stack.append((child, moved.file_guid))
-        else:
+        elif not any(record.kind == "folder" for record in records):
             unsettled.append((spot, there))
             stack.append((child, None))
+        # Else it was seen elsewhere before, so that it was moved meanwhile: the second walk leaves it to its events.
 
     def _in_made_anew(self, path: str) -> IDRecord | None:
         """The record at a path whose folder is not the one that was there, but has its place."""
@@ -298,7 +299,8 @@ class Scanner:
             self._create(folder, here, spot)
             stack.append(_Folder(spot.path, None, folder))
             return
-        self._later(folder, spot, record)
+        if not self._later(folder, spot, record):
+            return
         found = self._settler.found.get(spot.path, found)
         if found.record is not None:
             stack.append(_Folder(spot.path, found.record.file_guid, folder))
@@ -323,15 +325,18 @@ class Scanner:
             )
         )  # fmt: skip
 
-    def _later(self, folder: _Folder, spot: Spot, record: IDRecord | None) -> None:
-        """Leave an object to the end of the walk."""
+    def _later(self, folder: _Folder, spot: Spot, record: IDRecord | None) -> bool:
+        """Leave an object to the end of the walk. False when it was seen elsewhere before: then its events tell."""
+        if not self._settler.add(spot):
+            self.retry.append(spot.path)
+            return False
         if folder.path and folder.path not in self._settler.found:
             self._parents[folder.path] = folder
-        self._settler.add(spot)
         self._settled_later.add(spot.path)
         found = self._odd.get(spot.path)
         if found is not None:
             self._settler.know(spot.path, found)
+        return True
 
     # -- the end
 

@@ -58,6 +58,7 @@ class Settler:
         self.deleted: set[bytes] = set()
         self.claimed: dict[bytes, str] = {}
         self._folder_keys: dict[Key, str] = {}
+        self._only_at: dict[Key, str] = {}  # where that was seen which can be at one place only
         self._folders: dict[str, bool] = {"": True}
         self._names: dict[tuple[bytes, str], IDRecord | None] = {}
         self._records: dict[bytes, IDRecord] = {}
@@ -81,6 +82,8 @@ class Settler:
                 self.unasked.discard(path)
             return None
         if not self.folder_there(split(path)[0]):
+            if any(above in self.blind for above in _from_the_top(path)):
+                self.blind.add(path)
             return None
         return self._look(path, reasons, asked)
 
@@ -99,14 +102,21 @@ class Settler:
                 self.unasked.add(path)
             return None
         spot.reasons, spot.asked = reasons, asked
-        self.add(spot)
+        if not self.add(spot):
+            self.blind.add(path)
+            return None
         return spot
 
-    def add(self, spot: Spot) -> None:
-        """An object that was looked at."""
+    def add(self, spot: Spot) -> bool:
+        """An object that was looked at. False when it cannot be told what is at its path: it has no other name, and was
+        seen at another path before, so that it was moved meanwhile."""
+        only_one = spot.kind == "folder" or spot.fp.nlink == 1
+        if only_one and self._only_at.setdefault(spot.key, spot.path) != spot.path:
+            return False
         self.spots[spot.path] = spot
         if spot.kind == "folder":
             self._folder_keys[spot.key] = spot.path
+        return True
 
     def know(self, path: str, found: Found) -> None:
         """What the object at a path is, when that is known beforehand."""
