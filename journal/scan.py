@@ -18,7 +18,7 @@ from idtable.records import IDRecord
 
 from . import reasons as why
 from .changes import Change, Kind, Lookup, Missing, content_differs, join, same_key, sendable, split
-from .disk import Blind, Disk, OpenFolder, Spot
+from .disk import Blind, Disk, Key, OpenFolder, Spot
 from .settle import Found, Settler, may_succeed
 
 BATCH = 512
@@ -57,6 +57,7 @@ class Scanner:
         self._settler = Settler(disk, lookup, root_guid, whole_tree=True)
         self._odd: dict[str, Found] = {}
         self._moved: dict[bytes, str] = {}
+        self._seen: dict[str, Key] = {}  # which folders those were that are not in their places
         self._parents: dict[str, _Folder] = {}
         self._suspects: list[bytes] = []
         self._settled_later: set[str] = set()
@@ -147,6 +148,7 @@ class Scanner:
         if there is not None and there.kind == "folder" and same_key(there, spot.fp):
             stack.append((child, there.file_guid))
             return
+        self._seen[child] = spot.key
         records = self._lookup.by_local_key(*spot.key)
         moved = next((r for r in records if r.kind == "folder" and r.file_guid not in self._moved), None)
         if moved is not None:
@@ -287,7 +289,7 @@ class Scanner:
         self, folder: _Folder, here: OpenFolder, spot: Spot, record: IDRecord | None, stack: list[_Folder]
     ) -> None:
         found = self._odd.get(spot.path)
-        if found is None:
+        if found is None or self._seen.get(spot.path, spot.key) != spot.key:
             if record is not None and record.kind == "folder" and same_key(record, spot.fp):
                 self._in_place(folder, here, spot, record)
                 stack.append(_Folder(spot.path, record.file_guid, folder))
@@ -375,7 +377,7 @@ class Scanner:
 
     def _still_missing(self, guid: bytes) -> IDRecord | None:
         """The record of a suspect that did not turn up until now."""
-        if guid in self._settler.claimed or guid in self._settler.deleted:
+        if guid in self._settler.claimed or guid in self._settler.deleted or guid in self._moved:
             return None
         record = self._lookup.get(guid)
         return None if record is None or record.deleted or self._there_again(record) else record

@@ -1,0 +1,82 @@
+"""A user exchanges what has been looked at for what is looked at next: one thing is seen at two places, and the other
+not at all. Nothing is taken for something else, and the next look finds all as it is."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from journal import reasons as why
+from journal.changes import Aged
+from journal.disk import Disk, OpenFolder
+from staging import fsops
+from tests.unit.journal.bench import Bench
+
+USER = 54321
+ROOT = os.geteuid() == 0
+
+
+@pytest.fixture
+def bench(tmp_path, table):
+    """`mine`, of a user, and `roots`, which root keeps for itself but the user has renamed to `a`."""
+    return Bench(tmp_path, table)
+
+
+def make(bench: Bench, folders: bool) -> dict[int, bytes]:
+    """The GUIDs by the inodes that they belong to."""
+    end = "/" if folders else ""
+    mine, roots = bench.known("mine" + end, "roots" + end)
+    os.chmod(bench.path("roots"), 0o700)
+    if ROOT:
+        os.chown(bench.path("mine"), USER, USER)
+    for batch in bench.examiner.scan():
+        bench.table.apply_all(batch)
+    found = {os.stat(bench.path("mine")).st_ino: mine, os.stat(bench.path("roots")).st_ino: roots}
+    os.rename(bench.path("roots"), bench.path("a"))
+    return found
+
+
+@pytest.fixture
+def exchanged(bench, monkeypatch):
+    """Once `a` has been looked at, it is exchanged for `mine`, before that is."""
+    done: list[str] = []
+    look_in, entries = Disk.look_in, OpenFolder.entries
+
+    def look(self, fd, path, name, **options):
+        spot = look_in(self, fd, path, name, **options)
+        if path == "a" and not done:
+            done.append(path)
+            root = os.open(bench.root, os.O_RDONLY)
+            fsops.renameat2(root, "a", root, "mine", fsops.RENAME_EXCHANGE)
+            os.close(root)
+        return spot
+
+    monkeypatch.setattr(Disk, "look_in", look)
+    monkeypatch.setattr(OpenFolder, "entries", lambda self: sorted(entries(self), key=lambda entry: entry.name))
+    return done
+
+
+@pytest.mark.parametrize("folders", [True, False], ids=["folders", "files"])
+@pytest.mark.parametrize("scan", [True, False], ids=["scan", "events"])
+def test_what_is_seen_at_two_places_is_looked_at_again(bench, exchanged, folders, scan) -> None:
+    guids = make(bench, folders)
+
+    def compare() -> None:
+        if scan:
+            for batch in bench.examiner.scan():
+                bench.table.apply_all(batch)
+        else:
+            paths = ("a", "mine", "roots")
+            bench.examine(*(Aged(path, why.RENAME_NEW_NAME, folders, 1, 1, 0) for path in paths))
+
+    compare()
+    assert exchanged
+    for record in bench.table.live().values():
+        assert guids.get(record.ino) == record.file_guid, f"{record.name} is taken for something else"
+    assert "mine" in bench.examiner.retry
+    compare()
+    assert not bench.examiner.retry
+    for name in ("a", "mine"):
+        assert bench.guid(name) == guids[os.stat(bench.path(name)).st_ino]
+    assert bench.table.live().keys() == {"a", "mine"}
