@@ -283,6 +283,7 @@ def main() -> None:
     parser.add_argument("--seeding", action="store_true")
     args = parser.parse_args()
     become(layout.USER)
+    os.nice(10)  # on a busy host the members go first: who installs nothing cannot be attacked
     Attacker(args).run()
 
 
