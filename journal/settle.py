@@ -82,8 +82,6 @@ class Settler:
                 self.unasked.discard(path)
             return None
         if not self.folder_there(split(path)[0]):
-            if any(above in self.blind for above in _from_the_top(path)):
-                self.blind.add(path)
             return None
         return self._look(path, reasons, asked)
 
