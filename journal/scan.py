@@ -363,7 +363,7 @@ class Scanner:
                 stack = [] if record is None else [record]
                 while stack:
                     each = stack.pop()
-                    if each.file_guid in settler.claimed or (each.file_guid in whole and top not in whole):
+                    if self._turned_up(each.file_guid) or (each.file_guid in whole and top not in whole):
                         continue
                     if each.kind != "folder":
                         files += 1
@@ -375,9 +375,13 @@ class Scanner:
 
         return Missing([*alone, *self._suspects], self._in_place_count + known, count)
 
+    def _turned_up(self, guid: bytes) -> bool:
+        """Whether what a record is of was seen somewhere, even if it is not known where it is by now."""
+        return guid in self._settler.claimed or guid in self._moved
+
     def _still_missing(self, guid: bytes) -> IDRecord | None:
         """The record of a suspect that did not turn up until now."""
-        if guid in self._settler.claimed or guid in self._settler.deleted or guid in self._moved:
+        if self._turned_up(guid) or guid in self._settler.deleted:
             return None
         record = self._lookup.get(guid)
         return None if record is None or record.deleted or self._there_again(record) else record
@@ -385,7 +389,7 @@ class Scanner:
     def _deletions(self) -> Iterator[list[Change]]:
         """What was missing and did not turn up: folders after what was in them."""
         batch: list[Change] = []
-        claimed = self._settler.claimed
+        kept: set[bytes] = set()  # folders of which something was seen, so that they cannot be deleted yet
         for guid in self._suspects:
             record = self._still_missing(guid)
             if record is None:
@@ -393,12 +397,18 @@ class Scanner:
             stack: list[tuple[IDRecord, bool]] = [(record, False)]
             while stack:
                 each, below_done = stack.pop()
-                if each.file_guid in claimed or each.file_guid in self._settler.deleted:
+                if self._turned_up(each.file_guid) or each.file_guid in self._settler.deleted:
                     continue
-                if each.kind == "folder" and not below_done:
-                    stack.append((each, True))
-                    stack.extend((child, False) for child in self._lookup.children(each.file_guid))
-                    continue
+                if each.kind == "folder":
+                    children = self._lookup.children(each.file_guid)
+                    if not below_done:
+                        stack.append((each, True))
+                        stack.extend((child, False) for child in children)
+                        continue
+                    if any(self._turned_up(child.file_guid) or child.file_guid in kept for child in children):
+                        kept.add(each.file_guid)
+                        self.retry.append(self._lookup.path_of(each.file_guid) or each.name)
+                        continue
                 batch.append(self._settler.deletion(each))
                 if len(batch) >= BATCH:
                     self._check()

@@ -80,3 +80,25 @@ def test_what_is_seen_at_two_places_is_looked_at_again(bench, exchanged, folders
     for name in ("a", "mine"):
         assert bench.guid(name) == guids[os.stat(bench.path(name)).st_ino]
     assert bench.table.live().keys() == {"a", "mine"}
+
+
+def test_the_folder_that_it_left_is_not_deleted_before_it_is_known_where_it_is(bench, exchanged) -> None:
+    guids = {}
+    bench.known("gone/", "gone/in/", "mine/", "gone/in/roots/", "gone/in/roots/file")
+    for path in ("mine", "gone/in/roots"):
+        guids[os.stat(bench.path(path)).st_ino] = bench.guid(path)
+    file = bench.guid("gone/in/roots/file")
+    os.rename(bench.path("gone/in/roots"), bench.path("a"))
+    os.rmdir(bench.path("gone/in"))
+    os.rmdir(bench.path("gone"))
+    for batch in bench.examiner.scan():
+        bench.table.apply_all(batch)
+    assert exchanged
+    assert {"gone", "gone/in", "mine"} <= set(bench.examiner.retry)
+    for batch in bench.examiner.scan():
+        bench.table.apply_all(batch)
+    assert not bench.examiner.retry
+    assert bench.table.live().keys() == {"a", "mine", "mine/file"}
+    for name in ("a", "mine"):
+        assert bench.guid(name) == guids[os.stat(bench.path(name)).st_ino]
+    assert bench.guid("mine/file") == file
