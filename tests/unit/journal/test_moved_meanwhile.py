@@ -19,12 +19,12 @@ ROOT = os.geteuid() == 0
 
 @pytest.fixture
 def bench(tmp_path, table):
-    """`mine`, of a user, and `roots`, which root keeps for itself but the user has renamed to `a`."""
     return Bench(tmp_path, table)
 
 
 def make(bench: Bench, folders: bool) -> dict[int, bytes]:
-    """The GUIDs by the inodes that they belong to."""
+    """`mine`, of a user, and `roots`, which root keeps for itself but the user has renamed to `a`. Returns the GUIDs by
+    the inodes that they belong to."""
     end = "/" if folders else ""
     mine, roots = bench.known("mine" + end, "roots" + end)
     os.chmod(bench.path("roots"), 0o700)
