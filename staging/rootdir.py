@@ -19,8 +19,8 @@ from staging.openat2 import open_beneath
 
 _ABOVE: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAME_MAX: Final = 255
-#: Folders of which is remembered when others changed them last.
-_GIVEN_BACK: Final = 4096
+#: Folders of which is remembered when others changed them last: a few MiB.
+_REMEMBERED: Final = 1 << 15
 
 RootKey = tuple[int | None, int]
 """The device of a root, None where it is not known, and its inode."""
@@ -55,7 +55,7 @@ class RootDir:
         self.key: RootKey = (found.st_dev, found.st_ino)
         self._lending = lending if lending is not None else Lending()
         self._lock = threading.RLock()
-        self._given_back: OrderedDict[tuple[int, int], tuple[int, int]] = OrderedDict()  # see changed_ns
+        self._ours: OrderedDict[tuple[int, int], tuple[int, int]] = OrderedDict()  # ctimes, see changed_ns
 
     def close(self) -> None:
         """Closes the root."""
@@ -153,7 +153,8 @@ class RootDir:
         folders = [Folder(entry.fd, (entry.path.rpartition("/")[0],)) for entry in at]
         if moved is not None:
             folders.append(moved)
-        with self._lock, self._lending.writable(*folders), self.keeping_mtime(*(entry.fd for entry in at)):
+        ours, lent = self._our_doing(*(folder.fd for folder in folders)), self._lending.writable(*folders)
+        with self._lock, ours, lent, self.keeping_mtime(*(entry.fd for entry in at)):
             yield
 
     @contextmanager
@@ -166,7 +167,7 @@ class RootDir:
     def rewriting(self, fd: int, relpath: str) -> Iterator[None]:
         """The folder open as `fd` is given owner, mode and attributes, though its owner may not write to it. Raises
         OSError."""
-        with self._lock, self._lending.rewriting(Folder(fd, (relpath,))):
+        with self._lock, self._our_doing(fd), self._lending.rewriting(Folder(fd, (relpath,))):
             yield
 
     def give_back(self) -> None:
@@ -187,21 +188,32 @@ class RootDir:
                             os.utime(fd, ns=(st.st_atime_ns, st.st_mtime_ns))
                         except OSError:
                             pass  # not our folder: its time stays as it is
-                        self._gave_back(st, os.fstat(fd).st_ctime_ns)
 
-    def _gave_back(self, before: os.stat_result, ctime_ns: int) -> None:
+    @contextmanager
+    def _our_doing(self, *fds: int) -> Iterator[None]:
+        """What changes of these folders meanwhile is of our doing (see changed_ns)."""
+        with self._lock:
+            before = [os.fstat(fd) for fd in fds]
+            try:
+                yield
+            finally:
+                for fd, st in zip(fds, before):
+                    if (now := os.fstat(fd).st_ctime_ns) != st.st_ctime_ns:
+                        self._remember(st, now)
+
+    def _remember(self, before: os.stat_result, ctime_ns: int) -> None:
         key = (before.st_dev, before.st_ino)
-        ours, others = self._given_back.pop(key, (0, 0))
-        self._given_back[key] = (ctime_ns, others if ours == before.st_ctime_ns else before.st_ctime_ns)
-        if len(self._given_back) > _GIVEN_BACK:
-            self._given_back.popitem(last=False)
+        ours, others = self._ours.pop(key, (0, 0))
+        self._ours[key] = (ctime_ns, others if ours == before.st_ctime_ns else before.st_ctime_ns)
+        if len(self._ours) > _REMEMBERED:
+            self._ours.popitem(last=False)
 
     def changed_ns(self, folder: fsops.Fingerprint) -> int:
-        """When somebody else changed a folder last, as Unix time in ns: its ctime, or, where that is of our giving its
-        modification time back, the ctime before."""
+        """When somebody else changed a folder last, as Unix time in ns: its ctime, or, where that is of our doing, the
+        ctime before. The folder may have been looked at while we were about it."""
         with self._lock:
-            ours, others = self._given_back.get((folder.dev, folder.ino), (0, 0))
-        return others if ours == folder.ctime_ns else folder.ctime_ns
+            ours, others = self._ours.get((folder.dev, folder.ino), (0, 0))
+        return others if others < folder.ctime_ns <= ours else folder.ctime_ns
 
 
 def is_folder(fd: int, key: FolderKey) -> bool:

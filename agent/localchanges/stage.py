@@ -152,11 +152,15 @@ class LocalStage:
 
     def _be_sure(self, work: Work, staged: Staged) -> None:
         """A folder of which only the time differs, and was perhaps set: installs of ours move it for a moment and set
-        it back. Only a time that stays was set by somebody. Raises Unsure at the first look."""
+        it back. Only a time that stays was set by somebody; nor was the one that a folder has since an entry came or
+        went, where it was us that something was told of. Raises Unsure at the first look."""
         known, found = work.known, staged.fingerprint.mtime_ns
         if work.change.kind is not Kind.UPDATE or known is None or not known.is_dir or known.mtime_ns == found:
             return
         if not work.change.reasons & METADATA:
+            return
+        if found == self._files.root.changed_ns(staged.fingerprint) != staged.fingerprint.ctime_ns:
+            work.change = dataclasses.replace(work.change, reasons=work.change.reasons & ~METADATA)
             return
         if self._folder_times.pop(work.change.path, None) != found:
             if len(self._folder_times) > _MOST_FOLDER_TIMES:

@@ -529,8 +529,8 @@ class LocalWatch:
             host.told.object_id(change.path, repr(host.store.path_of(change.object_id)))
 
     def _event_time(self, change: Change, aged: Aged | None, now: int) -> int:
-        """When the change was made. An install that gives a folder its time back changes it, too, and that is told like
-        everything else; what a user did to it, and is found then, was before."""
+        """When the change was made. An install changes the folder that it is in, too, and that is told like everything
+        else; what a user did to the folder, and is found then, was before."""
         found, told = change.fingerprint, aged.event_time if aged is not None else 0
         if found is None:
             return told or now

@@ -38,8 +38,8 @@ class Bench:
         self.path = base / "root" / name
         self.area = StagingArea(str(base / "staging"), 1 << 30)
         kept = KeptStore(str(base / "kept"), 1 << 20)
-        files = FileOps(str(base / "root"), str(base), self.area, kept, durable=False, compressions=())
-        self.stager = LocalStage(files, lambda: False, pytest.fail)
+        self.files = FileOps(str(base / "root"), str(base), self.area, kept, durable=False, compressions=())
+        self.stager = LocalStage(self.files, lambda: False, pytest.fail)
 
     def known(self, flags: int = 0) -> IDRecord:
         """The record of what is there now."""
@@ -97,6 +97,31 @@ def test_a_folder_that_a_scan_has_checked_is_what_it_was(tmp_path: Path) -> None
     assert (event.md5, event.staged) == (known.md5, False)
     ((_, error),) = bench.tell(Kind.UPDATE, "folder", known, why.BASIC_INFO_CHANGE)  # type: ignore[misc]
     assert isinstance(error, Unsure)
+
+
+def test_a_folder_whose_time_an_install_gave_back_is_what_it_was(tmp_path: Path) -> None:
+    """A user's file came into it, and then the agent's: the one changed its time, the other makes an event of its
+    attributes. Else a folder that others remove could come back, empty."""
+    bench = Bench(tmp_path, "folder")
+    bench.path.mkdir()
+    known = bench.known()
+    (bench.path / "user's").write_bytes(b"")
+
+    def install(name: str) -> None:
+        with bench.files.root.parent(f"folder/{name}") as at, bench.files.root.changing(at):
+            (bench.path / name).write_bytes(b"")
+
+    install("one")
+    (event,) = bench.tell(Kind.UPDATE, "folder", known, why.BASIC_INFO_CHANGE)
+    assert isinstance(event, ev.LocalChange)
+    assert (event.md5, event.reasons) == (known.md5, 0)
+    os.utime(bench.path, ns=(1, 1))
+    install("two")
+    ((_, error),) = bench.tell(Kind.UPDATE, "folder", known, why.BASIC_INFO_CHANGE)  # type: ignore[misc]
+    assert isinstance(error, Unsure)  # a user has set it
+    (event,) = bench.tell(Kind.UPDATE, "folder", known, why.BASIC_INFO_CHANGE)
+    assert isinstance(event, ev.LocalChange)
+    assert event.reasons == why.BASIC_INFO_CHANGE
 
 
 def test_an_attribute_that_a_scan_has_found_is_news(tmp_path: Path) -> None:

@@ -268,12 +268,12 @@ def test_a_folder_changed_when_a_user_changed_it_not_when_an_install_gave_its_ti
     (folder / "users").write_text("x")
     by_user = folder.stat().st_ctime_ns
     for name in ("one", "two"):
-        fd = os.open(folder, os.O_RDONLY)
-        with host.files.root.keeping_mtime(fd):
+        with host.files.root.parent(f"d/{name}") as at, host.files.root.changing(at):
             (folder / name).write_text("x")
-        os.close(fd)
+            seen_meanwhile = fingerprint(str(folder))
     (changed,) = host.round("d", reason=why.METADATA)
     assert (changed.kind, changed.event_time) == (ev.ChangeKind.UPDATE, filetime(by_user))
+    assert host.files.root.changed_ns(seen_meanwhile) == by_user
     # Once somebody else has changed it, that counts.
     os.utime(folder, ns=(1, 1))
     (changed,) = host.round("d", reason=why.METADATA, when=filetime(folder.stat().st_ctime_ns + 100))
