@@ -81,12 +81,19 @@ def shown_summary(member: Member) -> object:
         return None
 
 
+def listens(member: Member) -> bool:
+    """Whether the member's dashboard can be reached."""
+    port = int(member.dashboard_url.rpartition(":")[2].rstrip("/"))
+    with socket.socket() as client:
+        return client.connect_ex((member.host, port)) == 0
+
+
 def test_a_summary_shows_on_the_dashboards_without_a_restart(directory: Path) -> None:
     """A summary of the demo on all of them, one in a member's state directory on its own."""
     with Demo(directory, wait_ready=False) as demo:
         a, b = demo.members["a"], demo.members["b"]
         for member in (a, b):
-            demo.until(f"{member.name} answers", lambda member=member: ask(member.state, "status") is not None)
+            demo.until(f"{member.name}'s dashboard is there", lambda member=member: listens(member))
             assert shown_summary(member) is None
         ours = f"frs summarize {directory}/*/state/samples --output {directory}/summary"
         assert f"summary on the dashboards: {ours}" in demo.output().splitlines()
