@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from agent.service.control import ControlError, request
+from tests.invariant import unnoticed
 
 #: Until a process or a member is given up as hung, in seconds; nothing is measured.
 PATIENCE = float(os.environ.get("FRS_TEST_PATIENCE", "900"))
@@ -246,7 +247,8 @@ class Demo:
             self.until(f"{member} answers", answers)
 
     def wait_converged(self, patience: float = PATIENCE) -> None:
-        """Returns once `frs wait` is content with all members and nothing has moved between two looks at all."""
+        """Returns once `frs wait` is content with all members and nothing has moved between two looks at all. Then a
+        comparison of their trees with their IDTables must find nothing."""
         deadline = time.monotonic() + patience
         before: object = None
         while True:
@@ -258,6 +260,8 @@ class Demo:
                 )
             now = {name: self._moved(name) for name in self.members}
             if now == before:
+                overlooked = {name: found for name, one in self.members.items() if (found := unnoticed(one.config))}
+                assert not overlooked, f"all is quiet, but a scan finds {overlooked}\n{self.report()}"
                 return
             before = now
 

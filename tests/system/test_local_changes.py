@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from tests.invariant import unnoticed
 from tests.system.demo import Demo, compare_trees
 
 
@@ -39,6 +40,7 @@ def test_attributes_of_a_folder_set_while_its_member_is_down_travel(tmp_path: Pa
         demo.kill9("b")
         os.setxattr(b / "changed", "user.note", b"1")
         (b / "left alone" / "file").write_bytes(b"content")
+        assert unnoticed(demo.members["b"].config) == ["demo: CREATE 'left alone/file'"]
         sent = demo.counters("a")["FileReplicaSet"]["demo"]["Remote Change Orders Received"]
         demo.restart("b")
         demo.wait_converged()
