@@ -242,8 +242,10 @@ def _finish(
 ) -> Restored:
     """Owner, mode, lists, attributes, times: in the order in which one does not undo the other."""
     header, formed = reader.header, content.exact
-    _set_user_attributes(fd, content, header.object_id)
-    refused = _apply_descriptor(fd, content, stat.S_IFDIR if kind == "folder" else stat.S_IFREG, set_id)
+    file_type = stat.S_IFDIR if kind == "folder" else stat.S_IFREG
+    posix = None if content.descriptor is None else sd.parse(content.descriptor, file_type)
+    _set_attributes(fd, content, header.object_id, _lists(posix))
+    refused = _apply_descriptor(fd, content, posix, file_type, set_id)
     _set_times(fd, header)
     st, found = fs_fingerprint(fd), attributes.read(fd)
     remember = _difference(header, content, st, found, fd, kind)
@@ -258,7 +260,14 @@ def _finish(
     )  # fmt: skip
 
 
-def _set_user_attributes(fd: int, content: Content, object_id: bytes) -> None:
+def _lists(posix: sd.Posix | None) -> dict[str, bytes]:
+    found = {} if posix is None else {posixacl.ACCESS_XATTR: posix.access, posixacl.DEFAULT_XATTR: posix.default}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _set_attributes(fd: int, content: Content, object_id: bytes, lists: dict[str, bytes]) -> None:
+    """User attributes, as many as there is room for beside the access control lists, which go before: without them a
+    file has other rights."""
     wanted = {os.fsdecode(name): value for name, value in content.user.items()}
     if any(object_id):
         wanted[OBJECT_ID_XATTR] = object_id
@@ -268,10 +277,14 @@ def _set_user_attributes(fd: int, content: Content, object_id: bytes) -> None:
         present = []
     for name in present:
         ours = name in (DESCRIPTOR_XATTR, TRUSTED_DESCRIPTOR_XATTR)
-        listed = name in (posixacl.ACCESS_XATTR, posixacl.DEFAULT_XATTR)
+        listed = name in (posixacl.ACCESS_XATTR, posixacl.DEFAULT_XATTR) and name not in lists
         stale = name.startswith("user.") and not name.startswith("user.frs.") and name not in wanted
         if ours or listed or stale:
             _remove(fd, name)
+    for name, value in lists.items():
+        _set_list(fd, name, value)
+    if lists and os.geteuid():  # only who may write may set user attributes
+        os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) | stat.S_IRWXU)
     for name, value in wanted.items():
         if name in present and os.getxattr(fd, name) == value:
             continue
@@ -299,10 +312,9 @@ def _remove(fd: int, name: str) -> None:
             raise
 
 
-def _apply_descriptor(fd: int, content: Content, file_type: int, set_id: SetId) -> int:
+def _apply_descriptor(fd: int, content: Content, posix: sd.Posix | None, file_type: int, set_id: SetId) -> int:
     """Returns the set-id bits that `set_id` did not allow."""
     descriptor = content.descriptor
-    posix = None if descriptor is None else sd.parse(descriptor, file_type)
     st = os.fstat(fd)
     refused = 0
     if posix is not None:
@@ -337,11 +349,11 @@ def _apply_descriptor(fd: int, content: Content, file_type: int, set_id: SetId) 
 
 
 def _set_list(fd: int, name: str, value: bytes) -> bool:
-    """False where the file system holds no access control lists."""
+    """False where the file system holds no access control lists, or has no room for this one."""
     try:
         os.setxattr(fd, name, value)
     except OSError as error:
-        if error.errno not in _CANNOT:
+        if not _cannot_hold(fd, error):
             raise
         return False
     return True

@@ -39,21 +39,24 @@ KINDS: Final[dict[str, FileSystem]] = {
 
 
 @contextlib.contextmanager
-def mounted(kind: str, folder: Path, scratch: Path, options: str = "") -> Iterator[None]:
+def mounted(kind: str, folder: Path, scratch: Path, options: str = "", *, size: int = 0) -> Iterator[None]:
     """A file system of that kind at `folder`; `scratch` is a folder for its image, outside it; `options` are
-    more of mount(8). Skips the test, with the reason, where it cannot be made or mounted."""
+    more of mount(8), `size` is that of the image in bytes, if it is to be larger. Skips the test, with the reason,
+    where it cannot be made or mounted."""
     made = KINDS[kind]
     folder.mkdir(parents=True, exist_ok=True)
     scratch.mkdir(parents=True, exist_ok=True)
     if os.geteuid():
         pytest.skip(f"{kind}: only root can mount file systems")
     mount = [*made.mount, *(("-o", options) if options else ())]
+    if kind == "tmpfs" and size:
+        mount += ["-o", f"size={size}"]
     if made.make:
         if shutil.which(made.make[0]) is None:
             pytest.skip(f"{kind}: {made.make[0]} is not installed")
         image = scratch / f"{kind}.img"
         with open(image, "wb") as stream:
-            stream.truncate(made.size)
+            stream.truncate(max(made.size, size))
         subprocess.run([*made.make, os.fspath(image)], check=True, capture_output=True)
         mount += ["-o", "loop", os.fspath(image)]
     elif kind == "overlay":

@@ -154,6 +154,27 @@ def test_a_folder(sides: Sides, lists: bool) -> None:
 
 
 @only_root
+@pytest.mark.parametrize("folder", [False, True])
+def test_lists_go_before_user_attributes_where_there_is_no_room_for_both(place: Path, folder: bool) -> None:
+    """Without them the file has other rights. (Blocks of 1 KiB: as many bytes for all attributes of a file.)"""
+    with mounted("ext4", place / "poor", place / "images"):
+        (place / "rich").mkdir()
+        sides = Sides(place / "rich", place / "poor")
+        path = sides.rich / "x"
+        path.mkdir() if folder else path.write_bytes(b"content")
+        make(path, 0o640)
+        for number in range(13):
+            os.setxattr(path, f"user.{number}", b"x" * 60)
+        sides.send("x")
+        there = sides.poor / "x"
+        assert everything(there)[:3] == everything(path)[:3]
+        assert os.getxattr(there, posixacl.ACCESS_XATTR) == os.getxattr(path, posixacl.ACCESS_XATTR)
+        assert len(os.listxattr(there)) > 5  # and as many of them as there is room for
+        sides.look()
+        assert everything(sides.send_back()) == everything(path)
+
+
+@only_root
 def test_a_symbolic_link(sides: Sides) -> None:
     path = sides.rich / "l"
     path.symlink_to("target")

@@ -1,0 +1,5 @@
+import sys
+
+from tests.fidelity.campaign import main
+
+sys.exit(main())
