@@ -6,11 +6,13 @@ import contextlib
 import os
 import shutil
 import tempfile
+import tomllib
 from pathlib import Path
 
 from agent.tree.excluded import Excluded
-from config.load import load_agent_config
-from config.model import LocalSet
+from agent.wire.guid import guid_text
+from config.load import load_topology, resolve
+from config.model import ReplicaSet
 from idtable.store import Store
 from journal.changes import Change, Kind
 from journal.examine import Examiner
@@ -18,20 +20,21 @@ from journal.examine import Examiner
 
 def unnoticed(config: Path) -> list[str]:
     """What the member of that agent.toml, which is quiet but may be running, has not noticed in its trees, one line for
-    each."""
-    before, owner = os.geteuid(), config.stat().st_uid
-    os.seteuid(owner)  # nobody else's secret is believed
-    try:
-        sets = load_agent_config(config).sets
-    finally:
-        os.seteuid(before)
-    return [f"{local.name}: {line}" for local in sets for line in _unnoticed(local)]
+    each. (The file is read here: the member may be another user's, and its secret is nobody else's business.)"""
+    agent = tomllib.loads(config.read_text())
+    sets = {one.name: one for one in load_topology(resolve(config, agent["topology"]))}
+    state = resolve(config, agent["state"])
+    found = []
+    for local in agent["set"]:
+        one = sets[local["name"]]
+        database = state / "sets" / guid_text(one.guid) / "frs.db"
+        if database.exists():
+            lines = _unnoticed(resolve(config, local["root"]), database, one)
+            found += [f"{one.name}: {line}" for line in lines]
+    return found
 
 
-def _unnoticed(local: LocalSet) -> list[str]:
-    database = local.state_dir / "frs.db"
-    if not database.exists():
-        return []
+def _unnoticed(root: Path, database: Path, replica_set: ReplicaSet) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         for name in (database.name, f"{database.name}-wal"):  # the agent has the database for itself
             with contextlib.suppress(FileNotFoundError):
@@ -40,8 +43,8 @@ def _unnoticed(local: LocalSet) -> list[str]:
         try:
             root_guid = store.meta_get("root_guid")
             assert root_guid is not None, f"{database}: no identity"
-            excluded = Excluded(local.set.file_filter, local.set.directory_filter)
-            examiner = Examiner(str(local.root), store, excluded, root_guid=root_guid)
+            excluded = Excluded(replica_set.file_filter, replica_set.directory_filter)
+            examiner = Examiner(str(root), store, excluded, root_guid=root_guid)
             try:
                 found = [change for batch in examiner.scan() for change in batch]
             finally:
