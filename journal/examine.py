@@ -94,6 +94,7 @@ class Examiner:
                 if reserved(aged.path) and "/" not in aged.path:
                     disk.tell_reserved(aged.path)
             self._visit_below(disk, settler, deep)
+            self._visit_below(disk, settler, _forgotten(settler, paths))
             changes = settler.changes()
             self.absent = [a.path for a in paths if a.path not in settler.spots and not disk.exists(a.path)]
         finally:
@@ -196,6 +197,15 @@ class Examiner:
                 for record in self._lookup.children(place):
                     if record.name:
                         settler.visit(join(path, record.name), 0)
+
+
+def _forgotten(settler: Settler, paths: Iterable[Aged]) -> list[str]:
+    """Folders that were renamed, and that there is no record of: between two names they were called deleted, with all
+    that is in them, and no event tells of that."""
+    renamed = (aged.path for aged in paths if aged.reason & why.RENAME_NEW_NAME)
+    spots = (settler.spots.get(path) for path in renamed)
+    folders = [spot.path for spot in spots if spot is not None and spot.kind == "folder"]
+    return [path for path in folders if isinstance(settler.place(path), str)]
 
 
 def _kind(entry: os.DirEntry[str]) -> str | None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.invariant import unnoticed
 from tests.race import judge, layout
 from tests.race.driver import Driver, Operation
 from tests.race.outside import Outside
@@ -372,6 +373,9 @@ class Run:
                 if not pending and member != "a":
                     different = judge.differences(fds["a"], fd)
                     self.findings.troubles += [f"different at a and {member}: {line}" for line in different[:10]]
+                if not pending:
+                    overlooked = unnoticed(self._site.config(member))
+                    self.findings.troubles += [f"{member} has not noticed {line}" for line in overlooked[:10]]
                 self._found(judge.misplaced(fd, f"{member}: tree"))
             for guard in self._guards.values():
                 self._found(guard.intruders())

@@ -169,6 +169,9 @@ class Site:
     def state(self, member: str) -> Path:
         return self.folder / member / "state"
 
+    def config(self, member: str) -> Path:
+        return self.folder / member / "agent.toml"
+
     def pids(self) -> dict[str, int]:
         """The members that run."""
         found = {}

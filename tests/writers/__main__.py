@@ -1,0 +1,5 @@
+import sys
+
+from tests.writers.campaign import main
+
+sys.exit(main())
