@@ -419,10 +419,11 @@ def _from_the_top(path: str) -> Iterator[str]:
 
 
 def may_succeed(record: IDRecord, made: Fingerprint) -> bool:
-    """Whether a folder that was made anew at the name of a record may be taken for that one. On other members the
-    folder that is there stays, and is given the rights of the new one: that must be no more than its owner could have
-    done to it, for whoever can rename what is above it could make a folder of his own at its name."""
-    return record.uid is None or made.uid in (0, record.uid)
+    """Whether a folder that was made anew at the name of a record may be taken for that one: only if both are of one
+    owner. On other members the folder that is there stays, and is given the rights of the new one, and what they
+    change of theirs meanwhile, the new one is given: whoever can rename what is above a folder could have that of
+    somebody else made his own, with all that is in it, by a folder of his own at its name before, or after."""
+    return record.uid is None or made.uid == record.uid
 
 
 def _key_of(record: IDRecord) -> Key:
