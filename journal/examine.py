@@ -200,12 +200,14 @@ class Examiner:
 
 
 def _forgotten(settler: Settler, paths: Iterable[Aged]) -> list[str]:
-    """Folders that were renamed, and that there is no record of: between two names they were called deleted, with all
-    that is in them, and no event tells of that."""
-    renamed = (aged.path for aged in paths if aged.reason & why.RENAME_NEW_NAME)
-    spots = (settler.spots.get(path) for path in renamed)
+    """Folders that there is no record of and that nobody has just made: renamed, when they were called deleted between
+    two names, or looked at again, when they could not be recorded before. No event tells of what is in them."""
+    old = (aged.path for aged in paths if not aged.reason & why.FILE_CREATE)
+    spots = (settler.spots.get(path) for path in old)
     folders = [spot.path for spot in spots if spot is not None and spot.kind == "folder"]
-    return [path for path in folders if isinstance(settler.place(path), str)]
+    for path in folders:
+        settler.place(path)
+    return [path for path in folders if settler.found[path].record is None or settler.found[path].succeeds]
 
 
 def _kind(entry: os.DirEntry[str]) -> str | None:

@@ -31,11 +31,22 @@ OnRescan = Callable[[str, str], None]
 OnFailed = Callable[[str, BaseException], None]
 Count = Callable[[str, int], None]
 
+#: Events are followed as long as they are not further behind than this, in seconds: from then on a look at the whole
+#: tree is quicker.
+BEHIND_S: Final = 10.0
 _COMMIT_S: Final = 0.1
 _SLICE_S: Final = 0.1
 
 _STOP: Final = object()
 _FLUSH: Final = object()
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """Raw events, and when they were read."""
+
+    at: float
+    events: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +93,9 @@ class Journal:
     is called in a thread of the journal. `count` is told increments of "USN
     Reads", "USN Records Examined", "USN Records Accepted" and "USN Records Rejected", in the event loop.
 
+    A journal that is more than `behind_s` seconds behind with the events lets them go, and asks for a scan: that may be
+    set to what a scan of the whole tree takes, where that is more than BEHIND_S.
+
     After start(), `await barrier()` returns when the whole tree is watched: a scan that begins then, together
     with the events, misses nothing. on_rescan(reason, path) asks for another scan below `path`: events were
     lost, folders cannot be watched, the root vanished or came back.
@@ -103,6 +117,8 @@ class Journal:
         self._excluded = excluded
         self._count = count
         self._rescan_s = rescan_s
+        self.behind_s = BEHIND_S
+        self._too_late = 0.0  # what was read before that is not followed
         self._queue: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._commit_at = 0.0
         self._told = [0, 0, 0, 0]
@@ -131,7 +147,7 @@ class Journal:
         self._cache = AgingCache(self._log, self._aging, self._excluded)
         self._source: Source
         try:
-            self._source = InotifySource(self._put)
+            self._source = InotifySource(self._hear)
         except WatchLimit as error:
             self._source = _Deaf(error)
         self._tree = WatchTree(self._root, self._source, self._excluded, self, rescan_s=self._rescan_s)
@@ -253,9 +269,8 @@ class Journal:
             item = None
         end = time.monotonic() + _SLICE_S
         while item is not None:
-            if isinstance(item, bytes):
-                self._tree.handle(item)
-                self._source.consumed(len(item))
+            if isinstance(item, _Heard):
+                self._follow(item)
             elif item is _STOP:
                 running = False
             elif item is _FLUSH:
@@ -293,6 +308,15 @@ class Journal:
             if now >= self._commit_at:
                 self._commit_at = now + (_COMMIT_S if self._cache.commit() else 1.0)
         return running
+
+    def _follow(self, heard: _Heard) -> None:
+        now = time.monotonic()
+        if self._too_late < heard.at < now - self.behind_s:
+            self._too_late = now
+            self._tree.too_many()
+        if heard.at > self._too_late:
+            self._tree.handle(heard.events)
+        self._source.consumed(len(heard.events))
 
     def _touched(self, item: _Touched) -> None:
         keys = []
@@ -351,6 +375,9 @@ class Journal:
             logger.exception("closing the journal failed")
         self._dead = True
         self._abandon_all()
+
+    def _hear(self, item: object) -> None:
+        self._put(_Heard(time.monotonic(), item) if isinstance(item, bytes) else item)
 
     def _put(self, item: object) -> None:
         self._queue.put(item)

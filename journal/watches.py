@@ -121,6 +121,7 @@ class Watches:
         self._cookie = 0
         self._mounts: frozenset[str] = frozenset()
         self._overflow_at = 0.0
+        self._overflow_why = ""
         self._retry_at = 0.0
         self._root_fd = -1
         self._root_key: tuple[int, int] | None = None

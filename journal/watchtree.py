@@ -44,7 +44,7 @@ class WatchTree(Watches):
                 continue
             last = this
             if mask & k.IN_Q_OVERFLOW:
-                self._overflow_at = self._overflow_at or time.monotonic()
+                self._overflow("the kernel dropped events")
                 continue
             node = self._nodes.get(wd)
             if node is None:
@@ -53,6 +53,14 @@ class WatchTree(Watches):
                 self._own_event(node, mask)
             else:
                 self._child_event(node, os.fsdecode(raw), mask, cookie)
+
+    def too_many(self) -> None:
+        """Events come faster than they can be followed: those that were not handled are never handled."""
+        self._overflow("more happens than can be followed")
+
+    def _overflow(self, why: str) -> None:
+        self._overflow_at = self._overflow_at or time.monotonic()
+        self._overflow_why = why
 
     def idle(self, drained: bool) -> None:
         """To be called after events; `drained` tells that none are waiting."""
@@ -85,7 +93,7 @@ class WatchTree(Watches):
         if self._overflow_at:
             self._overflow_at = 0.0
             if not self.root_lost and self._try_rewalk():
-                self._sink.rescan("overflow: the kernel dropped events", "")
+                self._sink.rescan(f"overflow: {self._overflow_why}", "")
         missed, self._missed = self._missed, {}
         for (parent, name), deep in missed.items():
             self._add(parent, name, report=True, deep=deep)

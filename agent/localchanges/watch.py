@@ -36,7 +36,7 @@ from idtable.store import Store
 from journal.aging import LONGEST_AGING
 from journal.changes import PATH_MAX, Aged, Change, Excluded, Kind, Missing, RootGone, same_key, too_deep
 from journal.examine import Examiner
-from journal.journal import Journal
+from journal.journal import BEHIND_S, Journal
 from journal.reasons import CONTENT, METADATA
 from staging.errors import AccessDenied, StagingError, Torn, Unsupported, Vanished
 from staging.unstored import Unstored, decode
@@ -370,7 +370,7 @@ class LocalWatch:
 
     async def _compare(self, subtree: str) -> None:
         loop = asyncio.get_running_loop()
-        begun = filetime(time.time_ns())
+        begun, since = filetime(time.time_ns()), time.monotonic()
         self._moves = self.journal.moves
         self._under_way = self._host.look()
         judge = functools.partial(self._judge, subtree)
@@ -385,6 +385,7 @@ class LocalWatch:
             self._rescan_later("much was missing", max(self._aging, RETRY_S))
             return
         if not subtree:
+            self.journal.behind_s = max(BEHIND_S, time.monotonic() - since)
             self._patience = None
             await loop.run_in_executor(self._thread, self._host.missing.scanned)
         self._again_later()
@@ -424,11 +425,16 @@ class LocalWatch:
         for part in _parts(works, 16):
             jobs.append(loop.run_in_executor(self._host.workers, self._stager.stage_all, part, compression))
         changes_of = {work.guid: work.change for work in works}
+        put_off: set[bytes] = set()
         for job in jobs:
             for event in await job:
                 if not isinstance(event, ev.LocalChange):
                     self._trouble(*event)
-                elif self._overtaken(event):
+                elif event.parent_guid in put_off or self._overtaken(event):
+                    if event.kind is ev.ChangeKind.CREATE:
+                        put_off.add(event.file_guid)  # it will have another, and so will what is in it
+                    if event.staged:
+                        self._host.files.drop(event.stage_guid)
                     self._put_off(changes_of[event.file_guid], event.event_time)
                 else:
                     self._host.post(event)
@@ -437,11 +443,7 @@ class LocalWatch:
         """An install came while the change was staged, and may have ended since: what was found before is out of
         date."""
         key = (event.facts.dev, event.facts.ino, event.facts.btime_ns) if event.facts is not None else None
-        if not self._under_way.concerns(event.file_guid, key, (event.parent_guid, event.name)):
-            return False
-        if event.staged:
-            self._host.files.drop(event.stage_guid)
-        return True
+        return self._under_way.concerns(event.file_guid, key, (event.parent_guid, event.name))
 
     def _sort_out(self, changes: list[Change], told: dict[str, Aged]) -> list[Work]:
         """Give GUIDs to what is new, and leave out what is an install of ours under way."""

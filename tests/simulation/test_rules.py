@@ -470,6 +470,36 @@ def test_what_is_in_the_way_of_the_initial_sync_is_kept_or_used() -> None:
     assert kept(world) == [("IN_THE_WAY", b"ours")]
 
 
+def test_a_folder_that_left_its_place_in_the_initial_sync_keeps_nobody_waiting() -> None:
+    """A user renames it, and makes another of its name; then it is removed elsewhere, with what was in it, and that is
+    in the next VVJoin. Where the folder is now, only a look at the tree would tell, which comes when the initial sync
+    is over."""
+    world = World("ab", mesh("ab"), 1)
+    a, b = world.members["a"], world.members["b"]
+    a.start()
+    make(a, "d", None)
+    make(a, "d/e", None)
+    make(a, "d/e/f", b"content")
+    for number in range(300):
+        make(a, f"later {number}", b"%d" % number)
+    world.run(60)
+    b.start()
+    while "d/e/f" not in names(b):
+        world.run(0.001)
+    world.slow[frozenset("ab")] = MINUTE
+    move(b, "d/e", "moved")
+    make(b, "d/e", None)
+    remove(a, "d")
+    world.run(5)
+    assert not b.engine.ctx.online
+    b.crash()
+    world.slow.clear()
+    b.start()
+    world.run(300)
+    assert b.engine.ctx.online
+    assert "moved/f" in names(all_agree(world))
+
+
 @pytest.mark.parametrize("count", [3, 300])
 def test_changes_during_a_vvjoin(count: int) -> None:
     """The last file of a VVJoin is changed before its turn comes, after another was made: both arrive."""

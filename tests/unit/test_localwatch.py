@@ -227,6 +227,23 @@ def test_what_an_install_renamed_while_it_was_staged_is_not_renamed_back(host: H
     assert host.round("n", "aside") == []
 
 
+def test_what_is_in_a_new_folder_that_is_put_off_is_put_off_with_it(host: Host) -> None:
+    """The folder will have another GUID: nobody would know the one that its files were told to be in."""
+    (host.tree / "d" / "e").mkdir(parents=True)
+    (host.tree / "d" / "e" / "f").write_text("x")
+    (host.tree / "other").write_text("x")
+    stage = host.watch._stager.stage_all
+
+    def slow(works: list[Any], compression: bytes) -> list[Any]:
+        host.under_way.begin(CO, [X], [(ROOT, "d")])
+        return stage(works, compression)
+
+    host.watch._stager.stage_all = slow  # type: ignore[method-assign]
+    (made,) = host.round("d", "d/e", "d/e/f", "other")
+    assert made.name == "other"
+    assert {path for paths, _ in host.touched for path in paths} == {"d", "d/e", "d/e/f"}
+
+
 def test_what_an_install_put_there_while_it_was_examined_is_not_new(host: Host) -> None:
     """The examiner saw it, and the IDTable did not know of it yet."""
     (host.tree / "n").write_text("x")

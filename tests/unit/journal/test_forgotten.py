@@ -28,6 +28,18 @@ def test_what_is_in_a_folder_that_comes_back_is_not_forgotten(bench, tmp_path):
     ]
 
 
+@pytest.mark.parametrize("before", [False, True])
+def test_a_folder_that_could_not_be_recorded_is_looked_through_when_it_is_looked_at_again(bench, before):
+    """What was told of it and of what is in it was dealt with; it may have the place of another one that was there."""
+    if before:
+        bench.known("d/", "d/file")
+        os.rename(bench.path("d"), bench.path("../gone"))
+    os.makedirs(bench.path("d/e"))
+    bench.write("d/e/file")
+    bench.examine("d", d=why.DATA)
+    assert sorted(bench.table.live()) == ["d", "d/e", "d/e/file"]
+
+
 def test_a_folder_that_is_known_is_not_looked_through_for_its_new_name(bench):
     """What is in it has events of its own, and may not have aged."""
     bench.known("d/", "d/file")

@@ -14,7 +14,7 @@ from agent.tree.excluded import Excluded
 from agent.wire.filetime import filetime
 from journal import inotify, log
 from journal import reasons as why
-from journal.journal import Journal
+from journal.journal import Journal, _Heard
 from tests.damage import damage
 
 
@@ -440,7 +440,7 @@ async def test_overflow_leads_to_a_scan_and_watches_what_was_missed(tmp_path):
         os.mkdir(ears.path("unheard"))
         await ears.flush()
         journal._source.add_watch = real
-        journal._put(inotify.OVERFLOW)
+        journal._hear(inotify.OVERFLOW)
         await ears.until(lambda: ears.rescans)
         assert ears.rescans == [("overflow: the kernel dropped events", "")]
         ears.write("unheard", "f")
@@ -456,6 +456,18 @@ async def test_too_far_behind_counts_as_overflow(tmp_path, monkeypatch):
         await ears.until(lambda: ears.rescans)
         assert "overflow" in ears.rescans[0][0]
         journal._source._done_bytes += 1000
+
+
+async def test_events_are_let_go_when_they_are_too_far_behind(tmp_path):
+    async with Ears(tmp_path) as ears:
+        journal = ears.journal
+        event = struct.pack("iIII", journal._tree.root.wd, inotify.IN_CREATE, 0, 16) + b"old".ljust(16, b"\0")
+        journal._put(_Heard(time.monotonic() - journal.behind_s - 1, event))
+        await ears.until(lambda: ears.rescans)
+        assert ears.rescans == [("overflow: more happens than can be followed", "")]
+        os.mkdir(ears.path("new"))
+        ears.write("new", "f")
+        assert set(await ears.flush()) == {"new", "new/f"}
 
 
 async def test_no_more_watches_is_said_and_scans_take_over(tmp_path):
