@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shlex
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +23,8 @@ MOST: Final = 20  # change orders of a set that are looked into
 HOLDERS: Final = 5  # processes that are named
 SEARCH_S: Final = 1.0  # for looking through the open files of all processes
 _ENTRIES: Final = 3
+_FS_IOC_GETFLAGS: Final = 0x80086601
+_FLAGS: Final = (("i", 0x10), ("a", 0x20))  # FS_IMMUTABLE_FL, FS_APPEND_FL
 
 _ADVICE: Final = {
     Outcome.TARGET_CHANGED: "nothing to do: it was changed here, and that is looked at first",
@@ -61,6 +66,7 @@ def told(root: RootDir, waiting: list[Waiting]) -> list[dict[str, Any]]:
                 holders.get(keys[one.co_guid] or (0, 0), []),
                 kinds.get(_device(root_fd, one.path), "unknown"),
                 _entries(root_fd, one.path) if one.reason is Outcome.NOT_EMPTY else [],
+                _fixed(root_fd, one.path) if one.reason is Outcome.FAILED else None,
                 root.path,
             )
             for one in waiting
@@ -70,7 +76,13 @@ def told(root: RootDir, waiting: list[Waiting]) -> list[dict[str, Any]]:
 
 
 def _told(
-    one: Waiting, mount: str | None, holders: list[Holder], file_system: str, entries: list[str], root: str
+    one: Waiting,
+    mount: str | None,
+    holders: list[Holder],
+    file_system: str,
+    entries: list[str],
+    fixed: tuple[str, str] | None,
+    root: str,
 ) -> dict[str, Any]:
     return {
         "path": one.path,
@@ -83,13 +95,23 @@ def _told(
         "mounted_over": mount,
         "held_by": [{"pid": holder.pid, "name": holder.name} for holder in holders],
         "holds": entries,
-        "advice": _advice(one, mount, holders, entries, root),
+        "advice": _advice(one, mount, holders, entries, fixed, root),
     }
 
 
-def _advice(one: Waiting, mount: str | None, holders: list[Holder], entries: list[str], root: str) -> str:
+def _advice(
+    one: Waiting,
+    mount: str | None,
+    holders: list[Holder],
+    entries: list[str],
+    fixed: tuple[str, str] | None,
+    root: str,
+) -> str:
     if mount is not None:
         return f"unmount {root}/{mount}: what is mounted there hides the folder of the tree"
+    if fixed is not None:
+        flags, path = fixed
+        return f"chattr -{flags} {shlex.quote(f'{root}/{path}')}: somebody has fixed it with chattr"
     if holders:
         return "have it closed by the process that has it open"
     if one.reason is Outcome.NOT_EMPTY:
@@ -109,6 +131,26 @@ def _key(root_fd: int, path: str) -> tuple[int, int] | None:
     finally:
         os.close(fd)
     return found.st_dev, found.st_ino
+
+
+def _fixed(root_fd: int, path: str) -> tuple[str, str] | None:
+    """The flags of chattr(1) that let nobody change what is at a path of the tree, or its folder, and which of them it
+    is."""
+    for place in (path, path.rpartition("/")[0]):
+        try:
+            fd = open_beneath(root_fd, place or ".", os.O_RDONLY | os.O_NONBLOCK)
+        except OSError:
+            continue
+        try:
+            found = int.from_bytes(fcntl.ioctl(fd, _FS_IOC_GETFLAGS, bytes(8)), sys.byteorder)
+        except OSError:
+            continue  # no such flags there
+        finally:
+            os.close(fd)
+        flags = "".join(name for name, bit in _FLAGS if found & bit)
+        if flags:
+            return flags, place
+    return None
 
 
 def _entries(root_fd: int, path: str) -> list[str]:
