@@ -15,31 +15,28 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import replace
 from typing import Final, Protocol
 
 from agent.engine import events as ev
-from agent.engine.records import UNSTORED
 from agent.files.fileops import FileOps
 from agent.files.underway import UnderWay
 from agent.localchanges.leaving import at_or_below, folders_above, is_below, stale, takes_away, without
 from agent.localchanges.lookup import LockedLookup
 from agent.localchanges.missing import MissingFiles, TooMuchMissing
+from agent.localchanges.sorting import Sorter
 from agent.localchanges.stage import LocalStage, Unsure, Work
 from agent.tree.incidents import TreeIncidents
 from agent.wire import constants as c
 from agent.wire.filetime import filetime
 from agent.work.supervise import Supervisor
 from idtable.errors import StoreDamaged
-from idtable.records import IDRecord
 from idtable.store import Store
 from journal.aging import LONGEST_AGING
-from journal.changes import PATH_MAX, Aged, Change, Excluded, Kind, Missing, RootGone, same_key, too_deep
+from journal.changes import PATH_MAX, Aged, Change, Excluded, Kind, Missing, RootGone, too_deep
 from journal.examine import Examiner
 from journal.journal import BEHIND_S, Journal
-from journal.reasons import CONTENT, METADATA
+from journal.reasons import METADATA
 from staging.errors import AccessDenied, StagingError, Torn, Unsupported, Vanished
-from staging.unstored import Unstored, decode
 
 log = logging.getLogger(__name__)
 
@@ -132,6 +129,7 @@ class LocalWatch:
         self._too_deep = False  # and the log says so
         self._moves = 0  # of folders, up to when the tree was looked at last
         self._put_offs: list[tuple[str, int]] = []  # paths that are aging again, and the moves before they were put off
+        self._sorter = Sorter(host, host.files.root.changed_ns)
         self._stager = LocalStage(host.files, lambda: self._first, host.local_error)
 
     async def start(self, *, first: bool) -> None:
@@ -413,7 +411,9 @@ class LocalWatch:
     # -- changes --
 
     async def _deal_with(self, changes: list[Change], told: dict[str, Aged]) -> None:
-        works = self._sort_out(changes, told)
+        works, early = self._sorter.sort_out(changes, told, self._under_way)
+        for change, when in early:
+            self._put_off(change, when)
         if not works:
             return
         loop = asyncio.get_running_loop()
@@ -444,102 +444,6 @@ class LocalWatch:
         date."""
         key = (event.facts.dev, event.facts.ino, event.facts.btime_ns) if event.facts is not None else None
         return self._under_way.concerns(event.file_guid, key, (event.parent_guid, event.name))
-
-    def _sort_out(self, changes: list[Change], told: dict[str, Aged]) -> list[Work]:
-        """Give GUIDs to what is new, and leave out what is an install of ours under way."""
-        host = self._host
-        made: dict[str, bytes] = {}
-        came_from = {aged.moved_to: aged for aged in told.values()}  # whatever their folders were called
-        works: list[Work] = []
-        left: set[bytes] = set()  # records that changes before leave their names to others
-        now = filetime(time.time_ns())
-        for change in changes:
-            aged = told.get(change.path)
-            when = min(self._event_time(change, aged, now), now)
-            with host.lock:
-                parent = change.parent_guid if change.parent_guid is not None else made.get(change.parent_path)
-                if parent is None:
-                    self._put_off(change, when)
-                    continue
-                key = change.fingerprint[:3] if change.fingerprint is not None else None
-                ours = self._under_way.concerns(change.file_guid, key, (parent, change.name))
-                if ours or (change.kind is Kind.CREATE and self._is_known(change, parent, left)):
-                    self._put_off(change, when)
-                    continue
-                if change.file_guid is not None and change.kind in (Kind.RENAME, Kind.DELETE):
-                    left.add(change.file_guid)
-                known, verify = self._known(change, told, came_from)
-                self._check_object_id(change)
-            guid = change.file_guid or host.new_guid()
-            if change.kind is Kind.CREATE:
-                made[change.path] = guid
-            usns = (aged.first_usn, aged.usn) if aged is not None else (0, 0)
-            works.append(
-                Work(change, guid, parent, host.new_guid(), when, usns, known, verify, self._unstored(known, change))
-            )
-        return works
-
-    def _known(
-        self, change: Change, told: dict[str, Aged], came_from: dict[str | None, Aged]
-    ) -> tuple[IDRecord | None, bool]:
-        """The record of what is there already, and whether a plain rename has to be verified: an attribute set
-        before it leaves no trace but the event, under the old name or the new one."""
-        if change.file_guid is None or change.kind not in (Kind.UPDATE, Kind.RENAME):
-            return None, False
-        known = self._host.store.get(change.file_guid)
-        if change.kind is Kind.UPDATE or change.content_changed or change.temporary:
-            return known, False
-        after = told.get(change.path)
-        before = came_from.get(change.path)
-        sure = after is not None and not (after.reason | (before.reason if before is not None else 0)) & CONTENT
-        return known, change.file_kind == "folder" or not sure
-
-    def _unstored(self, known: IDRecord | None, change: Change) -> Unstored | None:
-        """What is remembered of what was sent of a file, and is not in the tree."""
-        if known is None or not known.flags & UNSTORED:
-            return None
-        with self._host.lock:
-            found = decode(self._host.store.unstored(known.file_guid))
-        another = change.fingerprint is None or not same_key(known, change.fingerprint)
-        return None if found is None else replace(found, another=another)
-
-    def _is_known(self, change: Change, parent: bytes, left: set[bytes]) -> bool:
-        """The store has moved on since the examiner looked: the name is taken, and not by one of the records that
-        leave theirs."""
-        store = self._host.store
-        there = store.by_name(parent, change.name)
-        if there is not None and there.file_guid not in left:
-            return True
-        if change.fingerprint is None or (change.fingerprint.nlink > 1 and change.file_kind != "folder"):
-            return False  # each name of a hard link is a file of its own here
-        return any(record.kind == change.file_kind for record in store.by_local_key(*change.fingerprint[:3]))
-
-    def _check_object_id(self, change: Change) -> None:
-        """Tell of an Object ID in an attribute that is somebody else's. It is not believed anyway; copies (cp -a) bear
-        the ID of their original, and are nothing to be told about."""
-        if change.object_id is None or change.object_id == change.file_guid or change.fingerprint is None:
-            return
-        host, found = self._host, change.fingerprint
-        if change.object_id in host.member_guids or change.object_id == host.root_guid:
-            host.told.object_id(change.path, "the root or of a member")
-            return
-        record = host.store.get(change.object_id)
-        if record is None or record.ino is None or (found.nlink > 1 and change.file_kind == "file"):
-            return  # nobody's; and the names of a hard link share an attribute
-        alike = record.is_dir or (record.fsize, record.mtime_ns) == (found.size, found.mtime_ns)
-        if record.kind != change.file_kind or not alike:
-            host.told.object_id(change.path, repr(host.store.path_of(change.object_id)))
-
-    def _event_time(self, change: Change, aged: Aged | None, now: int) -> int:
-        """When the change was made. An install changes the folder that it is in, too, and that is told like everything
-        else; what a user did to the folder, and is found then, was before."""
-        found, told = change.fingerprint, aged.event_time if aged is not None else 0
-        if found is None:
-            return told or now
-        if change.file_kind != "folder" or change.kind is not Kind.UPDATE:
-            return told or filetime(found.ctime_ns)
-        by_others = self._host.files.root.changed_ns(found)
-        return told if told and by_others == found.ctime_ns else filetime(by_others)
 
     def _trouble(self, work: Work, error: StagingError) -> None:
         """A file could not be staged."""
