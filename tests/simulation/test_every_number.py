@@ -19,7 +19,7 @@ from agent.work.clock import iso_time
 from tests.simulation.forging import Forger
 from tests.simulation.simworld import START, World
 from tests.simulation.test_implausible import everything_goes_on, sound
-from tests.simulation.test_rules import make, started
+from tests.simulation.users import make, started
 
 SKEW = 30 * MINUTE
 EDGES = [

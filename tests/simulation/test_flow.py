@@ -23,7 +23,7 @@ from tests.simulation.schedule import mesh
 from tests.simulation.simdisk import Disk, Place
 from tests.simulation.simmember import Member
 from tests.simulation.simworld import World
-from tests.simulation.test_rules import make, started, write
+from tests.simulation.users import make, started, write
 
 BLOCK = c.MAX_BLOCK
 

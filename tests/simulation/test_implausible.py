@@ -20,7 +20,7 @@ from tests.simulation.forging import Forger
 from tests.simulation.schedule import mesh
 from tests.simulation.simmember import Member
 from tests.simulation.simworld import World
-from tests.simulation.test_rules import all_agree, make, move, names, remove, started, write
+from tests.simulation.users import all_agree, make, move, names, remove, started, write
 
 SKEW = 30 * MINUTE
 I64, U64, U32 = (1 << 63) - 1, (1 << 64) - 1, (1 << 32) - 1

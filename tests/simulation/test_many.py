@@ -7,7 +7,7 @@ import pytest
 from agent.wire.constants import CMD_ABORT_FETCH, CMD_SEND_STAGE
 from tests.simulation.forging import Forger, unanswered
 from tests.simulation.simmember import Member
-from tests.simulation.test_rules import all_agree, make, names, started, write
+from tests.simulation.users import all_agree, make, names, started, write
 
 
 @pytest.mark.parametrize("restarted", [False, True])

@@ -15,7 +15,7 @@ from tests.simulation.schedule import mesh
 from tests.simulation.simmember import Member
 from tests.simulation.simworld import World
 from tests.simulation.test_implausible import everything_goes_on, incidents
-from tests.simulation.test_rules import all_agree, make, names
+from tests.simulation.users import all_agree, make, names
 
 
 def test_a_full_version_vector_fits_a_packet() -> None:

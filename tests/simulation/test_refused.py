@@ -12,7 +12,7 @@ from tests.simulation.schedule import mesh
 from tests.simulation.simdisk import Disk, Place
 from tests.simulation.simmember import Member
 from tests.simulation.simworld import World
-from tests.simulation.test_rules import make, names, remove, started, write
+from tests.simulation.users import make, names, remove, started, write
 
 WINDOW = 16
 

@@ -18,7 +18,7 @@ from agent.reporting.incidents import Incidents
 from agent.wire import constants as c
 from agent.wire.packet import Packet, decode_packet, encode_packet
 from tests.simulation.test_flow import Tapped
-from tests.simulation.test_rules import make
+from tests.simulation.users import make
 
 COME_LATER = 0x45D
 

@@ -1,0 +1,168 @@
+"""Members that were away for long, or that lost their memory."""
+
+from __future__ import annotations
+
+from agent.engine.context import Limits
+from agent.reporting.causes import Cause
+from agent.wire.filetime import DAY, HOUR, SECOND
+from tests.simulation.users import all_agree, done, kept, make, names, remove, started, write
+
+
+def test_many_deletions_at_once_are_told_where_they_were_made_and_where_they_arrive() -> None:
+    world = started("abc")
+    a = world.members["a"]
+    for number in range(12):
+        make(a, f"f{number}", b"%d" % number)
+    make(a, "stays", b"")
+    world.run(60)
+    for number in range(12):
+        remove(a, f"f{number}")
+    all_agree(world)
+    told = {name: [r for r in m.reports if r.cause is Cause.MASS_DELETION] for name, m in world.members.items()}
+    assert [len(reports) for reports in told.values()] == [1, 1, 1]
+    assert "in this tree" in told["a"][0].text
+    assert told["b"][0].source == told["c"][0].source == "a"
+    assert "by a" in told["b"][0].text
+    for member in world.members.values():
+        ((mass,)) = member.engine.mass_deletions()
+        assert (mass["files"], mass["this_member"]) == (12, member is a)
+
+
+def test_a_restored_database_gets_its_own_changes_back() -> None:
+    world = started("ab")
+    a, b = world.members["a"], world.members["b"]
+    make(b, "before", b"1")
+    world.run(60)
+    b.save_backup()
+    make(b, "after", b"2")
+    world.run(60)
+    assert names(a) == ["after", "before"]
+    remove(b, "after")  # the tree is restored too
+    node = b.disk.root.children.get("after")
+    assert node is None
+    b.dirty = False
+    b.restore_backup()
+    world.run(120)
+    assert names(b) == ["after", "before"]
+    make(b, "new", b"3")
+    assert names(all_agree(world)) == ["after", "before", "new"]
+
+
+def test_numbers_go_on_above_those_a_partner_knows() -> None:
+    """The database is restored and the clock set back too: what was numbered below is announced anew."""
+    world = started("ab")
+    a, b = world.members["a"], world.members["b"]
+    b.save_backup()
+    make(b, "one", b"1")
+    world.run(60)
+    known = a.engine.ctx.vv[world.guid_of("originator", "b")]
+    world.step(("cut", 0, 1))
+    b.skew = -1200 * 10_000_000
+    b.restore_backup()
+    make(b, "two", b"2")
+    world.run(30)
+    assert b.engine.ctx.vv[world.guid_of("originator", "b")] < known
+    world.cut.clear()
+    world.run(600)
+    assert names(a) == ["one", "two"]
+    assert a.engine.ctx.vv[world.guid_of("originator", "b")] > known
+    assert any("restored from a backup" in r.text for r in b.reports)
+    all_agree(world)
+
+
+def test_away_longer_than_tombstones_are_kept() -> None:
+    world = started("abc", limits=Limits(tombstone_lifetime=2 * DAY, outlog_most=2 * DAY, outlog_history=HOUR))
+    a, c = world.members["a"], world.members["c"]
+    for name in ("stays", "goes", "changes"):
+        make(a, name, name.encode())
+    make(a, "d", None)
+    make(a, "d/deep", b"deep")
+    world.run(60)
+    c.crash()
+    remove(a, "goes")
+    remove(a, "d")
+    write(a, "changes", b"changed")
+    world.run(5 * 86400)
+    assert a.store.counts()[2] == 3  # c may still come back in time for some other partner
+    world.run(9 * 86400)
+    assert a.store.counts()[2] == 0  # no tombstone is left
+    assert a.store.outlog_first() == a.store.outlog_head() + 1  # nor does the log wait for c
+    make(c, "news", b"news")
+    c.start()
+    world.run(300)
+    assert any("seeded again" in r.text for r in c.reports)
+    assert names(all_agree(world)) == ["changes", "news", "stays"]
+    assert a.tree()["changes"][1] == b"changed"
+    assert sorted(kept(world)) == [("FORGOTTEN", b"deep"), ("FORGOTTEN", b"goes")]
+
+
+def test_a_folder_removed_while_away_too_long_comes_back_for_what_is_new_in_it() -> None:
+    """The others learn of the removal only after the member has what waits for the folder."""
+    world = started("ab", limits=Limits(tombstone_lifetime=2 * DAY, outlog_most=2 * DAY, outlog_history=HOUR))
+    a, b = world.members["a"], world.members["b"]
+    for name in ("d", "d/deeper", "gone", "gone/too"):
+        make(a, name, None)
+    world.run(60)
+    world.cut.add(frozenset("ab"))
+    world.break_wires(a, b)
+    make(a, "d/deeper/new", b"new")
+    remove(b, "d")
+    remove(b, "gone")
+    world.run(3 * 86400)
+    world.cut.clear()
+    world.run(2 * 3600)
+    assert any("seeded again" in r.text for r in b.reports)
+    assert names(all_agree(world)) == ["d", "d/deeper", "d/deeper/new"]
+
+
+def test_seeded_again_and_stopped_before_the_end() -> None:
+    """What the first partner had confirmed when the member stopped is not taken for gone."""
+    world = started("abc", limits=Limits(tombstone_lifetime=2 * DAY, outlog_most=2 * DAY, outlog_history=HOUR))
+    a, b, c = (world.members[n] for n in "abc")
+    for name in ("stays", "goes"):
+        make(a, name, name.encode())
+    world.run(60)
+    c.crash()
+    remove(a, "goes")
+    world.run(14 * 86400)
+    world.slow[frozenset("bc")] = 5 * SECOND
+    c.start()
+    while not c.engine.reseed.active or a.name not in done(c):
+        world.run(0.1)
+    assert not c.engine.ctx.online
+    c.crash()
+    b.crash()
+    world.slow[frozenset("ac")] = SECOND
+    c.start()
+    world.run(300)
+    assert c.engine.ctx.online
+    b.start()
+    assert names(all_agree(world)) == ["stays"]
+    assert kept(world) == [("FORGOTTEN", b"goes")]
+
+
+def test_when_all_were_away_too_long_the_primary_member_seeds_the_others() -> None:
+    world = started("abc", limits=Limits(tombstone_lifetime=2 * DAY, outlog_most=2 * DAY, outlog_history=HOUR))
+    a, b, c = (world.members[n] for n in "abc")
+    for name in ("stays", "goes", "goes too"):
+        make(a, name, name.encode())
+    world.run(60)
+    for pair in ("ab", "bc", "ac"):
+        world.cut.add(frozenset(pair))
+        world.break_wires(*(world.members[n] for n in pair))
+    remove(a, "goes")
+    remove(b, "goes too")
+    make(b, "news", b"news")
+    make(c, "more", b"more")
+    world.run(20 * 86400)  # longer than tombstones are kept that nobody acknowledged
+    for member in world.members.values():
+        assert member.store.counts()[2] == 0
+    world.cut.clear()
+    world.run(3 * 3600)
+    alive = "b is alive but does not answer a Join: it is in initial sync too, or refuses"
+    assert any(line.startswith(alive) for line in a.engine.pending_text())
+    world.run(3 * 3600)
+    assert all(any("seeded again" in r.text for r in m.reports) for m in (b, c))
+    assert [m for m in world.members.values() if any("seeds the others" in r.text for r in m.reports)] == [a]
+    assert names(all_agree(world)) == ["goes too", "more", "news", "stays"]  # as on the primary member, and what is new
+    assert ("FORGOTTEN", b"goes") in kept(world)

@@ -1,0 +1,73 @@
+"""What users do on simulated members, and what is to be seen of it."""
+
+from __future__ import annotations
+
+from agent.engine.context import Limits
+from agent.engine.session import NEVER
+from tests.simulation.schedule import mesh, ring
+from tests.simulation.simmember import Member
+from tests.simulation.simworld import World
+
+
+def started(names: str, *, limits: Limits | None = None, minor: int = 9, ringed: bool = False) -> World:
+    world = World(names, (ring if ringed else mesh)(names), 1, limits=limits, minor=minor)
+    for member in world.members.values():
+        member.start()
+    world.run(60)
+    assert not world.pending()
+    return world
+
+
+def make(member: Member, path: str, content: bytes | None = b"") -> None:
+    """A user makes a file, or with None a folder."""
+    folder, _, name = path.rpartition("/")
+    parent = member.disk.look(folder)
+    assert parent is not None
+    member.disk.now = member.world.now
+    member.disk.add(parent, name, is_dir=content is None, content=content or b"")
+    member.touch(member.world.aging)
+
+
+def move(member: Member, old: str, new: str) -> None:
+    node, folder = member.disk.look(old), member.disk.look(new.rpartition("/")[0])
+    assert node is not None
+    assert folder is not None
+    member.disk.detach(node)
+    member.disk.attach(node, folder, new.rpartition("/")[2])
+    member.touch(member.world.aging)
+
+
+def remove(member: Member, path: str) -> None:
+    node = member.disk.look(path)
+    assert node is not None
+    member.disk.detach(node)
+    member.touch(member.world.aging)
+
+
+def write(member: Member, path: str, content: bytes) -> None:
+    node = member.disk.look(path)
+    assert node is not None
+    member.disk.now = member.world.now
+    node.content, node.mtime = content, member.disk.tick()
+    member.touch(member.world.aging)
+
+
+def names(member: Member) -> list[str]:
+    return sorted(member.tree())
+
+
+def all_agree(world: World) -> Member:
+    """Everything settles and nothing is wrong; any member will do then."""
+    world.check()
+    assert world.violations == []
+    return world.members["a"]
+
+
+def kept(world: World) -> list[tuple[str, bytes]]:
+    return [(k.reason.name if k else "", c) for m in world.members.values() for c, k in m.disk.kept]
+
+
+def done(member: Member) -> set[str]:
+    """The upstream partners that have sent all they have."""
+    sessions = member.engine.in_sessions.sessions.values()
+    return {s.cxtion.partner.name for s in sessions if s.last_join_time != NEVER}
