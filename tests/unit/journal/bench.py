@@ -64,3 +64,7 @@ class Bench:
 
 def short(changes):
     return sorted((c.kind.name, c.path, c.name) for c in changes)
+
+
+def moved(old, new):
+    return Aged(old, why.RENAME_OLD_NAME, False, 1, 1, 0, new)

@@ -11,6 +11,7 @@ import pytest
 from idtable.records import ZERO_GUID, IDRecord
 from journal.changes import Change, Kind, kind_of
 from staging.fsops import fingerprint
+from tests.unit.journal.bench import Bench
 
 
 class Table:
@@ -149,3 +150,8 @@ def table_class():
 @pytest.fixture
 def table():
     return Table()
+
+
+@pytest.fixture
+def bench(tmp_path, table):
+    return Bench(tmp_path, table)

@@ -8,12 +8,6 @@ import pytest
 
 from journal import reasons as why
 from journal.changes import Aged, Kind
-from tests.unit.journal.bench import Bench
-
-
-@pytest.fixture
-def bench(tmp_path, table):
-    return Bench(tmp_path, table)
 
 
 def test_what_is_in_a_folder_that_comes_back_is_not_forgotten(bench, tmp_path):

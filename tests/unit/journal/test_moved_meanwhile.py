@@ -17,11 +17,6 @@ USER = 54321
 ROOT = os.geteuid() == 0
 
 
-@pytest.fixture
-def bench(tmp_path, table):
-    return Bench(tmp_path, table)
-
-
 def make(bench: Bench, folders: bool) -> dict[int, bytes]:
     """`mine`, of a user, and `roots`, which root keeps for itself but the user has renamed to `a`. Returns the GUIDs by
     the inodes that they belong to."""

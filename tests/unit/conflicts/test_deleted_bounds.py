@@ -1,0 +1,115 @@
+"""What is kept of what others deleted: for how long, and how much."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from agent.conflicts import deletedgroup
+from agent.wire.filetime import DAY, HOUR
+from tests.unit.conflicts.deleting import B, Bench, C
+
+
+def test_it_is_kept_for_a_time(bench: Bench) -> None:
+    bench.open(days=2)
+    bench.keep("a")
+    bench.later(DAY)
+    bench.keep("b")
+    bench.later(DAY)
+    bench.store.expire()
+    assert bench.files() == [["b"], ["a"]]
+    bench.later(1)
+    bench.store.expire()
+    assert bench.files() == [["b"]]
+    bench.later(DAY)
+    bench.open(days=2)
+    assert bench.files() == []
+    assert os.listdir(bench.folder / "deleted") == []
+
+
+def test_nothing_is_kept_where_that_is_not_wanted(bench: Bench) -> None:
+    bench.open(days=0)
+    assert not bench.store.keeps
+    assert not bench.keep("a")
+    assert os.listdir(bench.folder / "deleted") == []
+
+
+def test_the_oldest_files_go_first(bench: Bench) -> None:
+    bench.open(quota=100_000)
+    for number in range(8):
+        assert bench.keep(f"f{number}", bytes(20_000))
+        if number == 1:
+            bench.later(HOUR)
+        if number == 4:
+            bench.later(HOUR)
+    assert bench.store.used_bytes <= 100_000
+    assert bench.files() == [["f5", "f6", "f7"], ["f4"]]
+    bench.later(HOUR)
+    bench.open(quota=50_000)
+    assert bench.files() == [["f6", "f7"]]
+    bench.keep("x", bytes(20_000))
+    assert bench.files() == [["x"], ["f7"]]
+    assert sorted(os.listdir(bench.folder / "deleted")) == sorted(group.id for group in bench.store.groups())
+
+
+def test_no_member_pushes_out_what_others_deleted(bench: Bench) -> None:
+    """Whoever takes most gives way, in a group that goes on as in many."""
+    bench.open(quota=200_000, durable=False)
+    assert bench.keep("of b", bytes(20_000))
+    bench.later(HOUR)
+    kept = [bench.keep(f"of c {number}", bytes(20_000), by=C) for number in range(20)]
+    assert kept == [True] * 8 + [False] * 12
+    for number in range(20):
+        bench.later(HOUR)
+        assert bench.keep(f"later of c {number}", bytes(20_000), by=C)
+    assert ["of b"] in bench.files()
+    for number in range(20):
+        bench.later(HOUR)
+        bench.keep(f"later of b {number}", bytes(20_000))
+    took = {by: sum(group.charge for group in bench.store.groups() if group.by == by) for by in (B, C)}
+    assert min(took.values()) > 60_000, "each has its share"
+
+
+def test_of_a_group_that_is_too_large_the_first_are_kept(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.open(quota=100_000)
+    bench.keep("older", bytes(20_000))
+    bench.later(HOUR)
+    kept = [bench.keep(f"f{number}", bytes(20_000)) for number in range(10)]
+    assert kept == [True] * 4 + [False] * 6
+    assert bench.files() == [["f0", "f1", "f2", "f3"]]
+    assert caplog.text.count("not all that is deleted now") == 1
+    for _ in range(2):
+        (group,) = bench.store.groups()
+        assert (group.files, group.missed) == (4, 6)
+        bench.open(quota=100_000)
+    bench.later(HOUR)
+    assert not bench.keep("large", bytes(200_000)), "what does not fit is gone"
+    assert bench.store.groups()[0].missed == 1
+
+
+def test_holes_cost_nothing_and_empty_files_something(bench: Bench) -> None:
+    bench.open(quota=50_000)
+    with open(bench.out / "sparse", "wb") as stream:
+        stream.truncate(1 << 40)
+    fd = os.open(bench.out, os.O_RDONLY)
+    assert bench.store.keep("sparse", fd, str(bench.out / "sparse"), tree_path="sparse", by=B)
+    os.close(fd)
+    assert bench.store.groups()[0].size == 1 << 40
+    assert sum(bench.keep(f"empty {number}", b"") for number in range(200)) < 100
+
+
+def test_lines_of_folders_and_of_what_is_missed_are_bounded(bench: Bench) -> None:
+    bench.open(quota=100_000)
+    bench.keep("a")
+    for number in range(1000):
+        bench.folder_gone(f"d{number}", 0o755)
+    assert bench.store.used_bytes <= 100_000
+    used = bench.store.used_bytes
+    for _ in range(deletedgroup.LINE_CHARGE):
+        bench.keep("x" * 200, bytes(100_000))
+    assert bench.open(quota=100_000).used_bytes == used
+    for number in range(3000):
+        bench.keep(f"x{number}", bytes(100_000))
+    assert bench.store.groups()[0].missed == 3000
+    assert sum(path.stat().st_size for path in (bench.folder / "deleted").rglob("list")) < 400_000
