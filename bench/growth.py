@@ -1,0 +1,157 @@
+"""What a member costs as its tree grows: `python -m bench.growth [--files N,N,...] [--folder N] [--big GIB]`.
+
+For each number of files (50 to a folder, 1 to 4 KiB) two members start with empty roots, the files are written at A,
+and both become quiet. Printed, as a table in Markdown: seconds from the first file until both are quiet, and for each
+file; the most memory of each member; the database of each; the seconds of a start with the whole tree there; and the
+processor time that a member takes in a minute in which nothing happens. `--folder`: the same with all files in one
+folder. `--big`: one file of so many GiB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import random
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.peers.frs import Frs
+from bench.processes import TICK, Failed
+
+MIB = 1 << 20
+IN_A_FOLDER = 50
+IDLE_S = 60.0
+
+
+@dataclass
+class Growth:
+    """One row."""
+
+    what: str
+    seconds: float
+    files: int
+    memory_mib: dict[str, float]
+    database_mib: dict[str, float]
+    start_s: dict[str, float]
+    idle_s: dict[str, float]
+
+    def cells(self) -> list[str]:
+        each = [self.memory_mib, self.database_mib, self.start_s, self.idle_s]
+        pairs = [" / ".join(f"{one[member]:.1f}" for member in "ab") for one in each]
+        return [self.what, f"{self.seconds:.1f}", f"{self.seconds * 1000 / self.files:.2f}", *pairs]
+
+
+HEAD = ["tree", "seconds", "ms a file", "peak MiB, A / B", "database MiB", "start, s", "idle, s of a minute"]
+
+
+def fill(root: Path, files: int, in_a_folder: int) -> None:
+    """So many files below the root."""
+    chance = random.Random(files)
+    block = chance.randbytes(MIB)
+    for folder, numbers in itertools.groupby(range(files), lambda number: number // in_a_folder):
+        place = root / f"folder {folder:05d}"
+        place.mkdir()
+        for number in numbers:
+            start = chance.randrange(len(block) - 4096)
+            (place / f"file {number:06d}").write_bytes(block[start : start + chance.randrange(1024, 4096)])
+
+
+def write_big(path: Path, gib: float) -> None:
+    """Half of it random, half of it text."""
+    chance = random.Random(0)
+    block = chance.randbytes(MIB // 2) + b"a line of text\n" * (MIB // 30)
+    with open(path, "wb") as stream:
+        for number in range(int(gib * 1024)):
+            stream.write(number.to_bytes(8, "big") + block)
+
+
+def measure(what: str, base: Path, change, files: int, idle_s: float) -> Growth:  # type: ignore[no-untyped-def]
+    """One row; `change` is given the root of A."""
+    peer = Frs(1)
+    peer.lay(base)
+    try:
+        for member in "ba":
+            peer.start(member)
+        peer.settle()
+        began = time.perf_counter()
+        change(peer.near)
+        peer.settle()
+        seconds = time.perf_counter() - began
+        pids = {member: daemon.pid for member, daemon in peer.daemons.items()}
+        memory = {member: _peak_mib(pid) for member, pid in pids.items()}
+        idle = _idle(pids, idle_s)
+        database = {member: _database_mib(peer, member) for member in "ab"}
+        start = {}
+        for member in "ab":
+            peer.daemons.pop(member).stop(120)
+            began = time.perf_counter()
+            peer.start(member)
+            peer.settle()
+            start[member] = time.perf_counter() - began
+        return Growth(what, seconds, files, memory, database, start, idle)
+    finally:
+        peer.stop()
+
+
+def _peak_mib(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM"))
+
+
+def _processor_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICK
+
+
+def _idle(pids: dict[str, int], seconds: float) -> dict[str, float]:
+    before = {member: _processor_s(pid) for member, pid in pids.items()}
+    time.sleep(seconds)
+    return {member: (_processor_s(pid) - before[member]) * 60 / seconds for member, pid in pids.items()}
+
+
+def _database_mib(peer: Frs, member: str) -> float:
+    folder = peer.folder / member / "state" / "sets"
+    return sum(path.stat().st_size for path in folder.glob("*/frs.db*")) / MIB
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.growth", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser.add_argument("--files", default="10000,30000,100000,300000", metavar="N,N", help="(%(default)s)")
+    parser.add_argument("--folder", type=int, default=0, metavar="N", help="so many in one folder (none)")
+    parser.add_argument("--big", type=float, default=0, metavar="GIB", help="one file of that size (none)")
+    parser.add_argument("--idle", type=float, default=IDLE_S, metavar="T", help="seconds without work (%(default)s)")
+    parser.add_argument("--dir", type=Path, metavar="DIR", help="work below this folder")
+    args = parser.parse_args()
+    rows = []
+    counts = [int(word) for word in args.files.split(",") if int(word) > 0]
+    runs = [(f"{count:,} files", lambda root, n=count: fill(root, n, IN_A_FOLDER), count) for count in counts]
+    if args.folder:
+        runs.append(
+            (f"{args.folder:,} files in one folder", lambda root: fill(root, args.folder, args.folder), args.folder)
+        )
+    if args.big:
+        runs.append((f"one file of {args.big:g} GiB", lambda root: write_big(root / "big", args.big), 1))
+    try:
+        for what, change, files in runs:
+            with tempfile.TemporaryDirectory(prefix="frs-growth.", dir=args.dir or "/var/tmp") as folder:
+                rows.append(measure(what, Path(folder), change, files, args.idle))
+            print(" | ".join(rows[-1].cells()), file=sys.stderr, flush=True)
+    except (Failed, OSError) as error:
+        print(f"bench.growth: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+    print(f"| {' | '.join(HEAD)} |\n|{' --- |' * len(HEAD)}")
+    for row in rows:
+        print(f"| {' | '.join(row.cells())} |")
+    print(f"\n{os.cpu_count()} processors; aging 1 s, with fsync.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
