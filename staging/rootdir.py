@@ -193,18 +193,18 @@ class RootDir:
     def _our_doing(self, *fds: int) -> Iterator[None]:
         """What changes of these folders meanwhile is of our doing (see changed_ns)."""
         with self._lock:
-            before = [os.fstat(fd) for fd in fds]
+            found = ((fd, os.fstat(fd)) for fd in fds)
+            before = {(st.st_dev, st.st_ino): (fd, st.st_ctime_ns) for fd, st in found}
             try:
                 yield
             finally:
-                for fd, st in zip(fds, before):
-                    if (now := os.fstat(fd).st_ctime_ns) != st.st_ctime_ns:
-                        self._remember(st, now)
+                for key, (fd, ctime_ns) in before.items():
+                    if (now := os.fstat(fd).st_ctime_ns) != ctime_ns:
+                        self._remember(key, ctime_ns, now)
 
-    def _remember(self, before: os.stat_result, ctime_ns: int) -> None:
-        key = (before.st_dev, before.st_ino)
+    def _remember(self, key: tuple[int, int], before_ns: int, now_ns: int) -> None:
         ours, others = self._ours.pop(key, (0, 0))
-        self._ours[key] = (ctime_ns, others if ours == before.st_ctime_ns else before.st_ctime_ns)
+        self._ours[key] = (now_ns, others if ours == before_ns else before_ns)
         if len(self._ours) > _REMEMBERED:
             self._ours.popitem(last=False)
 

@@ -285,7 +285,8 @@ def test_a_folder_changed_when_a_user_changed_it_not_when_an_install_gave_its_ti
     (folder / "users").write_text("x")
     by_user = folder.stat().st_ctime_ns
     for name in ("one", "two"):
-        with host.files.root.parent(f"d/{name}") as at, host.files.root.changing(at):
+        root = host.files.root
+        with root.parent(f"d/{name}") as at, root.parent("d/other") as new, root.changing(at, new):  # a rename
             (folder / name).write_text("x")
             seen_meanwhile = fingerprint(str(folder))
     (changed,) = host.round("d", reason=why.METADATA)
