@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agent.engine import seeding
+from agent.engine.arrival import Arrival
 from agent.engine.context import Context, CounterSink, EngineConfig, EngineStore
 from agent.engine.entry import Stage
 from agent.engine.events import (
@@ -98,6 +99,7 @@ class Engine:
         self.serving = Serving(ctx, self.outbound)
         self.in_sessions = InboundSessions(ctx, self._inbound_joined, self._inbound_unjoined, self._may_join)
         self.inbound = Inbound(ctx, self.in_sessions.sessions)
+        self.arrival = Arrival(ctx, self.inbound)
         self.local = LocalChanges(ctx, self.outbound)
         self.restored = Restored(ctx, self.in_sessions, self.local)
         self.mending = Mending(ctx, self.in_sessions, self.local)
@@ -249,7 +251,7 @@ class Engine:
                 return
             self.reseed.seen(packet.remote_co.file_guid)
         before = len(self.inbound.entries)
-        entry = self.inbound.remote_co(session, packet)
+        entry = self.arrival.remote_co(session, packet)
         if len(self.inbound.entries) > before:
             self.window.took(session)
         if entry is None and packet.remote_co is not None:

@@ -1,8 +1,8 @@
-"""The downstream role: taking change orders in ([MS-FRS1] 3.3.4.4.6).
+"""The inbound log: the change orders that were taken in (see arrival), and what each of them waits for ([MS-FRS1]
+3.3.4.4.6).
 
-Every change order that is neither dampened nor a duplicate becomes an Entry, is written to the inbound log, and is
-moved on by `advance`: judged (is it still news? does it lose a conflict?), its staging file fetched (see fetching),
-then, once nothing that arrived earlier stands in its way (see claims), installed (see installs) and retired.
+An entry is moved on by `advance`: judged (is it still news? does it lose a conflict?), its staging file fetched (see
+fetching), then, once nothing that arrived earlier stands in its way (see claims), installed (see installs) and retired.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from agent.engine.context import Context
 from agent.engine.entry import Entry, Stage
 from agent.engine.events import DropStage, Outcome
 from agent.engine.order import Key, RetireOrder
-from agent.engine.records import MARKS, forgotten, mark, mark_of, offered
+from agent.engine.records import MARKS, mark, mark_of, offered
 from agent.engine.refusal import refusal
 from agent.engine.session import JoinState, Session
 from agent.engine.stored import change_order_of, checksum_of
@@ -25,14 +25,10 @@ from agent.reporting.causes import Cause
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder, CoExtension2
 from agent.wire.filetime import DAY
-from agent.wire.guid import guid_text
-from agent.wire.packet import Packet
 from idtable.records import IDRecord, InlogRow
 
 _RESTORED = b""  # instead of a connection, in RetireOrder
 _WAITS_FOR_CLAIMS = (Outcome.PARENT_MISSING, Outcome.NAME_TAKEN, Outcome.NOT_EMPTY)
-#: Change orders for one change, other than the one that is carried out, that are kept of one connection.
-_OFFERS = 4
 #: Versions that are remembered of one file, and files of which any are (see passed_over).
 _MARKS, _LINES = 256, 4096
 
@@ -63,129 +59,6 @@ class Inbound:
         self.abandoned: list[tuple[Key, bool]] = []
         self._orphans: dict[bytes, dict[Key, None]] = {}  # folder that is missing -> what waits for it
 
-    # -- arrival --
-
-    def remote_co(self, session: Session, packet: Packet) -> Entry | None:
-        """CMD_REMOTE_CO. Returns the entry to advance, or None when there is nothing more to do."""
-        ctx = self.ctx
-        co = packet.remote_co
-        if co is None:
-            return None
-        ctx.count_both(session.cxtion, "Remote Change Orders Received")
-        ctx.count("Change Orders Received")
-        co = co.replace(
-            new_parent_guid=ctx.local_parent(co.new_parent_guid),
-            old_parent_guid=ctx.local_parent(co.old_parent_guid),
-        )
-        refused = refusal(co, ctx.config)
-        if refused is not None:
-            text = f"{session.cxtion.key}: refused change order {guid_text(co.change_order_guid)}: {refused[1]}"
-            ctx.incident(refused[0], session.cxtion.partner.name, text)
-            self.answers.done(session, co, lost=True)
-            return None
-        if self._implausible(session, co):
-            return None
-        partner = session.cxtion.partner.guid
-        if ctx.originator_of.get(partner) == co.originator_guid:
-            self.heard[partner] = max(co.frs_vsn, self.heard.get(partner, 0))
-        key: Key = (co.file_guid, co.originator_guid, co.frs_vsn)
-        ordered = not co.flags & (c.CO_FLAG_OUT_OF_ORDER | c.CO_FLAG_SKIP_VV_UPDATE)
-        # Of its own changes a member knows by its version vector what it made, not what it has: its database may have
-        # been restored from a backup.
-        own = co.originator_guid == ctx.config.originator_guid
-        covered = ctx.vv.get(co.originator_guid, 0) >= co.frs_vsn and not own
-        record = ctx.store.get(co.file_guid)
-        known = covered and not session.everything and not forgotten(record)
-        if known and not co.flags & c.CO_FLAG_OUT_OF_ORDER:
-            self.answers.dampen(session, co)
-            return None
-        entry = self.entries.get(key)
-        if entry is not None:
-            return self._again(session, entry, co, ordered)
-        if record is not None and (record.originator_guid, record.originator_vsn) == key[1:]:
-            self.answers.dampen(session, co)
-            if ordered and ctx.vector.moves(co.originator_guid, co.frs_vsn, ctx.now):
-                self._known(key, co, record, session)
-            return None
-        ctx.arrival += 1
-        entry = Entry(
-            key, co, packet.checksum or bytes(16), session.cxtion.guid, first_try=ctx.now, arrival=ctx.arrival
-        )
-        if not ordered:
-            entry.marked.add(entry.cxtion)
-        self._take_in(entry, ordered, entry.cxtion)
-        self.save(entry)
-        self._answer_ahead(session, entry, co)
-        ctx.count_co("Issued", False)
-        return entry
-
-    def _implausible(self, session: Session, co: ChangeOrder) -> bool:
-        """True for a change order whose numbers cannot be true. Nothing of it is taken over, nor the version vector
-        moved; but it is answered, so that what its sender has behind it comes through."""
-        ctx = self.ctx
-        why = ctx.fault(offered(co))
-        if why is not None:
-            text = (
-                f"{session.cxtion.key}: refused change order {guid_text(co.change_order_guid)} of {ctx.path(co)}: {why}"
-            )
-            ctx.incident(Cause.IMPLAUSIBLE, session.cxtion.partner.name, text)
-            self.answers.done(session, co, lost=True)
-        return why is not None
-
-    def _known(self, key: Key, co: ChangeOrder, record: IDRecord, session: Session) -> None:
-        """A change that came in its order is known already, from when it came out of its order, and so it was passed
-        on: unmarked it goes the same way in its turn, so that every version vector may follow."""
-        ctx, guid = self.ctx, session.cxtion.guid
-        ctx.arrival += 1
-        entry = Entry(key, co, record.md5, guid, stage=Stage.FINISHED, first_try=ctx.now, arrival=ctx.arrival)
-        self.entries[key] = entry
-        self.by_co[co.change_order_guid] = key
-        self.order.arrive(guid, key)
-        self.on_finished(entry)
-
-    def _again(self, session: Session, entry: Entry, co: ChangeOrder, ordered: bool) -> Entry | None:
-        """A change that is in the inbound log already: sent again, or come by another connection."""
-        guid = session.cxtion.guid
-        if ordered:
-            self.order.arrive(guid, entry.key)
-            entry.marked.discard(guid)
-            if entry.co.flags & c.CO_FLAG_SKIP_VV_UPDATE:
-                # Its turn is now, after a restart too: not when it came first, ahead of others.
-                entry.co.flags &= ~c.CO_FLAG_SKIP_VV_UPDATE
-                self.ctx.arrival += 1
-                entry.arrival = self.ctx.arrival
-                self.save(entry)
-        elif guid != entry.cxtion and all(guid != other for other, _ in entry.alternates):
-            entry.marked.add(guid)
-        if entry.stage >= Stage.FINISHED:
-            self.answers.dampen(session, co)
-            if ordered:
-                self.on_finished(entry)
-            return None
-        if co.change_order_guid == entry.co.change_order_guid and entry.cxtion == guid:
-            entry.co.partner_ack_seq_number = co.partner_ack_seq_number
-            entry.co.sequence_number = co.sequence_number
-            self._answer_ahead(session, entry, entry.co)
-            return entry
-        ahead = self.is_ahead(co)
-        if ahead and not self._waits_for_its_time(entry.key):
-            self.answers.dampen(session, co)  # the same change with other numbers
-            return None
-        self._answer_ahead(session, entry, co)
-        same = (guid, co.change_order_guid)
-        entry.alternates = [a for a in entry.alternates if (a[0], a[1].change_order_guid) != same] + [(guid, co)]
-        offers = [a for a in entry.alternates if a[0] == guid]
-        if len(offers) > _OFFERS:  # nobody has so many change orders for one change
-            entry.alternates.remove(offers[0])
-            self.answers.dampen(session, offers[0][1])
-        sooner = not ahead and self._waits_for_its_time(entry.key)
-        if sooner or (not self.sessions[entry.cxtion].joined and entry.stage in (Stage.QUEUED, Stage.FETCHING)):
-            if sooner:  # for what is there has other numbers
-                entry.alternates = [(guid, co), *entry.alternates[:-1], (entry.cxtion, entry.co)]
-            self.switch(entry)
-            return entry
-        return None
-
     def switch(self, entry: Entry) -> None:
         """Go on with the entry over another connection that offered it."""
         while entry.alternates:
@@ -214,7 +87,8 @@ class Inbound:
             entry.begun = False
             self.ctx.out.append(DropStage(entry.co.change_order_guid))
 
-    def _take_in(self, entry: Entry, ordered: bool, place: bytes) -> None:
+    def take_in(self, entry: Entry, ordered: bool, place: bytes) -> None:
+        """The entry is in the log from now on; with `ordered` it retires in the order of that `place`, a connection."""
         self.entries[entry.key] = entry
         self.by_co[entry.co.change_order_guid] = entry.key
         if ordered:
@@ -230,7 +104,8 @@ class Inbound:
         """The numbers of the change order will be plausible, and are not yet (see plausible)."""
         return self.ctx.due(offered(co)) > self.ctx.now
 
-    def _waits_for_its_time(self, key: Key) -> bool:
+    def waits_for_its_time(self, key: Key) -> bool:
+        """Whether the entry is dated ahead of the clock."""
         return key in self.ahead.get(key[0], ())
 
     def _not_ahead(self, key: Key) -> None:
@@ -239,15 +114,15 @@ class Inbound:
         if not waiting:
             self.ahead.pop(key[0], None)
 
-    def _answer_ahead(self, session: Session, entry: Entry, co: ChangeOrder) -> None:
+    def answer_ahead(self, session: Session, entry: Entry, co: ChangeOrder) -> None:
         """What waits for the clock is in the inbound log, and is answered at once: what its sender has behind it, which
         may be the end of a VVJoin, is not to wait for the clock, too."""
-        if self.is_ahead(co) and self._waits_for_its_time(entry.key):
+        if self.is_ahead(co) and self.waits_for_its_time(entry.key):
             self.answers.done(session, co, dampened=True)
 
     def comes_to_its_time(self, entry: Entry) -> bool:
         """False while the entry waits for the clock. It holds nothing until then: it counts as if it came then."""
-        if not self._waits_for_its_time(entry.key):
+        if not self.waits_for_its_time(entry.key):
             return True
         due = self.ctx.due(offered(entry.co))
         if due > self.ctx.now:
@@ -320,7 +195,7 @@ class Inbound:
             ordered = not co.flags & (c.CO_FLAG_OUT_OF_ORDER | c.CO_FLAG_SKIP_VV_UPDATE)
             if not ordered:
                 entry.marked.add(entry.cxtion)
-            self._take_in(entry, ordered, _RESTORED)
+            self.take_in(entry, ordered, _RESTORED)
             if entry.stage >= Stage.FINISHED:
                 self._not_ahead(key)
                 if key in self.claims:
