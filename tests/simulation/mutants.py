@@ -31,7 +31,7 @@ class Fault(NamedTuple):
 FAULTS = (
     Fault(
         "dampening compares with > instead of >=",
-        "inbound.py",
+        "arrival.py",
         "ctx.vv.get(co.originator_guid, 0) >= co.frs_vsn and not own",
         "ctx.vv.get(co.originator_guid, 0) > co.frs_vsn and not own",
     ),
