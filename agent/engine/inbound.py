@@ -475,9 +475,9 @@ class Inbound:
         return woken
 
     def unjoined(self, session: Session) -> list[Entry]:
-        """The session is over. What was being fetched starts again with the next one, or goes on over another
-        connection that offered it; those are returned."""
-        moved = []
+        """The session is over. What was to be fetched goes on over another connection that offered it, or waits for the
+        next session, and lets others past until then; returned is what is to be told of that, in order of arrival."""
+        found = []
         for entry in self.entries.values():
             entry.alternates = [a for a in entry.alternates if a[0] != session.cxtion.guid]
             if entry.cxtion == session.cxtion.guid and entry.stage in (Stage.FETCHING, Stage.QUEUED):
@@ -485,5 +485,6 @@ class Inbound:
                 self.discard(entry)
                 if entry.alternates:
                     self.switch(entry)
-                    moved.append(entry)
-        return moved
+                if entry.key not in self.waiting:
+                    found.append(entry)
+        return sorted(found, key=lambda entry: entry.arrival)

@@ -9,6 +9,7 @@ import pytest
 from agent.engine import events as ev
 from agent.engine import flags as fl
 from agent.engine.context import Limits
+from agent.engine.entry import Stage
 from agent.engine.reconcile import morphed_name
 from agent.reporting.causes import Cause
 from agent.wire.change_order import ChangeOrder
@@ -295,3 +296,29 @@ def test_an_engine_that_is_told_twice_to_go_on_keeps_its_inbound_log() -> None:
     b.disk.full = False
     world.run(600)
     all_agree(world)
+
+
+@pytest.mark.parametrize("what", ["changed", "removed"])
+def test_nobody_waits_for_the_staging_file_of_a_partner_that_is_gone(what: str) -> None:
+    """c leaves for ever while a fetches from it: what b says of the same file since then is carried out."""
+    world = started("abc")
+    a, b, c = (world.members[name] for name in "abc")
+    make(b, "f", b"before")
+    world.run(60)
+    world.cut.add(frozenset("bc"))
+    world.run(10)
+    write(c, "f", b"of c")
+    while not any(entry.stage is Stage.FETCHING for entry in a.engine.inbound.entries.values()):
+        world.run(0.001)
+    c.crash()
+    world.run(10)
+    if what == "changed":
+        write(b, "f", b"of b")
+    else:
+        remove(b, "f")
+    world.run(120)
+    tree = a.tree()
+    assert ("f" in tree and tree["f"][1] == b"of b") if what == "changed" else "f" not in tree
+    outbound = b.engine.outbound
+    late = {flow.session.cxtion.partner.name for flow in outbound.flows.values() if outbound.backlog(flow)}
+    assert late <= {"c"}
