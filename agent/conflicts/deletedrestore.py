@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from typing import Final
 
 from agent.conflicts.deleted import DeletedStore, Group
 from agent.conflicts.deletedgroup import DeletedFile, DeletedFolder
 from agent.conflicts.kept import KeptError, UnknownItem
-from agent.conflicts.keptrestore import put_back
+from agent.conflicts.keptrestore import FolderId, folder_id, put_back
 from staging.beneath import Entry
 from staging.errors import StagingError
 from staging.rootdir import RootDir, RootKey, check_name
@@ -58,12 +58,13 @@ def restore_group(store: DeletedStore, group_id: str, root: str, root_key: RootK
         except StagingError as error:
             raise KeptError(f"{root}: {error}") from error
         with tree:
-            made = _make_folders(tree, [line for line in store.lines(group_id) if isinstance(line, DeletedFolder)])
+            folders = [line for line in store.lines(group_id) if isinstance(line, DeletedFolder)]
+            made, as_they_were = _make_folders(tree, folders)
             touched = {folder.path for folder in made}
             try:
                 for line in store.lines(group_id):
                     if isinstance(line, DeletedFile):
-                        _try(store, group, line, tree, done, touched)
+                        _try(store, group, line, tree, done, touched, as_they_were)
             finally:
                 _close_to_others(tree, made)
                 if store.durable:
@@ -72,10 +73,16 @@ def restore_group(store: DeletedStore, group_id: str, root: str, root_key: RootK
 
 
 def _try(
-    store: DeletedStore, group: Group, file: DeletedFile, tree: RootDir, done: GroupRestored, touched: set[str]
+    store: DeletedStore,
+    group: Group,
+    file: DeletedFile,
+    tree: RootDir,
+    done: GroupRestored,
+    touched: set[str],
+    as_they_were: Set[FolderId],
 ) -> None:
     try:
-        path = _put_back(store, group, file, tree.path, tree.key, None, durable=False)
+        path = _put_back(store, group, file, tree.path, tree.key, None, durable=False, as_they_were=as_they_were)
     except (KeptError, OSError) as error:
         if len(done.failed) < _SAID:
             done.failed.append((file.path, str(error)))
@@ -95,6 +102,7 @@ def _put_back(
     target: str | None,
     *,
     durable: bool,
+    as_they_were: Set[FolderId] = frozenset(),
 ) -> str:
     path, number = file.path if target is None else target, str(file.number)
     with store.opened(group.id) as group_fd:
@@ -102,7 +110,7 @@ def _put_back(
         source = Entry(group_fd, number, store.place(group.id, file))
         restored = put_back(
             source, f"{group.id}.{number}", root, path,
-            root_key=root_key, exact=target is not None, durable=durable,
+            root_key=root_key, exact=target is not None, durable=durable, as_they_were=as_they_were,
         )  # fmt: skip
         try:
             restored.close(durable)
@@ -119,10 +127,10 @@ def _above(path: str) -> Iterator[str]:
         yield path
 
 
-def _make_folders(root: RootDir, folders: list[DeletedFolder]) -> list[DeletedFolder]:
-    """Makes the folders that are not there, those above first; returns those that it made. What is in the way of one is
-    left to the files."""
-    made = []
+def _make_folders(root: RootDir, folders: list[DeletedFolder]) -> tuple[list[DeletedFolder], set[FolderId]]:
+    """Makes the folders that are not there, those above first; returns those that it made, and which of them are what
+    they were. What is in the way of one is left to the files."""
+    made, as_they_were = [], set()
     for folder in sorted(folders, key=lambda folder: folder.path.count("/")):
         with contextlib.suppress(OSError, StagingError, UnicodeEncodeError):
             above, _, name = folder.path.rpartition("/")
@@ -131,11 +139,13 @@ def _make_folders(root: RootDir, folders: list[DeletedFolder]) -> list[DeletedFo
             try:
                 with root.changing(Entry(fd, name, folder.path)):
                     os.mkdir(name, 0o700, dir_fd=fd)
-                _give_away(fd, name, folder)
+                given = _give_away(fd, name, folder)
+                if given is not None:
+                    as_they_were.add(given)
                 made.append(folder)
             finally:
                 os.close(fd)
-    return made
+    return made, as_they_were
 
 
 def _open_or_make(root: RootDir, path: str) -> int:
@@ -160,17 +170,18 @@ def _open_or_make(root: RootDir, path: str) -> int:
     return fd
 
 
-def _give_away(above: int, name: str, like: DeletedFolder) -> None:
-    """Gives a folder just made its owner and mode. Users of the tree may have exchanged it for another one meanwhile:
-    one that is not as good as the one just made, empty and the agent's own, is left alone."""
+def _give_away(above: int, name: str, like: DeletedFolder) -> FolderId | None:
+    """Gives a folder just made its owner and mode, and returns which it is. Users of the tree may have exchanged it for
+    another one meanwhile: one that is not as good as the one just made, empty and the agent's own, is left alone."""
     fd = os.open(name, _FOLDER, dir_fd=above)
     try:
         st = os.fstat(fd)
         if st.st_uid != os.geteuid() or stat.S_IMODE(st.st_mode) & 0o777 != 0o700 or os.listdir(fd):
-            return
+            return None
         with contextlib.suppress(PermissionError):
             os.fchown(fd, like.uid, like.gid)
         os.fchmod(fd, stat.S_IMODE(like.mode) | (0o700 if os.geteuid() else 0))
+        return folder_id(st)
     finally:
         os.close(fd)
 

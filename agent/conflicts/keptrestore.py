@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from typing import Final, NamedTuple
 
 from agent.conflicts import kepttree
@@ -21,6 +22,7 @@ from staging.beneath import (
     make_private,
     move_to_free_name,
     open_private,
+    open_same,
     remove_tree,
     same_entry,
 )
@@ -33,6 +35,17 @@ from staging.rootdir import RootDir, RootKey, check_name
 _NAME_MAX: Final = 255
 _FREE_NAMES: Final = 1000
 _NO_FOLDER: Final = (errno.ENOTDIR, errno.ELOOP, errno.EXDEV)
+_OF_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+
+log = logging.getLogger(__name__)
+
+
+FolderId = tuple[int, int]
+"""Device and inode of a folder."""
+
+
+def folder_id(found: os.stat_result) -> FolderId:
+    return found.st_dev, found.st_ino
 
 
 class KeptError(Exception):
@@ -68,9 +81,10 @@ def put_back(
     root_key: RootKey | None,
     exact: bool,
     durable: bool,
+    as_they_were: Set[FolderId] = frozenset(),
 ) -> Restored:
     """Moves `source` to `path` in the tree, or copies it where that is another file system; `exact`: there and
-    nowhere else, otherwise beside what is there already.
+    nowhere else, otherwise beside what is there already. `as_they_were`: folders known to be like those it was in.
 
     Raises TargetTaken, KeptError for what is no path in the tree, OSError.
     """
@@ -81,14 +95,34 @@ def put_back(
             root = stack.enter_context(RootDir(target_root, root_key))
         except StagingError as error:
             raise KeptError(f"{target_root}: {error}") from error
-        folder, above = _open_folder(root, parts[:-1], suffix, durable)
+        owners = {os.fstat(root.fd).st_uid}
+        folder, above = _open_folder(root, parts[:-1], suffix, durable, owners, as_they_were)
         try:
+            _close_to_others(source, owners, path)
             names = list(_names(parts[-1], suffix))
             name = _put(source, item_id, root, Place(folder, "/".join(above)), names)
             return Restored("/".join((*above, name)), folder)
         except BaseException:
             os.close(folder)
             raise
+
+
+def _close_to_others(source: Entry, owners: set[int], path: str) -> None:
+    """What lies in folders of somebody else than its owner may have been in one that nobody else could enter: whoever
+    owns a folder above can give that another name, and its name to one of his own. So only its owner is let in."""
+    found = fsops.fingerprint(source.name, dir_fd=source.fd)
+    others = owners - {0, os.geteuid(), found.uid}
+    if not others or not found.mode & _OF_OTHERS or not (stat.S_ISREG(found.mode) or stat.S_ISDIR(found.mode)):
+        return
+    fd = open_same(source.fd, source.name, found)
+    try:
+        os.fchmod(fd, stat.S_IMODE(found.mode) & ~_OF_OTHERS)
+    finally:
+        os.close(fd)
+    log.warning(
+        "%r is restored for its owner alone: a folder above it belongs to the user %d; chmod gives it to others again",
+        path, min(others),
+    )  # fmt: skip
 
 
 class Place(NamedTuple):
@@ -171,9 +205,17 @@ def _with_suffix(name: str, suffix: str) -> str:
     return os.fsdecode(raw) + suffix
 
 
-def _open_folder(root: RootDir, parts: list[str], suffix: str | None, durable: bool) -> tuple[int, list[str]]:
-    """Opens a folder of the tree, making what is missing like the folder it is in; returns its path, too. What is in
-    the way of a folder is passed by with the suffix, or is TargetTaken without one."""
+def _open_folder(
+    root: RootDir,
+    parts: list[str],
+    suffix: str | None,
+    durable: bool,
+    owners: set[int],
+    as_they_were: Set[FolderId],
+) -> tuple[int, list[str]]:
+    """Opens a folder of the tree, making what is missing like the folder it is in; returns its path, too, and adds to
+    `owners` whose the folders on the way are that are not known to be as they were. What is in the way of a folder is
+    passed by with the suffix, or is TargetTaken without one."""
     fd = os.dup(root.fd)
     path: list[str] = []
     try:
@@ -190,6 +232,8 @@ def _open_folder(root: RootDir, parts: list[str], suffix: str | None, durable: b
                 )
             os.close(fd)
             fd = below
+            if folder_id(found := os.fstat(fd)) not in as_they_were:
+                owners.add(found.st_uid)
             path.append(name)
     except BaseException:
         os.close(fd)

@@ -169,3 +169,26 @@ def test_a_restored_file_keeps_time_mode_and_attributes(store: KeptStore, root: 
     store.restore(store.keep(at(out / "f"), tree_path="f", reason="lost"), str(root))
     assert facts(root / "f") == before
     assert os.listxattr(root / "f") == ["user.note"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
+@pytest.mark.parametrize("folder", [False, True], ids=["file", "folder"])
+@pytest.mark.parametrize("taken", [False, True], ids=["made", "his own"])
+def test_what_lies_below_a_folder_of_a_user_is_restored_for_its_owner_alone(
+    store: KeptStore, root: Path, out: Path, folder: bool, taken: bool
+) -> None:
+    """It may have been in a folder that only root could enter, and that he has renamed since."""
+    user = 54321
+    (root / "u").mkdir()
+    os.chown(root / "u", user, user)
+    if taken:
+        (root / "u" / "secret").mkdir(0o755)
+        os.chown(root / "u" / "secret", user, user)
+    for owner, mode in ((0, 0o700 if folder else 0o600), (user, 0o755 if folder else 0o644)):
+        item = out / "key"
+        item.mkdir(0o755) if folder else item.write_bytes(b"content")
+        item.chmod(0o755 if folder else 0o644)
+        os.chown(item, owner, owner)
+        item_id = store.keep(at(item), tree_path=f"u/secret/{owner}", reason="lost")
+        assert store.restore(item_id, str(root)) == f"u/secret/{owner}"
+        assert stat.S_IMODE((root / "u" / "secret" / str(owner)).stat().st_mode) == mode
