@@ -69,8 +69,10 @@ def _size(value: object) -> object:
 
 
 def _path(text: str) -> str:
-    if not text or "\0" in text:
+    if not text:
         raise ValueError("must be a path, not an empty text")
+    if "\0" in text:
+        raise ValueError("must be a path; no path has a zero character in it")
     return text
 
 

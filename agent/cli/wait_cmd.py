@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import click
@@ -15,11 +16,18 @@ from agent.reporting.shown import shown
 _GRACE_S = 60.0
 
 
+def _a_number(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not math.isfinite(value):
+        raise click.BadParameter(f"{value} is no number of seconds")
+    return value
+
+
 @click.command()
 @config_option
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0),
+    callback=_a_number,
     metavar="S",
     help="Give up after S seconds; 0 asks once. Without it: wait as long as it takes.",
 )

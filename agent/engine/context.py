@@ -124,6 +124,7 @@ class Limits:
     originators: int = ORIGINATORS_MOST  # in the version vector
     fetch_window: int = 4  # blocks of one staging file asked for ahead, between agents of this kind
     fetches: int = 128  # staging files fetched at a time from one partner
+    fetch_alone: int = 15 * SECOND  # nobody else waits for one that has been silent for so long
     fetch_patience: int = 2 * MINUTE  # a partner that was asked for a block may be silent for so long
     first_patience: int = 30 * MINUTE  # and so long when it may have to make the staging file
     reads: int = 16  # blocks of staging files read at a time for one partner

@@ -45,6 +45,7 @@ class Entry:
     stored: int = 0  # and of these, on disk
     requested: int = 0  # bytes of the staging file asked for
     heard_at: int = 0  # when it was asked for, or the last block came
+    holds_up: bool = True  # others may wait for their turn behind it while it is fetched
     early: dict[int, bytes | memoryview] = field(default_factory=dict)  # blocks that came before their turn
     retry_at: int = 0
     attempts: int = 0

@@ -8,6 +8,7 @@ refused.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 from agent.engine import flags as fl
 from agent.engine.context import Context
@@ -115,14 +116,24 @@ class Fetching:
                 if self._fetches(cxtion, entry):
                     yield entry.heard_at + self._patience(entry), entry
 
+    def _held_up_until(self) -> Iterator[tuple[int, Entry]]:
+        for cxtion, active in self._active.items():
+            for entry in active.values():
+                if entry.holds_up and self._fetches(cxtion, entry):
+                    yield entry.heard_at + self.ctx.limits.fetch_alone, entry
+
     def deadline(self) -> int | None:
         """When the first of the partners that are asked will have been silent for too long; None for never."""
-        return min((at for at, _ in self._silent_at()), default=None)
+        return min((at for at, _ in chain(self._silent_at(), self._held_up_until())), default=None)
 
     def tick(self) -> list[Entry]:
         """Whoever was silent for too long is asked again later, and what has come gives its room back; or somebody else
-        is asked at once: the entries that may go on."""
+        is asked at once: the entries that may go on. Long before that, only what is of the same file waits for what
+        such a one does not send."""
         go_on = []
+        for entry in [entry for at, entry in self._held_up_until() if at <= self.ctx.now]:
+            entry.holds_up = False
+            self.inbound.hold_up_nobody(entry)
         for entry in [entry for at, entry in self._silent_at() if at <= self.ctx.now]:
             partner = self.inbound.sessions[entry.cxtion].cxtion.partner.name
             if entry.received:

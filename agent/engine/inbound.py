@@ -335,13 +335,7 @@ class Inbound:
             ctx.count_co("Retried at Fetch" if fetching else "Retried at Install", False)
         ctx.count_co("Retried", False)
         self.waiting.add(entry.key)
-        # What it waits for may be among those that wait for it: it keeps its turn for its own file only, and so do
-        # those of the same file behind it, which may be newer and end it.
-        line = list(self.of_file(entry.co.file_guid))
-        for key in line:
-            self._unblock(self.claims.keep_only(key, ("g", entry.co.file_guid)))
-        self._unblock(key for key in line if key != entry.key)
-        self._let_past(entry.co.file_guid)
+        self.hold_up_nobody(entry)
         serious = why in (Outcome.NO_SPACE, Outcome.FAILED)
         if serious or entry.attempts in (3, 10, 100, 1000):
             text = f"{ctx.path(entry.co)}: {why.value}{': ' + detail if detail else ''}"
@@ -350,6 +344,15 @@ class Inbound:
                 ctx.report("error", text, Cause.WAITING, ctx.path(entry.co))
             else:
                 ctx.report("warning", f"{text}; attempt {entry.attempts}")
+
+    def hold_up_nobody(self, entry: Entry) -> None:
+        """What the entry waits for may be among those that wait for it, or may never come: it keeps its turn for its
+        own file only, and so do those of the same file behind it, which may be newer and end it."""
+        line = list(self.of_file(entry.co.file_guid))
+        for key in line:
+            self._unblock(self.claims.keep_only(key, ("g", entry.co.file_guid)))
+        self._unblock(key for key in line if key != entry.key)
+        self._let_past(entry.co.file_guid)
 
     def exhausted(self, entry: Entry) -> bool:
         """True when the limits of notes 35 and 36 are passed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 from agent.engine.context import Context
 from agent.engine.entry import Entry, Stage
@@ -14,6 +14,9 @@ from agent.engine.joining import InboundSessions, OutboundSessions
 from agent.engine.outbound import Outbound
 from agent.engine.session import NEVER
 from agent.wire.guid import ZERO_GUID, guid_text
+
+#: Change orders that are named as unfinished.
+_TOLD: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +84,14 @@ class Telling:
 
     def pending_text(self) -> list[str]:
         """What is unfinished, for people."""
+        unfinished = [e for e in self.inbound.entries.values() if e.stage < Stage.FINISHED]
         lines = [
             f"change order {guid_text(e.co.change_order_guid)} for {self.ctx.path(e.co)}: {e.stage.name.lower()}"
             + (f", waits: {e.waits_for.value}" if e.waits_for and e.key in self.inbound.waiting else "")
-            for e in self.inbound.entries.values()
-            if e.stage < Stage.FINISHED
-        ][:20]
+            for e in unfinished[:_TOLD]
+        ]
+        if len(unfinished) > _TOLD:
+            lines.append(f"and {len(unfinished) - _TOLD} more change orders")
         for flow in self.outbound.flows.values():
             backlog = self.outbound.backlog(flow)
             if backlog:

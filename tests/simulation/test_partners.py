@@ -19,7 +19,7 @@ from agent.wire.constants import (
     CMD_REMOTE_CO_DONE,
     CMD_UNJOIN_REMOTE,
 )
-from agent.wire.filetime import DAY
+from agent.wire.filetime import DAY, MINUTE
 from agent.wire.packet import Packet
 from tests.simulation.forging import Forger
 from tests.simulation.simmember import Member
@@ -322,3 +322,23 @@ def test_nobody_waits_for_the_staging_file_of_a_partner_that_is_gone(what: str) 
     outbound = b.engine.outbound
     late = {flow.session.cxtion.partner.name for flow in outbound.flows.values() if outbound.backlog(flow)}
     assert late <= {"c"}
+
+
+def test_only_what_is_of_the_same_file_waits_for_a_partner_that_is_silent() -> None:
+    """c does not send what a asks for, and stays: a file that b gives the name that c's is to have arrives."""
+    world = started("abc")
+    a, b, c = (world.members[name] for name in "abc")
+    make(b, "f", b"of b")
+    world.run(60)
+    world.cut.add(frozenset("bc"))
+    world.run(10)
+    make(c, "n", b"of c")
+    while not any(entry.stage is Stage.FETCHING for entry in a.engine.inbound.entries.values()):
+        world.run(0.001)
+    world.slow[frozenset("ac")] = 20 * MINUTE
+    move(b, "f", "n")
+    world.run(60)
+    assert a.tree()["n"][1] == b"of b"
+    world.slow.clear()
+    world.cut.clear()
+    all_agree(world)

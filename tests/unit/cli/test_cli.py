@@ -101,7 +101,13 @@ def test_no_command_is_a_usage_error() -> None:
 
 
 def test_an_unknown_command_or_option_is_a_usage_error() -> None:
-    for arguments in (("statsu",), ("status", "--jsn"), ("wait", "--timeout", "-1"), ("demo", "--members", "0")):
+    for arguments in (
+        ("statsu",),
+        ("status", "--jsn"),
+        ("wait", "--timeout", "-1"),
+        ("wait", "--timeout", "nan"),
+        ("demo", "--members", "0"),
+    ):
         done = frs(*arguments)
         assert done.returncode == ExitCode.USAGE
         assert "Error: " in done.stderr
