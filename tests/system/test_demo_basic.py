@@ -186,7 +186,7 @@ def test_a_member_that_cannot_start_is_reported_with_its_log(directory: Path) ->
     broken = Demo(directory, wait_ready=False).start()
     try:
         broken.until("b's end is reported", lambda: "member b" in broken.output() and "exit code 2" in broken.output())
-        assert "set[0].root" in broken.output()
+        broken.until("its log is shown", lambda: "set[0].root" in broken.output())
         broken.until("a answers", lambda: ask(broken.members["a"].state, "status") is not None)
         assert not broken.is_ready()
     finally:
