@@ -323,9 +323,13 @@ class Inbound:
     def retry(self, entry: Entry, why: Outcome, detail: str) -> None:
         """Put the entry aside for a while that doubles with every attempt (3.1.1.10.2)."""
         ctx = self.ctx
-        entry.attempts += 1
+        absent = why is Outcome.STAGE_MISSING and not self.sessions[entry.cxtion].joined
+        if absent:
+            entry.first_try = ctx.now  # that its partner is away does not count: nothing is given up for it
+        else:
+            entry.attempts += 1
         entry.waits_for, entry.detail = why, detail
-        delay = min(ctx.limits.first_retry << min(entry.attempts - 1, 10), ctx.limits.max_retry)
+        delay = min(ctx.limits.first_retry << min(max(entry.attempts - 1, 0), 10), ctx.limits.max_retry)
         entry.retry_at = ctx.now + delay
         if entry.stage in (Stage.INSTALLING, Stage.FETCHING):
             fetching = entry.stage is Stage.FETCHING
@@ -337,7 +341,7 @@ class Inbound:
         self.waiting.add(entry.key)
         self.hold_up_nobody(entry)
         serious = why in (Outcome.NO_SPACE, Outcome.FAILED)
-        if serious or entry.attempts in (3, 10, 100, 1000):
+        if serious or (entry.attempts in (3, 10, 100, 1000) and not absent):
             text = f"{ctx.path(entry.co)}: {why.value}{': ' + detail if detail else ''}"
             if serious:
                 text = f"{text}; tried again in {delay // 10_000_000} s"

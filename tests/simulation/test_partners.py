@@ -342,3 +342,20 @@ def test_only_what_is_of_the_same_file_waits_for_a_partner_that_is_silent() -> N
     world.slow.clear()
     world.cut.clear()
     all_agree(world)
+
+
+def test_what_a_partner_was_about_to_send_comes_however_long_it_was_away() -> None:
+    """It lost its power in the middle of a fetch, and comes back after longer than anything is tried."""
+    world = started("ab")
+    a, b = world.members["a"], world.members["b"]
+    make(b, "f", b"before")
+    world.run(60)
+    write(b, "f", b"after")
+    while not any(entry.stage is Stage.FETCHING for entry in a.engine.inbound.entries.values()):
+        world.run(0.001)
+    b.crash()
+    world.run(5 * 86400)
+    assert a.tree()["f"][1] == b"before"
+    b.start()
+    assert all_agree(world).tree()["f"][1] == b"after"
+    assert not any("given up" in report.text for report in a.reports)
