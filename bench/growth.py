@@ -16,6 +16,7 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,7 +70,7 @@ def write_big(path: Path, gib: float) -> None:
             stream.write(number.to_bytes(8, "big") + block)
 
 
-def measure(what: str, base: Path, change, files: int, idle_s: float) -> Growth:  # type: ignore[no-untyped-def]
+def measure(what: str, base: Path, change: Callable[[Path], None], files: int, idle_s: float) -> Growth:
     """One row; `change` is given the root of A."""
     peer = Frs(1)
     peer.lay(base)

@@ -12,10 +12,11 @@ from typing import Final
 from agent.conflicts.deleted import DeletedStore, Group
 from agent.conflicts.deletedgroup import DeletedFile, DeletedFolder
 from agent.conflicts.kept import KeptError, UnknownItem
-from agent.conflicts.keptrestore import FolderId, folder_id, put_back
+from agent.conflicts.keptrestore import put_back
+from staging import fsops
 from staging.beneath import Entry
 from staging.errors import StagingError
-from staging.rootdir import RootDir, RootKey, check_name
+from staging.rootdir import FolderKey, RootDir, RootKey, check_name
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _SAID: Final = 1000
@@ -79,7 +80,7 @@ def _try(
     tree: RootDir,
     done: GroupRestored,
     touched: set[str],
-    as_they_were: Set[FolderId],
+    as_they_were: Set[FolderKey],
 ) -> None:
     try:
         path = _put_back(store, group, file, tree.path, tree.key, None, durable=False, as_they_were=as_they_were)
@@ -102,7 +103,7 @@ def _put_back(
     target: str | None,
     *,
     durable: bool,
-    as_they_were: Set[FolderId] = frozenset(),
+    as_they_were: Set[FolderKey] = frozenset(),
 ) -> str:
     path, number = file.path if target is None else target, str(file.number)
     with store.opened(group.id) as group_fd:
@@ -127,7 +128,7 @@ def _above(path: str) -> Iterator[str]:
         yield path
 
 
-def _make_folders(root: RootDir, folders: list[DeletedFolder]) -> tuple[list[DeletedFolder], set[FolderId]]:
+def _make_folders(root: RootDir, folders: list[DeletedFolder]) -> tuple[list[DeletedFolder], set[FolderKey]]:
     """Makes the folders that are not there, those above first; returns those that it made, and which of them are what
     they were. What is in the way of one is left to the files."""
     made, as_they_were = [], set()
@@ -170,7 +171,7 @@ def _open_or_make(root: RootDir, path: str) -> int:
     return fd
 
 
-def _give_away(above: int, name: str, like: DeletedFolder) -> FolderId | None:
+def _give_away(above: int, name: str, like: DeletedFolder) -> FolderKey | None:
     """Gives a folder just made its owner and mode, and returns which it is. Users of the tree may have exchanged it for
     another one meanwhile: one that is not as good as the one just made, empty and the agent's own, is left alone."""
     fd = os.open(name, _FOLDER, dir_fd=above)
@@ -181,7 +182,8 @@ def _give_away(above: int, name: str, like: DeletedFolder) -> FolderId | None:
         with contextlib.suppress(PermissionError):
             os.fchown(fd, like.uid, like.gid)
         os.fchmod(fd, stat.S_IMODE(like.mode) | (0o700 if os.geteuid() else 0))
-        return folder_id(st)
+        found = fsops.fingerprint(fd)
+        return (found.ino, found.btime_ns) if found.btime_ns else None  # an inode number alone may be used again
     finally:
         os.close(fd)
 

@@ -30,22 +30,15 @@ from staging.errors import StagingError
 from staging.lending import Folder, moving
 from staging.openat2 import open_beneath
 from staging.preinstall import RESERVED_NAME
-from staging.rootdir import RootDir, RootKey, check_name
+from staging.rootdir import FolderKey, RootDir, RootKey, check_name
 
 _NAME_MAX: Final = 255
 _FREE_NAMES: Final = 1000
 _NO_FOLDER: Final = (errno.ENOTDIR, errno.ELOOP, errno.EXDEV)
 _OF_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 log = logging.getLogger(__name__)
-
-
-FolderId = tuple[int, int]
-"""Device and inode of a folder."""
-
-
-def folder_id(found: os.stat_result) -> FolderId:
-    return found.st_dev, found.st_ino
 
 
 class KeptError(Exception):
@@ -81,7 +74,7 @@ def put_back(
     root_key: RootKey | None,
     exact: bool,
     durable: bool,
-    as_they_were: Set[FolderId] = frozenset(),
+    as_they_were: Set[FolderKey] = frozenset(),
 ) -> Restored:
     """Moves `source` to `path` in the tree, or copies it where that is another file system; `exact`: there and
     nowhere else, otherwise beside what is there already. `as_they_were`: folders known to be like those it was in.
@@ -95,10 +88,10 @@ def put_back(
             root = stack.enter_context(RootDir(target_root, root_key))
         except StagingError as error:
             raise KeptError(f"{target_root}: {error}") from error
-        owners = {os.fstat(root.fd).st_uid}
-        folder, above = _open_folder(root, parts[:-1], suffix, durable, owners, as_they_were)
+        on_the_way = [fsops.fingerprint(root.fd)]
+        folder, above = _open_folder(root, parts[:-1], suffix, durable, on_the_way)
         try:
-            _close_to_others(source, owners, path)
+            _close_to_others(source, [one for one in on_the_way if one[1:3] not in as_they_were], path)
             names = list(_names(parts[-1], suffix))
             name = _put(source, item_id, root, Place(folder, "/".join(above)), names)
             return Restored("/".join((*above, name)), folder)
@@ -107,12 +100,16 @@ def put_back(
             raise
 
 
-def _close_to_others(source: Entry, owners: set[int], path: str) -> None:
-    """What lies in folders of somebody else than its owner may have been in one that nobody else could enter: whoever
-    owns a folder above can give that another name, and its name to one of his own. So only its owner is let in."""
+def _close_to_others(source: Entry, folders: Iterable[fsops.Fingerprint], path: str) -> None:
+    """What comes below folders in which somebody else than its owner may rename things may have been in one that nobody
+    else could enter: he can have given that another name, and its name to one of his own. So only its owner is let
+    in."""
     found = fsops.fingerprint(source.name, dir_fd=source.fd)
-    others = owners - {0, os.geteuid(), found.uid}
-    if not others or not found.mode & _OF_OTHERS or not (stat.S_ISREG(found.mode) or stat.S_ISDIR(found.mode)):
+    trusted = (0, os.geteuid(), found.uid)
+    sure = all(
+        folder.uid in trusted and (not folder.mode & _OTHERS_WRITE or folder.mode & stat.S_ISVTX) for folder in folders
+    )
+    if sure or not found.mode & _OF_OTHERS or not (stat.S_ISREG(found.mode) or stat.S_ISDIR(found.mode)):
         return
     fd = open_same(source.fd, source.name, found)
     try:
@@ -120,9 +117,9 @@ def _close_to_others(source: Entry, owners: set[int], path: str) -> None:
     finally:
         os.close(fd)
     log.warning(
-        "%r is restored for its owner alone: a folder above it belongs to the user %d; chmod gives it to others again",
-        path, min(others),
-    )  # fmt: skip
+        "%r is restored for its owner alone, for others may rename what is in a folder above it; chmod opens it again",
+        path,
+    )
 
 
 class Place(NamedTuple):
@@ -210,12 +207,11 @@ def _open_folder(
     parts: list[str],
     suffix: str | None,
     durable: bool,
-    owners: set[int],
-    as_they_were: Set[FolderId],
+    on_the_way: list[fsops.Fingerprint],
 ) -> tuple[int, list[str]]:
-    """Opens a folder of the tree, making what is missing like the folder it is in; returns its path, too, and adds to
-    `owners` whose the folders on the way are that are not known to be as they were. What is in the way of a folder is
-    passed by with the suffix, or is TargetTaken without one."""
+    """Opens a folder of the tree, making what is missing like the folder it is in; returns its path, too, and adds the
+    folders `on_the_way`, itself included. What is in the way of a folder is passed by with the suffix, or is
+    TargetTaken without one."""
     fd = os.dup(root.fd)
     path: list[str] = []
     try:
@@ -232,8 +228,7 @@ def _open_folder(
                 )
             os.close(fd)
             fd = below
-            if folder_id(found := os.fstat(fd)) not in as_they_were:
-                owners.add(found.st_uid)
+            on_the_way.append(fsops.fingerprint(fd))
             path.append(name)
     except BaseException:
         os.close(fd)

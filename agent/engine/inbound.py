@@ -324,12 +324,12 @@ class Inbound:
         """Put the entry aside for a while that doubles with every attempt (3.1.1.10.2)."""
         ctx = self.ctx
         absent = why is Outcome.STAGE_MISSING and not self.sessions[entry.cxtion].joined
-        if absent:
-            entry.first_try = ctx.now  # that its partner is away does not count: nothing is given up for it
+        if absent:  # which does not count: nothing is given up for it, and the next Join begins with all of them
+            entry.first_try, delay = ctx.now, ctx.limits.max_retry
         else:
             entry.attempts += 1
+            delay = min(ctx.limits.first_retry << min(entry.attempts - 1, 10), ctx.limits.max_retry)
         entry.waits_for, entry.detail = why, detail
-        delay = min(ctx.limits.first_retry << min(max(entry.attempts - 1, 0), 10), ctx.limits.max_retry)
         entry.retry_at = ctx.now + delay
         if entry.stage in (Stage.INSTALLING, Stage.FETCHING):
             fetching = entry.stage is Stage.FETCHING

@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import itertools
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -29,6 +30,7 @@ from tests.system.demo import Demo, ask
 
 MIB = 1 << 20
 MEMBERS = ("a", "b")
+PROGRAMS = ("rsync", "getfattr", "getfacl")
 #: Processor time that a member which has nothing to do may take, in parts of the time.
 IDLE = 0.02
 _STILL = ("Change Orders", "Files Installed", "Staging", "Files Conflicts")
@@ -154,6 +156,10 @@ def main() -> int:
     args = options()
     if os.geteuid():
         print("script/fidelity: only root can mount file systems and give files away", file=sys.stderr)
+        return 2
+    absent = [program for program in PROGRAMS if shutil.which(program) is None]
+    if absent:
+        print(f"script/fidelity: not installed: {', '.join(absent)} (script/bootstrap installs them)", file=sys.stderr)
         return 2
     results = []
     try:

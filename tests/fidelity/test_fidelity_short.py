@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from tests.fidelity.campaign import run
+from tests.fidelity.campaign import PROGRAMS, run
 from tests.system.corpora import CHOSEN_SEED
 
 
@@ -16,7 +16,7 @@ from tests.system.corpora import CHOSEN_SEED
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount file systems and give files away")
 @pytest.mark.parametrize("kinds", [("ext4", "btrfs"), ("xfs", "ramfs")], ids="-".join)
 def test_other_programs_find_no_difference(kinds: tuple[str, str]) -> None:
-    for program in ("rsync", "getfattr", "getfacl"):
+    for program in PROGRAMS:
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed")
     result = run(kinds, objects=400, seed=int(CHOSEN_SEED), idle_s=3)

@@ -298,6 +298,11 @@ def test_an_engine_that_is_told_twice_to_go_on_keeps_its_inbound_log() -> None:
     all_agree(world)
 
 
+def until_it_fetches(member: Member) -> None:
+    while not any(entry.stage is Stage.FETCHING for entry in member.engine.inbound.entries.values()):
+        member.world.run(0.001)
+
+
 @pytest.mark.parametrize("what", ["changed", "removed"])
 def test_nobody_waits_for_the_staging_file_of_a_partner_that_is_gone(what: str) -> None:
     """c leaves for ever while a fetches from it: what b says of the same file since then is carried out."""
@@ -308,8 +313,7 @@ def test_nobody_waits_for_the_staging_file_of_a_partner_that_is_gone(what: str) 
     world.cut.add(frozenset("bc"))
     world.run(10)
     write(c, "f", b"of c")
-    while not any(entry.stage is Stage.FETCHING for entry in a.engine.inbound.entries.values()):
-        world.run(0.001)
+    until_it_fetches(a)
     c.crash()
     world.run(10)
     if what == "changed":
@@ -333,8 +337,7 @@ def test_only_what_is_of_the_same_file_waits_for_a_partner_that_is_silent() -> N
     world.cut.add(frozenset("bc"))
     world.run(10)
     make(c, "n", b"of c")
-    while not any(entry.stage is Stage.FETCHING for entry in a.engine.inbound.entries.values()):
-        world.run(0.001)
+    until_it_fetches(a)
     world.slow[frozenset("ac")] = 20 * MINUTE
     move(b, "f", "n")
     world.run(60)
@@ -344,17 +347,20 @@ def test_only_what_is_of_the_same_file_waits_for_a_partner_that_is_silent() -> N
     all_agree(world)
 
 
-def test_what_a_partner_was_about_to_send_comes_however_long_it_was_away() -> None:
+def test_what_a_partner_was_about_to_send_comes_however_long_it_was_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """It lost its power in the middle of a fetch, and comes back after longer than anything is tried."""
     world = started("ab")
     a, b = world.members["a"], world.members["b"]
     make(b, "f", b"before")
     world.run(60)
     write(b, "f", b"after")
-    while not any(entry.stage is Stage.FETCHING for entry in a.engine.inbound.entries.values()):
-        world.run(0.001)
+    until_it_fetches(a)
     b.crash()
+    inbound, tries = a.engine.inbound, []
+    retry = inbound.retry
+    monkeypatch.setattr(inbound, "retry", lambda *arguments: tries.append(retry(*arguments)))
     world.run(5 * 86400)
+    assert 0 < len(tries) <= 5 * 24 * 60 + 1, "each of thousands may be tried once a minute"
     assert a.tree()["f"][1] == b"before"
     b.start()
     assert all_agree(world).tree()["f"][1] == b"after"

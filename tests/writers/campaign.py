@@ -84,7 +84,7 @@ def run(folder: Path, *, seconds: float, kills: int, cuts: int, seed: int, rest_
         result.written, result.read = ledger.written, reader.read
         result.done = sum((writer.done for writer in writers), Counter())
         result.faults += [f"torn: {line}" for line in reader.torn] + ledger.strange
-        result.faults += [f"{one.name} ended: {one.failure!r}" for one in writers if one.failure is not None]
+        result.faults += [f"{one.name} ended: {one.failure!r}" for one in (*writers, reader) if one.failure is not None]
         result.faults += compare_trees(trees[0].root, trees[1].root)
         _look_for_losses(demo, trees, ledger, result)
     return result

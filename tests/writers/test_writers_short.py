@@ -33,4 +33,5 @@ def test_no_version_is_torn_or_lost(tmp_path: Path, cuts: int) -> None:
         pytest.skip(str(error))
     assert not result.faults, result.text()
     assert result.written > 50, result.text()
+    assert result.read > result.written, result.text()
     assert (result.kills, result.cuts) == (2, cuts)

@@ -176,10 +176,18 @@ class Reader:
 
     def __init__(self, trees: list[Tree], over: threading.Event) -> None:
         self._trees, self._over = trees, over
+        self.name = "reader"
         self.read = 0
         self.torn: list[str] = []
+        self.failure: BaseException | None = None
 
     def run(self) -> None:
+        try:
+            self._read()
+        except BaseException as error:
+            self.failure = error
+
+    def _read(self) -> None:
         while not self._over.is_set():
             for tree in self._trees:
                 for place in PLACES:

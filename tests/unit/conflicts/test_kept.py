@@ -192,3 +192,15 @@ def test_what_lies_below_a_folder_of_a_user_is_restored_for_its_owner_alone(
         item_id = store.keep(at(item), tree_path=f"u/secret/{owner}", reason="lost")
         assert store.restore(item_id, str(root)) == f"u/secret/{owner}"
         assert stat.S_IMODE((root / "u" / "secret" / str(owner)).stat().st_mode) == mode
+
+
+@pytest.mark.parametrize(("mode", "closed"), [(0o777, True), (0o775, True), (0o1777, False), (0o755, False)])
+def test_what_lies_below_a_folder_that_others_may_write_to_is_restored_for_its_owner_alone(
+    store: KeptStore, root: Path, out: Path, mode: int, closed: bool
+) -> None:
+    (root / "shared").mkdir()
+    (root / "shared").chmod(mode)
+    (out / "key").write_bytes(b"content")
+    (out / "key").chmod(0o644)
+    store.restore(store.keep(at(out / "key"), tree_path="shared/key", reason="lost"), str(root))
+    assert stat.S_IMODE((root / "shared" / "key").stat().st_mode) == (0o600 if closed else 0o644)
