@@ -21,6 +21,10 @@ class Swapped(Torn):
     """Another entry is at the name than the one that was looked at a moment before: nothing is done to it."""
 
 
+class Interrupted(StagingError):
+    """The work was given up before its end: nobody wants it any more."""
+
+
 class Unsupported(StagingError):
     """A socket, FIFO, device or unknown reparse point: never replicated."""
 

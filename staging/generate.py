@@ -15,7 +15,7 @@ import stat
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
-from staging import attributes, sparse
+from staging import attributes, interrupt, sparse
 from staging.beneath import open_to_read, read_link
 from staging.compression import COMPRESSION_NONE, compressor
 from staging.errors import NoSpace, StagingError, Torn, Unsupported, Vanished, from_oserror
@@ -136,6 +136,7 @@ class _Sink:
                 self._flush()
 
     def _flush(self) -> None:
+        interrupt.check()
         data = self._buffer[: self._used]
         if self._first:
             hash_first(self._md5, data)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Final
 
+from staging import interrupt
 from staging.compression import decompressor
 from staging.errors import StagingError
 from staging.generate import Hash, hash_first
@@ -87,6 +88,7 @@ class StageReader:
 
     def _fill(self) -> bool:
         """Gets the next piece; False at the end."""
+        interrupt.check()
         data = self._source.read()
         if not data:
             return False

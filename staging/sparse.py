@@ -1,9 +1,9 @@
 """Which bytes of a file are left out of its staging file because they are zero.
 
 The answer depends on the content alone, never on where a file system keeps holes: a file of at least 1 MiB is
-staged in sparse form when at least half of 16 blocks of 64 KiB, spread evenly over it, hold only zeros. In
-sparse form, every 64 KiB block (at multiples of 64 KiB) that holds only zeros is left out. Holes are only used
-to find zeros without reading them.
+staged in sparse form when at least half of its blocks of 64 KiB hold only zeros. In sparse form, every 64 KiB block
+(at multiples of 64 KiB) that holds only zeros is left out. Holes are only used to find zeros without reading them:
+what is read of a file is at most 32 times what it takes on disk, however long it is.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import os
 from collections.abc import Iterator
 from typing import Final
 
+from staging import interrupt
 from staging.errors import Torn
 
 BLOCK: Final = 0x10000
 WINDOW: Final = 0x100000
 SMALLEST: Final = 0x100000
-_SAMPLES: Final = 16
 _PEEK: Final = 4096
+_AHEAD: Final = 4 * WINDOW  # is asked of the disk in one go
 _ZEROS: Final = bytes(BLOCK)
 
 
@@ -38,18 +39,33 @@ def wanted(fd: int, size: int) -> bool:
     if size < SMALLEST:
         return False
     blocks = (size + BLOCK - 1) // BLOCK
-    zeros = others = 0
-    for i in range(_SAMPLES):
-        offset = i * blocks // _SAMPLES * BLOCK
-        if _zero_at(fd, offset, min(BLOCK, size - offset)):
-            zeros += 1
-        else:
-            others += 1
-        if 2 * zeros >= _SAMPLES:
+    number = zeros = ahead = 0
+    while number < blocks:
+        found = _data_from(fd, number * BLOCK, size) // BLOCK
+        zeros += found - number
+        number = found
+        if 2 * zeros >= blocks:
             return True
-        if 2 * others > _SAMPLES:
+        if number < blocks:
+            offset = number * BLOCK
+            if offset >= ahead:
+                interrupt.check()
+                ahead = offset + _AHEAD
+                os.posix_fadvise(fd, offset, _AHEAD, os.POSIX_FADV_WILLNEED)
+            zeros += _zero_at(fd, offset, min(BLOCK, size - offset))
+            number += 1
+        if 2 * (number - zeros) > blocks:
             return False
-    return False
+    return 2 * zeros >= blocks
+
+
+def _data_from(fd: int, offset: int, size: int) -> int:
+    """Where the first block with data begins from this block on; `size`, rounded up to a block, where there is none."""
+    try:
+        found = os.lseek(fd, offset, os.SEEK_DATA)
+    except OSError:
+        found = size  # ENXIO: nothing but a hole until the end
+    return -(-size // BLOCK) * BLOCK if found >= size else max(offset, found // BLOCK * BLOCK)
 
 
 def runs(fd: int, size: int) -> Iterator[tuple[int, memoryview]]:
@@ -59,14 +75,10 @@ def runs(fd: int, size: int) -> Iterator[tuple[int, memoryview]]:
     """
     buffer = memoryview(bytearray(WINDOW))
     offset = 0
-    while offset < size:
-        try:
-            offset = max(offset, os.lseek(fd, offset, os.SEEK_DATA) // WINDOW * WINDOW)
-        except OSError:
-            return  # ENXIO: nothing but a hole until the end
-        if offset >= size:
-            return
-        window = buffer[: min(WINDOW, size - offset)]
+    while (offset := _data_from(fd, offset, size)) < size:
+        end = min(size, (offset // WINDOW + 1) * WINDOW)
+        interrupt.check()
+        window = buffer[: end - offset]
         got = 0
         while got < len(window):
             n = os.preadv(fd, [window[got:]], offset + got)
@@ -83,4 +95,4 @@ def runs(fd: int, size: int) -> Iterator[tuple[int, memoryview]]:
                 start = at
         if start is not None:
             yield offset + start, window[start:]
-        offset += WINDOW
+        offset = end

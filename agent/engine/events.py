@@ -103,7 +103,6 @@ class LocalChange:
     stage_size: int = 0
     compressed: bool = False
     usns: tuple[int, int] = (0, 0)
-    initial_scan: bool = False
     temporary: bool = False
     unstored: bytes = b""
 

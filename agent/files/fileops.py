@@ -111,9 +111,11 @@ class FileOps:
         """See Stages.choose()."""
         return self._stages.choose(allowed)
 
-    def read_stage(self, action: ev.ReadStage, path: str | None, unstored: Unstored | None = None) -> Event:
+    def read_stage(
+        self, action: ev.ReadStage, path: str | None, unstored: Unstored | None = None, size: int | None = None
+    ) -> Event:
         """See Stages.read_stage()."""
-        return self._stages.read_stage(action, path, unstored)
+        return self._stages.read_stage(action, path, unstored, size)
 
     def install_all(self, installs: list[ResolvedInstall]) -> list[Event]:
         """See Installer.install_all()."""

@@ -319,6 +319,8 @@ class Installer:
                 if not stat.S_ISDIR(found.mode) or fsops.object_id_get(fd) != action.file_guid:
                     return None
                 return self._take_over(action, at, fd, built)
+            if built.kind == "file" and found.size != built.info.end_of_file:
+                return None
             here = generate_open(fd, None, object_id=action.file_guid, unstored=built.remember)
             if here.md5 != built.md5 or here.kind != built.kind:
                 return None

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 from agent.engine import events as ev
 from agent.files.facts import fingerprint_of
+from agent.work.bysize import size_class
 from staging import fsops
 from staging.beneath import Entry, inherit_lists, open_entry, same_entry
 from staging.errors import StagingError
@@ -76,6 +77,8 @@ def is_the_same(winner: ev.Edition, at: Entry, expected: Fingerprint) -> bool:
     if winner.deleted or winner.md5 == bytes(16):
         return False
     with contextlib.suppress(StagingError, OSError), opened(open_entry, at) as fd:
+        if size_class(os.fstat(fd).st_size):
+            return False  # it is kept before it is read for long
         found = generate_open(fd, None, object_id=winner.file_guid)
         return same_entry(found.fingerprint, expected) and found.md5 == winner.md5
     return False

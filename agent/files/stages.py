@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from agent.engine import events as ev
+from agent.files.lookups import look
 from agent.reporting.causes import Cause
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder
 from staging.area import StageWriter, StagingArea
-from staging.errors import AccessDenied, NoSpace, StagingError, TooLarge, Torn, Unsupported, Vanished
+from staging.errors import AccessDenied, Interrupted, NoSpace, StagingError, TooLarge, Torn, Unsupported, Vanished
 from staging.header import HEADER_SIZE, StageHeader
 from staging.rootdir import RootDir
 from staging.shares import ShareUsed
@@ -112,10 +113,10 @@ class Stages:
         return next((guid for guid in self._compressions if guid in wanted), c.COMPRESSION_NONE)
 
     def read_stage(
-        self, action: ev.ReadStage, path: str | None, unstored: Unstored | None = None
+        self, action: ev.ReadStage, path: str | None, unstored: Unstored | None = None, size: int | None = None
     ) -> ev.StageBlock | ev.StageRefused:
-        """Read the block that is asked for; make the staging file from the tree (at `path`), and what is remembered of
-        the file as `unstored`, if there is none."""
+        """Read the block that is asked for; make the staging file from the tree (at `path`, where a file has that
+        `size` in bytes), and what is remembered of the file as `unstored`, if there is none."""
         co = action.change_order
         guid = co.change_order_guid
         generated = 0
@@ -130,14 +131,14 @@ class Stages:
                 with self._lock_of(guid):
                     block = self._read(guid, action)
                     if block is None:
-                        generated = self._generate(guid, path, action, unstored)
+                        generated = self._generate(guid, path, action, unstored, size)
                         block = self._read(guid, action)
             if block is None:
                 return ev.StageRefused(action, True, "the staging file was removed at once")
             if not block:
                 return ev.StageRefused(action, True, "the staging file is not so long (any more)")
             return ev.StageBlock(action, block, self.area.size_of(guid) or 0, generated)
-        except (Torn, Vanished, NoSpace) as error:
+        except (Torn, Vanished, NoSpace, Interrupted) as error:
             return ev.StageRefused(action, True, str(error))
         except Unsupported as error:
             return ev.StageRefused(action, False, str(error))
@@ -165,8 +166,13 @@ class Stages:
             co = co.replace(flags=co.flags | c.CO_FLAG_COMPRESSED_STAGE)  # 4.4.7
         return with_change_order(block, co)
 
-    def _generate(self, guid: bytes, path: str, action: ev.ReadStage, unstored: Unstored | None) -> int:
+    def _generate(
+        self, guid: bytes, path: str, action: ev.ReadStage, unstored: Unstored | None, size: int | None
+    ) -> int:
         with self._root.parent(path) as at:
+            found = look(at)
+            if found is not None and size not in (None, found.size):
+                raise Torn("the file has changed since")
             staged = self.area.stage(
                 guid,
                 at.name,

@@ -52,6 +52,14 @@ class Work:
     known: IDRecord | None
     verify: bool = False  # a rename of which only a checksum can say that nothing else changed
     unstored: Unstored | None = None  # of what is known
+    content: tuple[Staged, bool] | None = None  # see LocalStage.content_of(), where that was done before
+
+    @property
+    def has_content(self) -> bool:
+        """What the file is has to be looked at for this change, not only where it is."""
+        if self.change.kind is Kind.RENAME:
+            return self.verify or (self.change.content_changed and not self.change.temporary)
+        return self.change.kind is not Kind.DELETE
 
 
 class LocalStage:
@@ -85,23 +93,27 @@ class LocalStage:
         return [event for event in done if event is not None]
 
     def _stage(self, work: Work, compression: bytes) -> ev.LocalChange | tuple[Work, StagingError] | None:
-        change = work.change
-        rename = change.kind is Kind.RENAME and not change.content_changed
-        if change.kind is Kind.DELETE or (rename and not work.verify):
+        if not work.has_content:
             return self._event(work, None, staged=False, compressed=False)
         try:
-            with self._files.root.parent(change.path) as at:
-                staged, on_disk = self._generate(work, at.name, at.fd, compression)
-                wrong = self._wrong(change, staged, at)
-            if wrong:
-                if on_disk:
-                    self._files.area.remove(work.stage_guid)
-                raise Swapped(wrong)
+            staged, on_disk = work.content or self.content_of(work, compression)
         except StagingError as error:
             return work, error
+        rename = work.change.kind is Kind.RENAME and not work.change.content_changed
         if rename and not on_disk and work.known is not None and staged.md5 == work.known.md5:
             return self._event(work, None, staged=False, compressed=False)
         return self._event(work, staged, staged=on_disk, compressed=on_disk and compression != c.COMPRESSION_NONE)
+
+    def content_of(self, work: Work, compression: bytes) -> tuple[Staged, bool]:
+        """What the file is, and whether it has a staging file now. Raises StagingError."""
+        with self._files.root.parent(work.change.path) as at:
+            staged, on_disk = self._generate(work, at.name, at.fd, compression)
+            wrong = self._wrong(work.change, staged, at)
+        if wrong:
+            if on_disk:
+                self._files.area.remove(work.stage_guid)
+            raise Swapped(wrong)
+        return staged, on_disk
 
     def _wrong(self, change: Change, staged: Staged, at: Entry) -> str:
         """What was staged must be what the examiner saw, and in the tree to the end: nothing else is sent."""
@@ -192,7 +204,6 @@ class LocalStage:
             staged=staged,
             compressed=compressed,
             usns=work.usns,
-            initial_scan=self._first(),
             temporary=change.temporary,
             unstored=content.remember.encode() if content is not None else b"",
         )

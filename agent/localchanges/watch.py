@@ -15,11 +15,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from agent.engine import events as ev
 from agent.files.fileops import FileOps
 from agent.files.underway import UnderWay
+from agent.localchanges.large import LargeFiles
 from agent.localchanges.leaving import at_or_below, folders_above, is_below, stale, takes_away, without
 from agent.localchanges.lookup import LockedLookup
 from agent.localchanges.missing import MissingFiles, TooMuchMissing
@@ -28,6 +29,7 @@ from agent.localchanges.stage import LocalStage, Unsure, Work
 from agent.tree.incidents import TreeIncidents
 from agent.wire import constants as c
 from agent.wire.filetime import filetime
+from agent.work.bysize import LargeFileThreads
 from agent.work.supervise import Supervisor
 from idtable.errors import StoreDamaged
 from idtable.store import Store
@@ -36,10 +38,12 @@ from journal.changes import PATH_MAX, Aged, Change, Excluded, Kind, Missing, Roo
 from journal.examine import Examiner
 from journal.journal import BEHIND_S, Journal
 from journal.reasons import METADATA
-from staging.errors import AccessDenied, StagingError, Torn, Unsupported, Vanished
+from staging.errors import AccessDenied, Interrupted, StagingError, Torn, Unsupported, Vanished
+from staging.interrupt import interruptible
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 BATCH: Final = 512
 MOST_TOGETHER: Final = 50_000
 RETRY_S: Final = 1.0
@@ -54,6 +58,7 @@ class Host(Protocol):
     lock: threading.RLock
     files: FileOps
     workers: Executor
+    large: LargeFileThreads
     root_guid: bytes
     member_guids: frozenset[bytes]
     told: TreeIncidents
@@ -131,6 +136,7 @@ class LocalWatch:
         self._put_offs: list[tuple[str, int]] = []  # paths that are aging again, and the moves before they were put off
         self._sorter = Sorter(host, host.files.root.changed_ns)
         self._stager = LocalStage(host.files, lambda: self._first, host.local_error)
+        self._large = LargeFiles(self._stager, host.large, host.supervisor, self._trouble, host.files.drop)
 
     async def start(self, *, first: bool) -> None:
         """Begin to watch, then compare the whole tree once. `first` is the initial scan of a primary member."""
@@ -166,7 +172,7 @@ class LocalWatch:
     def pending(self) -> int:
         """Paths that age or are being dealt with."""
         waiting = len(self._aged) + len(self._later) + len(self._rescans) + len(self._put_offs)
-        return self.journal.pending() + self._busy + waiting
+        return self.journal.pending() + self._busy + waiting + sum(1 for _ in self._large.waiting())
 
     async def told_of(self) -> set[str] | None:
         """The paths that something is known to have happened to by now, and that are not dealt with yet; what happened
@@ -179,6 +185,7 @@ class LocalWatch:
         known = [(a.path, a.moves) for a in (*self._aged, *self._in_hand)]
         known += [(a.moved_to, a.moves) for a in (*self._aged, *self._in_hand) if a.moved_to is not None]
         known += [later for later in self._later.values() if later is not None]
+        known += self._large.waiting()
         if any(moves != self.journal.moves for _, moves in known):
             return None
         return paths.union(path for path, _ in known)
@@ -328,8 +335,12 @@ class LocalWatch:
         self._after(after, lambda: self._on_rescan(reason, ""))
 
     def _put_off(self, change: Change, event_time: int) -> None:
-        """Look at what the change is of again, a little later: where it is then. Of a folder that moves meanwhile only
-        its own name is told, so all that is in it has to be looked at. `event_time` is when the change was made."""
+        """Look at what the change is of again, a little later. `event_time` is when the change was made."""
+        self._after(RETRY_S, self._again(change, event_time), change.path)
+
+    def _again(self, change: Change, event_time: int) -> Callable[[], None]:
+        """What has that looked at again which the change is of, where it is then. Of a folder that moves meanwhile only
+        its own name is told, so all that is in it has to be looked at."""
         moves, was = self._moves, self._path_of(change)
 
         def again() -> None:
@@ -342,7 +353,7 @@ class LocalWatch:
             self._put_offs.append((change.path, moves))
             self._wake.set()
 
-        self._after(RETRY_S, again, change.path)
+        return again
 
     def _path_of(self, change: Change) -> str | None:
         """Where the IDTable has what the change is of."""
@@ -416,28 +427,49 @@ class LocalWatch:
             self._put_off(change, when)
         if not works:
             return
-        loop = asyncio.get_running_loop()
         compression = self._host.files.choose(self._host.outbound_compressions())
+        ready: list[Work] = []
+        large: list[Work] = []
+        for work in works:
+            (ready if self._large.ready(work) else large).append(work)
         mark = [w for w in works if w.change.kind is Kind.CREATE and w.change.file_kind != "symlink"]
         if mark:
-            await loop.run_in_executor(self._host.workers, self._stager.mark, mark)
-        jobs = []
-        for part in _parts(works, 16):
-            jobs.append(loop.run_in_executor(self._host.workers, self._stager.stage_all, part, compression))
-        changes_of = {work.guid: work.change for work in works}
+            await self._work(lambda: self._stager.mark(mark))
+        for work in large:
+            self._large.read(work, compression, self._again(work.change, work.event_time), self._moves)
+        jobs = [self._work(functools.partial(self._stager.stage_all, part, compression)) for part in _parts(ready, 16)]
+        changes_of = {work.guid: work.change for work in ready}
         put_off: set[bytes] = set()
-        for job in jobs:
-            for event in await job:
-                if not isinstance(event, ev.LocalChange):
-                    self._trouble(*event)
-                elif event.parent_guid in put_off or self._overtaken(event):
-                    if event.kind is ev.ChangeKind.CREATE:
-                        put_off.add(event.file_guid)  # it will have another, and so will what is in it
-                    if event.staged:
-                        self._host.files.drop(event.stage_guid)
-                    self._put_off(changes_of[event.file_guid], event.event_time)
-                else:
-                    self._host.post(event)
+        try:
+            for job in jobs:
+                for event in await asyncio.shield(job):
+                    if isinstance(event, ev.LocalChange):
+                        self._staged(event, changes_of[event.file_guid], put_off)
+                    else:
+                        self._trouble(*event)
+        finally:
+            if jobs:
+                await asyncio.wait(jobs)  # they may be at work in the tree still
+
+    def _work(self, what: Callable[[], T]) -> asyncio.Future[T]:
+        """Have that done in a worker thread."""
+
+        def work() -> T:
+            with interruptible(self._host.large.ending):
+                return what()
+
+        return asyncio.get_running_loop().run_in_executor(self._host.workers, work)
+
+    def _staged(self, event: ev.LocalChange, change: Change, put_off: set[bytes]) -> None:
+        """`put_off` are the GUIDs of new files and folders that are not told of yet."""
+        if event.parent_guid not in put_off and not self._overtaken(event):
+            self._host.post(event)
+            return
+        if event.kind is ev.ChangeKind.CREATE:
+            put_off.add(event.file_guid)  # it will have another, and so will what is in it
+        if event.staged:
+            self._host.files.drop(event.stage_guid)
+        self._put_off(change, event.event_time)
 
     def _overtaken(self, event: ev.LocalChange) -> bool:
         """An install came while the change was staged, and may have ended since: what was found before is out of
@@ -454,7 +486,7 @@ class LocalWatch:
         if isinstance(error, Vanished):
             self._put_off(work.change, work.event_time)
             return
-        if isinstance(error, Unsupported):
+        if isinstance(error, Unsupported | Interrupted):
             return
         if isinstance(error, Torn):
             self._host.count("Change Orders Retried at Generate")

@@ -18,6 +18,7 @@ from agent.files.installing import ResolvedInstall, ResolvedStep
 from agent.files.underway import UnderWay
 from agent.reporting.incidents import Incidents
 from agent.wire.packet import encode_packet
+from agent.work.bysize import LargeFileThreads, WorkBySize, size_class
 from agent.work.supervise import Supervisor
 from agent.work.workqueue import Job, WorkQueue
 from idtable.store import Store
@@ -39,6 +40,7 @@ class Actions:
         lock: threading.RLock,
         files: FileOps,
         workers: tuple[Executor, int],
+        large: LargeFileThreads,
         *,
         keys: Mapping[bytes, str],
         send: Callable[[bytes, bytes, str], None],
@@ -53,6 +55,7 @@ class Actions:
         self._lock = lock
         self._files = files
         self._workers, self._threads = workers
+        self._large = large
         self._keys = keys
         self._send = send
         self._has_room = has_room
@@ -63,7 +66,7 @@ class Actions:
         self._log = log
         self._generation = 0
         self._fetching: dict[bytes, deque[ev.StoreBlock | ev.DropStage]] = {}
-        self._installs: dict[bytes, deque[ResolvedInstall]] = {}  # by partner
+        self._installs: dict[tuple[bytes, int], deque[ResolvedInstall]] = {}  # by partner and size class
         self._held: dict[bytes, deque[ev.ReadStage]] = {}  # by partner: until it has taken what was read before
         self.renew()
 
@@ -80,13 +83,15 @@ class Actions:
         self._held.clear()
         deliver = functools.partial(self._done, self._generation)
         # One thread more than the work for one partner may take.
-        self._work = WorkQueue[FileEvent](
+        ordinary = WorkQueue[FileEvent](
             self._workers,
             self._threads + 1,
             deliver,
             supervisor=self._supervisor,
             lane_workers=self._threads,
+            ending=self._large.ending,
         )
+        self._work = WorkBySize[FileEvent](self._large, deliver, supervisor=self._supervisor, ordinary=ordinary)
 
     async def idle(self) -> None:
         """Wait until no worker has anything to do."""
@@ -158,12 +163,15 @@ class Actions:
             record = self._store.get(action.file_guid) if path is not None else None
             remembered = record is not None and record.flags & UNSTORED
             unstored = decode(self._store.unstored(action.file_guid)) if remembered else None
+        size = record.fsize if record is not None and record.kind == "file" else None
+        there = self._files.area.size_of(action.change_order.change_order_guid) is not None
         self._work.put(
             Job(
-                lambda: [self._files.read_stage(action, path, unstored)],
+                lambda: [self._files.read_stage(action, path, unstored, size)],
                 lambda error: [ev.StageRefused(action, True, repr(error))],
                 lane=action.partner,
-            )
+            ),
+            0 if there else size or 0,  # the file is read as a whole if there is no staging file yet
         )
 
     def go_on(self, partner: bytes) -> None:
@@ -191,15 +199,16 @@ class Actions:
                 steps.append(ResolvedStep(step, place[0], place[1], old[0], old[1]))
         files = (action.file_guid, *(step.file_guid for step in action.steps))
         self._under_way.begin(action.co_guid, files, ((step.parent_guid, step.name) for step in action.steps))
-        self._installs.setdefault(action.partner, deque()).append(
-            ResolvedInstall(action, None if steps is None else tuple(steps))
-        )
-        run = functools.partial(self._install_some, self._installs[action.partner])
-        self._work.put(Job(run, lambda _: [], lane=action.partner))
+        size = self._files.area.size_of(action.co_guid) or 0
+        installs = self._installs.setdefault((action.partner, size_class(size)), deque())
+        installs.append(ResolvedInstall(action, None if steps is None else tuple(steps)))
+        most = 1 if size_class(size) else INSTALLS_AT_ONCE
+        run = functools.partial(self._install_some, installs, most)
+        self._work.put(Job(run, lambda _: [], lane=action.partner), size)
 
-    def _install_some(self, installs: deque[ResolvedInstall]) -> list[FileEvent]:
+    def _install_some(self, installs: deque[ResolvedInstall], most: int) -> list[FileEvent]:
         """In a worker: take a share of the installs that wait, so that their folders are made durable together."""
-        share = max(1, min(INSTALLS_AT_ONCE, len(installs) // self._threads))
+        share = max(1, min(most, len(installs) // self._threads))
         batch: list[ResolvedInstall] = []
         while len(batch) < share:
             try:

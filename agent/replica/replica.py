@@ -41,6 +41,7 @@ from agent.tree.root import ReplicaRoot
 from agent.wire import constants as c
 from agent.wire.guid import ZERO_GUID, new_guid
 from agent.wire.packet import Packet
+from agent.work.bysize import LargeFileThreads
 from agent.work.clock import filetime_now
 from agent.work.supervise import Supervisor, failure
 from config.model import AgentConfig, LocalSet
@@ -101,6 +102,7 @@ class Replica(Telling):
         self.supervisor = Supervisor(self.part_failed)
         self._scan = None
         self.under_way = UnderWay()
+        self.large = LargeFileThreads(config.workers // 2)
         self.told = TreeIncidents(incidents, self.name)
         self.root = ReplicaRoot(local, str(config.state_dir), self.told)
         try:
@@ -182,6 +184,7 @@ class Replica(Telling):
             self.lock,
             self.files,
             (self.workers, self.config.workers),
+            self.large,
             keys={cxtion.guid: cxtion.key for cxtion in self._cxtions},
             send=self._send,
             has_room=self._has_room,
@@ -339,10 +342,12 @@ class Replica(Telling):
     async def close(self) -> None:
         """Stop. Everything that matters is in the store."""
         self._closed = True
+        self.large.ending.set()
         self.supervisor.cancel()
         await self._stop_watch()
         self._batches.close()
         await self._actions.idle()
+        await asyncio.to_thread(self.large.close)
         with self.lock:
             self.store.close()
         self.files.close()

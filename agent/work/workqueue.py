@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from agent.work.supervise import Supervisor
+from staging.interrupt import interruptible
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +34,8 @@ class Job(Generic[T]):
 class WorkQueue(Generic[T]):
     """Runs jobs on at most `workers` threads of the executor and hands their results to `deliver` in the event loop.
     The jobs of a lane are started in order; the lanes take turns, and one lane has at most `lane_workers` threads, so
-    that the others never wait for all of its work."""
+    that the others never wait for all of its work. At most `most` jobs share a trip. What a job does to files is given
+    up once `ending` is set."""
 
     def __init__(
         self,
@@ -42,10 +45,14 @@ class WorkQueue(Generic[T]):
         *,
         supervisor: Supervisor,
         lane_workers: int | None = None,
+        most: int = MOST,
+        ending: threading.Event | None = None,
     ) -> None:
         self._executor = executor
         self._workers = workers
         self._lane_workers = workers if lane_workers is None else lane_workers
+        self._most = most
+        self._ending = ending or threading.Event()
         self._deliver = deliver
         self._supervisor = supervisor
         self._lanes: dict[bytes, deque[Job[T]]] = {}  # those with jobs; whose turn is next comes first
@@ -74,7 +81,7 @@ class WorkQueue(Generic[T]):
         finish = self._supervisor.guard(self._finish, "ending work in threads")
         while self._active < self._workers and (trip := self._next_trip()):
             try:
-                done = self._executor.submit(_travel, trip)
+                done = self._executor.submit(_travel, trip, self._ending)
             except Exception:
                 self._lanes.clear()  # no thread to be had: nothing of it will ever be done
                 self._tell_idle()
@@ -88,7 +95,7 @@ class WorkQueue(Generic[T]):
         for lane, jobs in self._lanes.items():
             free = min(self._workers - self._active, self._lane_workers - self._busy[lane])
             if free > 0:
-                trip = [jobs.popleft() for _ in range(max(1, min(MOST, len(jobs) // free)))]
+                trip = [jobs.popleft() for _ in range(max(1, min(self._most, len(jobs) // free)))]
                 del self._lanes[lane]
                 if jobs:
                     self._lanes[lane] = jobs
@@ -119,11 +126,12 @@ class WorkQueue(Generic[T]):
                     waiting.set_result(None)
 
 
-def _travel(trip: list[Job[T]]) -> list[T]:
+def _travel(trip: list[Job[T]], ending: threading.Event) -> list[T]:
     results: list[T] = []
     for job in trip:
         try:
-            results += job.run()
+            with interruptible(ending):
+                results += job.run()
         except Exception as error:
             log.exception("a job failed")
             results += job.failed(error)

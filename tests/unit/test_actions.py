@@ -24,6 +24,7 @@ from agent.reporting.log import get_logger
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder
 from agent.wire.packet import NamedGuid, Packet
+from agent.work.bysize import LargeFileThreads
 from agent.work.supervise import Supervisor
 from idtable.records import IDRecord
 from idtable.store import Store
@@ -69,6 +70,7 @@ class Bench:
             threading.RLock(),
             self.files,
             (self.executor, 2),
+            LargeFileThreads(1),
             keys={},
             send=lambda partner, packet, cxtion: None,
             has_room=lambda partner: self.room,

@@ -16,11 +16,15 @@ from agent.conflicts.deleted import DeletedStore
 from agent.conflicts.deletedrestore import restore_group
 from agent.conflicts.kept import KeptStore
 from agent.engine import events as ev
+from agent.files import installing, lookups
 from agent.files.facts import facts_of
 from agent.files.fileops import FileOps
 from agent.files.installing import ResolvedInstall, ResolvedStep
+from agent.work.bysize import CLASSES
 from staging import fsops
 from staging.area import StagingArea
+from staging.beneath import Entry
+from staging.errors import Vanished
 from staging.header import HEADER_SIZE, StageHeader
 from staging.streams import encode_symlink, stream
 
@@ -95,6 +99,43 @@ def test_what_is_in_the_way_of_a_renaming_in_initial_sync_is_kept(root: Path) ->
     kept = [path for path in (root.parent / "kept").rglob("*") if path.is_file()]
     assert b"was here before" in [path.read_bytes() for path in kept]
     files.close()
+
+
+def test_what_is_in_the_way_and_has_another_size_is_not_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else an install would last as long as a user likes, who has a file of some TiB there."""
+    files, item = renamed_and_replaced(root)
+    (root / "new").write_bytes(b"was here before, and is long")
+    assert item.steps is not None
+    action = dataclasses.replace(item.action, steps=(dataclasses.replace(item.action.steps[1], expected=None),))
+    item = ResolvedInstall(action, (dataclasses.replace(item.steps[1], step=action.steps[0]),))
+    read: list[int] = []
+    monkeypatch.setattr(installing, "generate_open", lambda fd, out, **how: read.append(fd))
+    assert only(files, item).outcome is ev.Outcome.NAME_TAKEN
+    assert not read
+    files.close()
+
+
+@pytest.mark.parametrize("size", [CLASSES[0] - 1, CLASSES[0]])
+def test_what_lost_a_conflict_and_is_large_is_kept_unread(
+    root: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open(root / "f", "wb") as f:
+        f.truncate(size)
+    found = fsops.fingerprint(str(root / "f"))
+    winner = ev.Edition(GUID, bytes(16), "f", 1, 0, 1, b"m" * 16, b"o" * 16, 1)
+    read: list[int] = []
+
+    def generate_open(fd: int, out: None, **how: object) -> None:
+        read.append(fd)
+        raise Vanished("it is not read in this test")
+
+    monkeypatch.setattr(lookups, "generate_open", generate_open)
+    above = os.open(root, os.O_RDONLY)
+    try:
+        assert not lookups.is_the_same(winner, Entry(above, "f", "f"), found)
+    finally:
+        os.close(above)
+    assert len(read) == (size < CLASSES[0])
 
 
 def install_of(root: Path, streams: bytes, size: int, reparse: bytes = b"") -> ev.Installed:

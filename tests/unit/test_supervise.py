@@ -66,13 +66,13 @@ def timer_of_events(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def end_of_work(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
     work = replica._actions._work
-    monkeypatch.setattr(work, "_deliver", fail)
+    monkeypatch.setattr(work._queues[0], "_deliver", fail)
     work.put(SimpleNamespace(run=list, failed=fail, then=None, lane=b""))  # type: ignore[arg-type]
 
 
 def no_thread(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
     work = replica._actions._work
-    monkeypatch.setattr(work, "_executor", SimpleNamespace(submit=fail))
+    monkeypatch.setattr(work._queues[0], "_executor", SimpleNamespace(submit=fail))
     work.put(SimpleNamespace(run=list, failed=fail, then=None, lane=b""))  # type: ignore[arg-type]
 
 

@@ -79,11 +79,45 @@ def test_a_file_with_few_zeros_is_not_sparse(tmp_path):
     assert os.stat(tmp_path / "t").st_blocks * 512 < 9 * MIB  # its hole comes back all the same
 
 
-@pytest.mark.parametrize(("data_blocks", "is_sparse"), [(8, True), (9, False)])
-def test_half_of_the_samples_decide(tmp_path, data_blocks, is_sparse):
-    make(tmp_path / "f", 16 * MIB, [(i * MIB + 5000, b"x") for i in range(data_blocks)], holes=True)
+@pytest.mark.parametrize("holes", [True, False])
+@pytest.mark.parametrize(("data_blocks", "is_sparse"), [(128, True), (129, False)])
+@pytest.mark.parametrize("first", [0, 10, 127])
+def test_half_of_the_blocks_decide(tmp_path, first, data_blocks, is_sparse, holes):
+    pieces = [((first + i) * sparse.BLOCK + 5000, b"x") for i in range(data_blocks)]
+    make(tmp_path / "f", 16 * MIB, pieces, holes=holes)
     with open(tmp_path / "f", "rb") as f:
         assert sparse.wanted(f.fileno(), 16 * MIB) is is_sparse
+
+
+@pytest.mark.parametrize("size", [16 * MIB - 1, 16 * MIB + 1])
+def test_the_last_block_counts_as_one(tmp_path, size):
+    blocks = -(-size // sparse.BLOCK)
+    make(tmp_path / "f", size, [(i * sparse.BLOCK, b"x") for i in range(blocks // 2 + 1)], holes=True)
+    with open(tmp_path / "f", "rb+") as f:
+        assert not sparse.wanted(f.fileno(), size)
+        os.pwrite(f.fileno(), bytes(1), 0)
+        assert sparse.wanted(f.fileno(), size)
+
+
+def test_data_in_many_places_of_a_hole_does_not_have_the_hole_read(tmp_path, monkeypatch):
+    """Somebody who may write to the tree chooses where the data is, such as one byte in each 16th part."""
+    size = 8 << 40
+    blocks = size // sparse.BLOCK
+    make(tmp_path / "f", size, [(i * blocks // 64 * sparse.BLOCK, b"x") for i in range(64)], holes=True)
+    read = 0
+    pread, preadv = os.pread, os.preadv
+
+    def counted(fd, what, offset, how=None):
+        nonlocal read
+        got = pread(fd, what, offset) if how is None else preadv(fd, what, offset)
+        read += len(got) if how is None else got
+        return got
+
+    monkeypatch.setattr(os, "pread", counted)
+    monkeypatch.setattr(os, "preadv", lambda fd, buffers, offset: counted(fd, buffers, offset, preadv))
+    staged = generate(str(tmp_path / "f"), None, object_id=OBJECT_ID)
+    assert staged.file_size == size
+    assert read <= 64 * 2 * MIB
 
 
 def test_streams_of_a_sparse_file(tmp_path):
