@@ -94,6 +94,12 @@ def _look(at: Entry, expected: Fingerprint, *, moved: bool = False) -> Outcome:
         raise
 
 
+def is_busy(at: Entry, expected: Fingerprint) -> bool:
+    """Whether somebody has what is `expected` at a place open for writing: it is of no use to build what is to replace
+    it. Raises OSError."""
+    return _look(at, expected) is Outcome.TARGET_BUSY
+
+
 def install(
     temp: Entry, root: RootDir, at: Entry, expected: Fingerprint | None, *, keep: bool = False
 ) -> InstallResult:

@@ -131,6 +131,7 @@ class Arrival:
             entry.co.partner_ack_seq_number = co.partner_ack_seq_number
             entry.co.sequence_number = co.sequence_number
             self.inbound.answer_ahead(session, entry, entry.co)
+            self.inbound.held.answer(entry)
             return entry
         ahead = self.inbound.is_ahead(co)
         if ahead and not self.inbound.waits_for_its_time(entry.key):

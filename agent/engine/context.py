@@ -130,6 +130,7 @@ class Limits:
     reads: int = 16  # blocks of staging files read at a time for one partner
     requests: int = 4096  # and so many more may wait for that
     inbound_window: int = 4096  # change orders of one connection in the inbound log that are not finished
+    held_unanswered: int = 128  # of one connection, that wait for a file of this host (see held)
     inbound_log: int = 20_000  # and with those that wait for them to be passed, besides two for each file here
     joins: int = 10  # of one connection, one after the other
     join_pace: int = 5 * SECOND  # and then one in this time

@@ -16,6 +16,7 @@ from agent.engine.claims import Key as ClaimKey
 from agent.engine.context import Context
 from agent.engine.entry import Entry, Stage
 from agent.engine.events import DropStage, Outcome
+from agent.engine.held import Held
 from agent.engine.order import Key, RetireOrder
 from agent.engine.records import MARKS, mark, mark_of, offered
 from agent.engine.refusal import refusal
@@ -42,6 +43,7 @@ class Inbound:
         self.entries: dict[Key, Entry] = {}
         self.by_co: dict[bytes, Key] = {}
         self.answers = Answers(ctx)
+        self.held = Held(ctx, sessions, self.answers)
         self.claims: Claims[Key] = Claims()
         self.order = RetireOrder()
         self.pending_names: dict[bytes, tuple[bytes, str]] = {}
@@ -64,6 +66,7 @@ class Inbound:
         while entry.alternates:
             guid, co = entry.alternates.pop(0)
             if self.sessions[guid].joined:
+                self.held.let_go(entry)
                 self.by_co.pop(entry.co.change_order_guid, None)
                 self.ctx.store.inlog_delete(entry.co.change_order_guid)
                 if entry.begun:
@@ -330,7 +333,7 @@ class Inbound:
             entry.attempts += 1
             delay = min(ctx.limits.first_retry << min(entry.attempts - 1, 10), ctx.limits.max_retry)
         entry.waits_for, entry.detail = why, detail
-        entry.retry_at = ctx.now + delay
+        entry.retry_at = ctx.now + max(delay, self.held.put_aside(entry, why))
         if entry.stage in (Stage.INSTALLING, Stage.FETCHING):
             fetching = entry.stage is Stage.FETCHING
             if fetching:
@@ -346,6 +349,8 @@ class Inbound:
             if serious:
                 text = f"{text}; tried again in {delay // 10_000_000} s"
                 ctx.report("error", text, Cause.WAITING, ctx.path(entry.co))
+            elif entry in self.held:
+                ctx.report("warning", f"{text}; attempt {entry.attempts}", Cause.IN_USE, ctx.path(entry.co))
             else:
                 ctx.report("warning", f"{text}; attempt {entry.attempts}")
 
@@ -418,6 +423,7 @@ class Inbound:
     def let_go(self, entry: Entry) -> None:
         """The entry is finished and wants its name no more."""
         self.fetches_ended += 1
+        self.held.let_go(entry)
         place = (entry.co.new_parent_guid, entry.co.file_name)
         if self.pending_names.get(entry.co.file_guid) == place:
             del self.pending_names[entry.co.file_guid]

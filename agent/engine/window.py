@@ -1,10 +1,10 @@
 """How many change orders of one upstream partner may be in the inbound log ([MS-FRS1] 3.1.1.6).
 
 Our own agents have at most 256 in flight on a connection, and as many in a VVJoin (and 2048 with what waits for
-something: see flow); others fewer. Those that are not finished yet are bounded by a multiple of that. Those that are
-finished, and wait for one that is not before the version vector may follow, are as many as there are changes: they are
-bounded by what is in the tree. When a partner has sent more, nothing more of that session is taken, for its change
-orders must not be passed over: what it sent before is
+something: see flow); others fewer. Those that are not finished yet are bounded by a multiple of that. Those that wait
+for a file of this host (see held), and those that are finished and wait for one that is not before the version vector
+may follow, are as many as there are files and changes: they are bounded by what is in the tree. When a partner has
+sent more, nothing more of that session is taken, for its change orders must not be passed over: what it sent before is
 fetched and installed, the rest waits in its outbound log, and when half of it is done the session ends, so that the
 next one sends the rest.
 """
@@ -66,8 +66,9 @@ class InboundWindow:
         return self.ctx.limits.inbound_log + 2 * sum(self.ctx.store.counts()[:2])
 
     def _count(self, guid: bytes) -> tuple[int, int]:
-        mine = [entry.stage < Stage.FINISHED for entry in self.inbound.entries.values() if entry.cxtion == guid]
-        self._held[guid] = sum(mine), len(mine)
+        mine = [entry for entry in self.inbound.entries.values() if entry.cxtion == guid]
+        unfinished = sum(entry.stage < Stage.FINISHED and entry not in self.inbound.held for entry in mine)
+        self._held[guid] = unfinished, len(mine)
         return self._held[guid]
 
     def _oldest(self, guid: bytes) -> str:

@@ -38,7 +38,17 @@ from staging.beneath import (
     same_entry,
     set_time,
 )
-from staging.errors import AccessDenied, NoSpace, StagingError, Swapped, TooLarge, Unsupported, Vanished, from_oserror
+from staging.errors import (
+    AccessDenied,
+    Interrupted,
+    NoSpace,
+    StagingError,
+    Swapped,
+    TooLarge,
+    Unsupported,
+    Vanished,
+    from_oserror,
+)
 from staging.fsops import Fingerprint
 from staging.generate import generate_open
 from staging.openat2 import open_beneath
@@ -253,6 +263,8 @@ class Installer:
         try:
             if action.is_dir and expected is not None:
                 return self._folder(action, at, stage, expected)
+            if expected is not None and install.is_busy(at, expected):
+                return ev.Installed(action.co_guid, ev.Outcome.SHARING_VIOLATION)
             bits = set_id_bits(self._set_id, expected)
             built = restore.restore(stage, temp.name, dir_fd=temp.fd, durable=self._durable, set_id=bits)
         except Vanished as error:
@@ -260,7 +272,7 @@ class Installer:
             return ev.Installed(
                 action.co_guid, ev.Outcome.STAGE_MISSING if lost else ev.Outcome.FAILED, detail=str(error)
             )
-        except (NoSpace, AccessDenied, Unsupported):
+        except (NoSpace, AccessDenied, Unsupported, Interrupted):
             raise
         except StagingError as error:
             self._area.remove(action.co_guid)

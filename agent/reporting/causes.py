@@ -30,6 +30,7 @@ class Cause(enum.Enum):
     RESERVED_NAME = "entry at a name of the agent's own"
     ROOT_LOCK = "lock of somebody else on the root"
     SWAPPED = "entry exchanged while it was worked on"
+    IN_USE = "change order that waits for a file in use"
     # from the host
     FAULT = "fault of this program"
     WAITING = "change order that waits for room, or for a failure to end"
