@@ -32,7 +32,9 @@ class Examiner:
     parent_guid of what is in the root folder.
     `root_key` is the (device, inode) the root must have; as found now when not given.
     After examine(), and while the batches of scan() are drawn, `retry` holds the paths that could not be looked
-    at: they are to be examined again later; `absent` holds those given to examine() at which nothing was. `skips`
+    at: they are to be examined again later; `absent` holds those given to examine() at which nothing was; `linked`
+    other names of the inodes at those, too many to be looked at with them: they are to be examined later, for
+    HARD_LINK_CHANGE. `skips`
     counts what is not replicated ("special", "mount", "name": too long for the wire, "unreadable").
     `reserved_name` is told, once each, of entries in the root at names of the agent's own.
     `ours` tells of a record whether it was made of what is in the tree. One that was not is of what was put there
@@ -61,6 +63,7 @@ class Examiner:
         self.skips = Skips()
         self.retry: list[str] = []
         self.absent: list[str] = []
+        self.linked: list[str] = []
         self.scanned = 0
         self._reserved_names = ReservedNames(reserved_name)
         try:
@@ -96,6 +99,7 @@ class Examiner:
             self._visit_below(disk, settler, deep)
             self._visit_below(disk, settler, _forgotten(settler, paths))
             changes = settler.changes()
+            self.linked = [path for path in settler.linked if path not in settler.spots]
             self.absent = [a.path for a in paths if a.path not in settler.spots and not disk.exists(a.path)]
         finally:
             disk.close()

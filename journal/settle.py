@@ -9,7 +9,7 @@ new. Records at looked-at names that no object turned out to be are deleted.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from idtable.records import IDRecord
 from idtable.reserved import reserved
@@ -19,6 +19,12 @@ from . import reasons as why
 from .changes import Change, Kind, Lookup, content_differs, differs, join, same_key, split
 from .disk import Blind, Disk, Key, Spot
 from .order import Orderer, Place
+
+#: So many other names of inodes with several are looked at with a batch; see Settler.linked.
+NAMES_AT_ONCE: Final = 64
+
+
+_MAYBE_CONTENT: Final = why.CONTENT | why.HARD_LINK_CHANGE
 
 
 class Found(NamedTuple):
@@ -32,7 +38,8 @@ class Found(NamedTuple):
 class Settler:
     """One batch. Use: visit() or add() the places, then changes().
 
-    `whole_tree` says that the caller looks below replaced folders itself. `ours`: see Examiner.
+    `whole_tree` says that the caller looks below replaced folders itself. `ours`: see Examiner. `linked` are names of
+    inodes that have so many that not all were looked at: something may have happened to them through another name.
     """
 
     def __init__(
@@ -55,12 +62,15 @@ class Settler:
         self.unasked: set[str] = set()  # of `missing`: looked at on the way to others
         self.blind: set[str] = set()
         self.found: dict[str, Found] = {}
+        self.linked: dict[str, None] = {}
         self.deleted: set[bytes] = set()
         self.claimed: dict[bytes, str] = {}
         self._folder_keys: dict[Key, str] = {}
         self._only_at: dict[Key, str] = {}  # where that was seen which can be at one place only
         self._folders: dict[str, bool] = {"": True}
         self._names: dict[tuple[bytes, str], IDRecord | None] = {}
+        self._named: dict[Key, list[IDRecord]] = {}  # the records of an inode with several names that left theirs
+        self._names_left = NAMES_AT_ONCE
         self._records: dict[bytes, IDRecord] = {}
 
     # -- gathering
@@ -189,12 +199,17 @@ class Settler:
 
     def _renamed(self, spot: Spot) -> Found | None:
         """The record of this inode, if it is no longer where the IDTable has it."""
-        for record in self._lookup.by_local_key(*spot.key):
-            if record.file_guid in self.claimed or record.kind != spot.kind:
-                continue
-            if spot.fp.nlink > 1 and spot.kind != "folder" and self._at_home(record) is not False:
-                continue  # another name of it, which is still there or may be
-            return Found(record, moved=True)
+        if spot.fp.nlink > 1 and spot.kind != "folder":
+            records = self._named.get(spot.key)
+            if records is None:  # of the others, the name is still there or may be
+                known = self._lookup.by_local_key(*spot.key)
+                free = (record for record in known if record.file_guid not in self.claimed)
+                records = self._named[spot.key] = [record for record in free if self._at_home(record) is False]
+        else:
+            records = self._lookup.by_local_key(*spot.key)
+        for record in records:
+            if record.file_guid not in self.claimed and record.kind == spot.kind:
+                return Found(record, moved=True)
         return None
 
     def _at_home(self, record: IDRecord) -> bool | None:
@@ -267,7 +282,7 @@ class Settler:
         """Look at the other names of what has, or had, several: their events tell of one name only."""
         keys: dict[Key, int] = {}
         for spot in self.spots.values():
-            if spot.asked and spot.kind != "folder" and spot.fp.nlink > 1:
+            if spot.asked and spot.kind != "folder" and spot.fp.nlink > 1 and spot.reasons != why.HARD_LINK_CHANGE:
                 keys[spot.key] = keys.get(spot.key, 0) | spot.reasons & why.CONTENT
         for path, spot in self.spots.items():
             there = self.record_at(path)
@@ -278,13 +293,18 @@ class Settler:
         self._resolve_folders()
 
     def _visit_names(self, keys: dict[Key, int]) -> bool:
-        """Look at all names the IDTable has for some inodes; whether there were any not looked at before."""
+        """Look at the names the IDTable has for some inodes; whether there were any not looked at before."""
         before = len(self.spots)
         for key, reasons in keys.items():
             for record in self._lookup.by_local_key(*key):
                 home = self._home(record)
-                if home is not None:
+                if home is None:
+                    continue
+                if home in self.spots or self._names_left > 0:
+                    self._names_left -= home not in self.spots
                     self.visit(home, reasons)
+                else:
+                    self.linked[home] = None
         return len(self.spots) > before
 
     def _resolve_folders(self) -> None:
@@ -391,7 +411,7 @@ class Settler:
             file_guid = record.file_guid
             if found.moved:
                 kind = Kind.RENAME
-                changed = content_differs(record, spot.fp) or bool(spot.reasons & why.CONTENT)
+                changed = content_differs(record, spot.fp) or bool(spot.reasons & _MAYBE_CONTENT)
                 if record.parent_guid == place and record.name == name:
                     kind = Kind.UPDATE
                 self._records[file_guid] = record
@@ -399,7 +419,7 @@ class Settler:
                 kind, changed = Kind.UPDATE, True
             elif spot.asked and (differs(record, spot.fp, spot.reasons) or self._set_meanwhile(record, spot)):
                 kind = Kind.UPDATE
-                changed = content_differs(record, spot.fp) or bool(spot.reasons & why.CONTENT)
+                changed = content_differs(record, spot.fp) or bool(spot.reasons & _MAYBE_CONTENT)
             else:
                 return None
         return Change(

@@ -37,7 +37,8 @@ from journal.aging import LONGEST_AGING
 from journal.changes import PATH_MAX, Aged, Change, Excluded, Kind, Missing, RootGone, too_deep
 from journal.examine import Examiner
 from journal.journal import BEHIND_S, Journal
-from journal.reasons import METADATA
+from journal.reasons import HARD_LINK_CHANGE, METADATA
+from journal.settle import NAMES_AT_ONCE
 from staging.errors import AccessDenied, Interrupted, StagingError, Torn, Unsupported, Vanished
 from staging.interrupt import interruptible
 
@@ -136,6 +137,7 @@ class LocalWatch:
         self._put_offs: list[tuple[str, int]] = []  # paths that are aging again, and the moves before they were put off
         self._sorter = Sorter(host, host.files.root.changed_ns)
         self._stager = LocalStage(host.files, lambda: self._first, host.local_error)
+        self._names: dict[str, None] = {}  # of files with many hard links, to be looked at a few at a time
         self._large = LargeFiles(self._stager, host.large, host.supervisor, self._trouble, host.files.drop)
 
     async def start(self, *, first: bool) -> None:
@@ -172,7 +174,7 @@ class LocalWatch:
     def pending(self) -> int:
         """Paths that age or are being dealt with."""
         waiting = len(self._aged) + len(self._later) + len(self._rescans) + len(self._put_offs)
-        return self.journal.pending() + self._busy + waiting + sum(1 for _ in self._large.waiting())
+        return self.journal.pending() + self._busy + waiting + len(self._names) + sum(1 for _ in self._large.waiting())
 
     async def told_of(self) -> set[str] | None:
         """The paths that something is known to have happened to by now, and that are not dealt with yet; what happened
@@ -186,6 +188,7 @@ class LocalWatch:
         known += [(a.moved_to, a.moves) for a in (*self._aged, *self._in_hand) if a.moved_to is not None]
         known += [later for later in self._later.values() if later is not None]
         known += self._large.waiting()
+        known += ((path, self.journal.moves) for path in self._names)
         if any(moves != self.journal.moves for _, moves in known):
             return None
         return paths.union(path for path, _ in known)
@@ -271,6 +274,7 @@ class LocalWatch:
         while batch:
             self._under_way = self._host.look()
             changes, moved_away = await loop.run_in_executor(self._thread, self._examine, batch)
+            self._look_at_names(self._examiner.linked)
             moved = set(await self.journal.moved_since(moves))
             moves = self._moves = self.journal.moves
             left = await self._left(changes)
@@ -333,6 +337,21 @@ class LocalWatch:
 
     def _rescan_later(self, reason: str, after: float = RETRY_S) -> None:
         self._after(after, lambda: self._on_rescan(reason, ""))
+
+    def _look_at_names(self, names: Sequence[str] = ()) -> None:
+        """Look at other names of files with many, too, now and then a few: nothing waits for all of them."""
+        if names and not self._names:
+            self._after(RETRY_S, self._look_at_names)
+        self._names.update(dict.fromkeys(names))
+        if names or not self._names:
+            return
+        if len(self._aged) < BATCH:
+            found = list(self._names)[:NAMES_AT_ONCE]
+            for name in found:
+                del self._names[name]
+            self.journal.touch(dict.fromkeys(found, HARD_LINK_CHANGE))
+        if self._names:
+            self._after(RETRY_S, self._look_at_names)
 
     def _put_off(self, change: Change, event_time: int) -> None:
         """Look at what the change is of again, a little later. `event_time` is when the change was made."""

@@ -1,4 +1,4 @@
-"""Files that look large and are not, and files that are: others do not wait for them, nor does the end of an agent."""
+"""Files that look large and are not, files that are, and files of very many names: nothing else waits for them."""
 
 from __future__ import annotations
 
@@ -35,3 +35,24 @@ def test_files_of_terabytes_of_holes_keep_nothing_waiting(tmp_path: Path) -> Non
         found = os.stat(b / "large")
         assert found.st_size == 8 * TIB
         assert found.st_blocks * 512 <= 65 * 0x10000
+
+
+def test_a_write_to_a_file_of_hundreds_of_names_reaches_them_all(tmp_path: Path) -> None:
+    with Demo(tmp_path / "demo", members=2, aging=0.2) as demo:
+        a, b = demo.members["a"].root, demo.members["b"].root
+        (a / "f").write_text("one")
+        for number in range(200):
+            os.link(a / "f", a / f"l{number}")
+        demo.wait_converged()
+        with open(a / "l7", "a") as f:
+            f.write(" and two")
+        demo.wait_converged()
+        found = {path.read_text() for path in b.iterdir()}
+        assert found == {"one and two"}
+        assert len(list(b.iterdir())) == 201
+        (a / "l8").unlink()
+        (b / "l9").write_text("a file of its own there")
+        demo.wait_converged()
+        assert not (b / "l8").exists()
+        assert (a / "l9").read_text() == "a file of its own there"
+        assert (a / "f").stat().st_nlink == 199

@@ -13,11 +13,12 @@ import pytest
 
 from agent.engine import events as ev
 from agent.localchanges.leaving import without
-from agent.localchanges.watch import LocalWatch
+from agent.localchanges.watch import BATCH, LocalWatch
 from agent.wire.filetime import filetime
 from idtable.records import IDRecord
 from journal import reasons as why
 from journal.changes import Aged, Change, Kind
+from journal.settle import NAMES_AT_ONCE
 from staging.fsops import fingerprint, object_id_set
 from tests.unit.watched import CO, MEMBER, ROOT, Host, X
 
@@ -276,3 +277,33 @@ def test_what_is_gone_from_a_folder_that_was_not_watched_for_a_while_may_be_else
     told = host.round_of(batch)
     assert [event.file_guid for event in told] == [CO] * seen
     assert host.waits_for_a_scan is not seen
+
+
+def test_the_many_other_names_of_a_file_are_looked_at_now_and_then_a_few(host: Host) -> None:
+    names = [f"l{number}" for number in range(3 * NAMES_AT_ONCE)]
+    host.watch._after = lambda seconds, what, path=None: host.later.append(what)  # type: ignore[method-assign]
+    host.watch._look_at_names(names)
+    host.watch._look_at_names(names[:5])
+    assert host.watch.pending() == len(names)
+    assert not host.still.touched
+    told: list[str] = []
+    while host.later:
+        host.later.pop()()
+        ((paths, _),) = host.still.touched
+        host.still.touched.clear()
+        assert len(paths) <= NAMES_AT_ONCE
+        assert set(paths.values()) == {why.HARD_LINK_CHANGE}
+        told += paths
+    assert told == names
+    assert host.watch.pending() == 0
+
+
+def test_they_wait_for_what_has_aged(host: Host) -> None:
+    host.watch._after = lambda seconds, what, path=None: host.later.append(what)  # type: ignore[method-assign]
+    host.watch._look_at_names(["l"])
+    host.watch._aged.extend(Aged(f"f{number}", why.DATA, False, 1, 1, 0) for number in range(BATCH))
+    host.later.pop()()
+    assert not host.still.touched
+    host.watch._aged.clear()
+    host.later.pop()()
+    assert host.still.touched == [({"l": why.HARD_LINK_CHANGE}, 0)]

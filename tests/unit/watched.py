@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -95,6 +95,7 @@ class Host:
         self.waits_for_a_scan = False  # after the last round
         self.fresh = iter(range(100, 200))
         self.dropped: list[bytes] = []
+        self.later: list[Callable[[], None]] = []
         self.files: Any = SimpleNamespace(
             root=RootDir(str(self.tree)), choose=lambda allowed: bytes(16), drop=self.dropped.append
         )
