@@ -56,7 +56,7 @@ READ_S: Final = 600  # users who move folders about all the time may make readin
 EXPIRY_S: Final = 600.0
 _SCANNED: Final = "scanned"
 #: ERROR_IO_DEVICE: tells the partner to come again later, with a new session.
-_COME_LATER: Final = 0x45D
+_COME_LATER: Final = c.ERROR_RETRY
 
 
 class Replica(Telling):
@@ -367,7 +367,7 @@ class Replica(Telling):
     def receive(self, packet: Packet, minor: int) -> int:
         """A packet from a partner; returns what FrsRpcSendCommPkt is to return."""
         if self._closed or not self._started or self.error is not None:
-            return 0x426  # ERROR_SERVICE_NOT_ACTIVE
+            return c.ERROR_SERVICE_NOT_ACTIVE
         status = self.engine.check(packet)
         if status != 0:
             return status
