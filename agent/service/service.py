@@ -10,6 +10,7 @@ import functools
 import importlib.metadata
 import logging
 import os
+import socket
 import traceback
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -240,9 +241,11 @@ class Service:
         try:
             port = await dashboard.start()
         except OSError as error:
+            advice = f"dashboard.port in {config.path}, or 0 for any free one"
+            if isinstance(error, socket.gaierror):
+                advice = f"dashboard.host in {config.path}"
             log.error(
-                "no dashboard on %s:%d: %s; set another dashboard.port in %s, or 0 for any free one",
-                *(config.dashboard_host, config.dashboard_port, error, config.path),
+                "no dashboard on %s:%d: %s; set another %s", config.dashboard_host, config.dashboard_port, error, advice
             )
             return
         self._closers.append(dashboard.close)
