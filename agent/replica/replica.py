@@ -312,9 +312,9 @@ class Replica(Telling):
             await watch.stop()
 
     async def _watch_root(self) -> None:
-        """See ReplicaRoot.wrong()."""
+        """See ReplicaRoot.wrong() and Database.missing()."""
         while not self._lost:
-            if text := await asyncio.to_thread(self.root.wrong):
+            if text := await asyncio.to_thread(lambda: self.store.missing() or self.root.wrong()):
                 self.stop_for(text)
                 return
             with contextlib.suppress(StagingError):  # the next install says it
