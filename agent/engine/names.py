@@ -76,13 +76,21 @@ class Names:
                 if folder is not None and self.inbound.left_alone(entry):
                     return Verdict(Place.TAKE, root, morphed_name(name, entry.co.file_guid))
                 self.inbound.orphaned(entry, parent)
-                self.inbound.retry(entry, Outcome.PARENT_MISSING, "its folder has not arrived")
+                self.inbound.retry(entry, Outcome.PARENT_MISSING, self._without_folder(entry, guid, folder))
                 return Verdict(Place.WAIT)
             if guid == entry.co.file_guid:
                 return self._circle(entry, above)
             above.append(folder)
             guid = folder.parent_guid
         return Verdict(Place.TAKE, parent, name)
+
+    def _without_folder(self, entry: Entry, guid: bytes, folder: IDRecord | None) -> str:
+        """What to say of an entry when a folder above it is not here."""
+        if self.inbound.pending_for(guid):
+            return "its folder is on its way"
+        if folder is not None:
+            return "its folder was removed here, and nobody has brought it back yet"
+        return f"{self.inbound.sender(entry)} sent it without its folder, which nobody has sent yet"
 
     def _circle(self, entry: Entry, above: list[IDRecord]) -> Verdict:
         """The folder would be moved below itself: another member moved one of `above` at the same time. The move that
@@ -94,7 +102,7 @@ class Names:
         moving = any(inbound.pending_for(folder.file_guid, but=entry.key) for folder in above)
         if entry.attempts < (ctx.limits.name_grace if lowest and not moving else ctx.limits.unknown_grace):
             inbound.orphaned(entry, entry.co.new_parent_guid)
-            inbound.retry(entry, Outcome.PARENT_MISSING, "it would be moved into itself")
+            inbound.retry(entry, Outcome.PARENT_MISSING, "it would be moved into itself; one such move is undone")
             return Verdict(Place.WAIT)
         here = ctx.store.get(entry.co.file_guid)
         assert here is not None  # _folder() found it above the place that it wants
