@@ -1,9 +1,11 @@
-"""What is looked at on this host before anything starts: can these roots be replicated from here?"""
+"""What is looked at on this host before anything starts: can these roots be replicated from here, and can the agent
+listen where it should?"""
 
 from __future__ import annotations
 
 import errno
 import os
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,24 @@ from config.positions import KeyPath
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _PSEUDO = tuple(Path(path) for path in ("/proc", "/sys", "/dev"))
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a place for files, and only by its name one for devices
+
+
+def check_listen(config: AgentConfig) -> None:
+    """Refuses a host to listen on that has no address; raises ConfigError. One whose addresses cannot be told now (the
+    name server does not answer) may have one later: that is left to the start."""
+    try:
+        socket.getaddrinfo(config.listen_host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror as error:
+        if error.errno == socket.EAI_AGAIN:
+            return
+        document = Document(config.path, read_text(config.path, "the configuration", "`frs init` makes one"))
+        here = "listen" in document.values and "host" in document.values["listen"]
+        whose = "" if here else f", which the member {config.member_name} has in {config.topology_path},"
+        raise document.fail(
+            ("listen", "host"),
+            f'no address is found of the host "{config.listen_host}"{whose} for this agent to listen on: '
+            f'{error.strerror}; name an address of this host, or "0.0.0.0" for all',
+        ) from None
 
 
 def check_roots(config: AgentConfig) -> None:

@@ -77,7 +77,12 @@ def _path(text: str) -> str:
 
 
 def _host(text: str) -> str:
-    if not text or re.search(r"[\s/]", text):
+    try:
+        text.encode("idna")  # as whoever looks it up does
+        possible = text and not re.search(r"[\s/\0]", text)
+    except UnicodeError:
+        possible = False
+    if not possible:
         raise ValueError(f"must be a host name or an address, not {text!r}")
     return text
 

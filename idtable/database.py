@@ -75,6 +75,7 @@ class Database:
             raise
         self._conn = conn
         self._execute = conn.execute
+        self._file = _file_at(self.path)
 
     # -- transactions
 
@@ -152,6 +153,23 @@ class Database:
         if found := self.check():
             raise self.damage("; ".join(line for text in found[:3] for line in text.splitlines() if line[:3] != "***"))
 
+    def missing(self) -> str:
+        """What to say when the file that is open is not at its path any more; empty while it is. SQLite goes on writing
+        to a file that was removed, and all of that is gone with this process."""
+        try:
+            if _file_at(self.path) == self._file:
+                return ""
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError:
+            return ""  # that cannot be told now
+        return (
+            f"the database {self.path} is not at its place any more: it, or the state directory, was removed or moved "
+            f"away while the agent ran (or something is mounted over it); nothing goes on, for it would be forgotten. "
+            f"Stop the agent, put the state directory back if it is still there, and start again; if it is lost, start "
+            f"without it: this member begins anew then, with what the others have"
+        )
+
     # -- for the parts of a store
 
     def _rolled_back(self) -> None:
@@ -219,6 +237,14 @@ class Database:
         if self._state == _IDLE:
             return TransactionError("a write outside a transaction: call begin() first")
         return TransactionError("something in this transaction has failed: only rollback() is possible")
+
+
+def _file_at(path: str) -> tuple[int, int] | None:
+    """Which file has the path, by device and inode. Raises OSError."""
+    if path == ":memory:":
+        return None
+    found = os.stat(path)
+    return found.st_dev, found.st_ino
 
 
 def _create_private(path: str) -> None:

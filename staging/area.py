@@ -20,7 +20,7 @@ from staging.errors import NoSpace, StagingError, from_oserror
 from staging.generate import Staged, generate_to
 from staging.header import CHANGE_ORDER_SIZE
 from staging.shares import LOCAL, Item, Receiving, Shares, ShareUsed
-from staging.space import room
+from staging.space import room, too_little
 from staging.unstored import Unstored
 
 _SUFFIX: Final = ".stage"
@@ -114,9 +114,9 @@ class StagingArea:
         make room for it once it is complete. NoSpace when that is not enough."""
         temp = self.temp_path(co_guid)
         with self._lock:
-            limit = self._shares.obtainable(owner, self._clock())
+            share = self._shares.obtainable(owner, self._clock())
         try:
-            limit = min(limit, room(self.path))
+            free = room(self.path)
             fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise from_oserror(error, "creating a staging file") from error
@@ -124,8 +124,13 @@ class StagingArea:
             try:
                 staged = generate_to(
                     path, fd, object_id=object_id, compression=compression, change_order=change_order,
-                    dir_fd=dir_fd, limit=limit, unstored=unstored,
+                    dir_fd=dir_fd, limit=min(share, free), unstored=unstored,
                 )  # fmt: skip
+            except NoSpace as error:
+                by_disk = free <= share or isinstance(error.__cause__, OSError)
+                found = os.stat(path, dir_fd=dir_fd, follow_symlinks=False)
+                size = min(found.st_size, found.st_blocks * 512 or found.st_size)  # without holes
+                raise NoSpace(self._why_not(size, None if by_disk else share)) from error
             finally:
                 os.close(fd)
             self.publish(co_guid, temp, owner)
@@ -133,6 +138,15 @@ class StagingArea:
             _unlink(temp)
             raise
         return staged
+
+    def _why_not(self, size: int, share: int | None) -> str:
+        """Why a file of that size cannot be staged: for its share of the quota, or, without one, for the disk."""
+        if share is None:
+            return too_little(f"the staging area {self.path}", size, room(self.path))
+        return (
+            f"the staging area {self.path} is full: {size} bytes are needed, and {share} of its "
+            f"{self.quota_bytes} may be used; raise `staging_quota`"
+        )
 
     def publish(self, co_guid: bytes, temp_path: str, owner: bytes = LOCAL) -> None:
         """Makes a complete file at a temporary name the staging file of a change order. Raises NoSpace when
@@ -280,7 +294,7 @@ class StageWriter:
         area = self._area
         free = room(area.path)
         if size > free:
-            raise NoSpace(f"{size} bytes more, and {free} bytes of the disk may be used")
+            raise NoSpace(too_little(f"the staging area {area.path}", size, free))
         with area._lock:
             self._check()
             area._make_room(self._receiving.owner, size, self._receiving)

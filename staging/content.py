@@ -15,7 +15,7 @@ from staging import attributes, sparse
 from staging.errors import NoSpace, StagingError, TooLarge
 from staging.generate import Kind
 from staging.source import StageReader
-from staging.space import room
+from staging.space import room, too_little
 from staging.streams import (
     BACKUP_ALTERNATE_DATA,
     BACKUP_DATA,
@@ -85,7 +85,7 @@ class DataWriter:
     def expect(self, size: int) -> None:
         """Raises NoSpace when `size` bytes of data cannot fit."""
         if size >= sparse.WINDOW and size > (free := room(self.fd)):
-            raise NoSpace(f"{size} bytes of data, and {free} bytes of the disk may be used")
+            raise NoSpace(too_little("the tree", size, free))
 
     def write(self, data: memoryview, offset: int) -> None:
         """Raises NoSpace, OSError."""
@@ -102,7 +102,7 @@ class DataWriter:
         if len(data) > self._room:
             free = room(self.fd)
             if len(data) > free:
-                raise NoSpace(f"{len(data)} bytes of data more, and {free} bytes of the disk may be used")
+                raise NoSpace(too_little("the tree", len(data), free))
             self._room = min(free, _LOOK_AGAIN)
         self._room -= len(data)
         while data:

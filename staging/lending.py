@@ -139,7 +139,8 @@ class Lending:
         _, ino, birth = key
         path = os.path.join(self._records, f"{ino}-{birth}.json")
         told = {"paths": folder.paths, "ino": ino, "btime_ns": birth, "before": before, "during": during}
-        os.makedirs(self._records, mode=0o700, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self._records, 0o700)
         with open(path, "wb") as stream:
             stream.write(json.dumps(told, ensure_ascii=True).encode())
             stream.flush()

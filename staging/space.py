@@ -24,6 +24,14 @@ def room(place: int | str) -> int:
     return max(found.f_bavail * found.f_frsize - reserve(found.f_blocks * found.f_frsize), 0)
 
 
+def too_little(what: str, size: int, free: int) -> str:
+    """What to tell when `size` bytes do not fit on the disk that holds this, of which `free` may be used."""
+    return (
+        f"the disk that holds {what} is full: {size} bytes are needed, and {free} may be used (a part of every disk is "
+        f"left to others); make room there"
+    )
+
+
 def is_full(place: int | str | os.PathLike[str]) -> bool:
     """Whether the file system of a path or descriptor has no room for a byte or a file more. Raises OSError."""
     found = os.statvfs(place)

@@ -34,19 +34,20 @@ _log = logging.getLogger(__name__)
 def run(config_file: Path, log_level: str | None, parent_pid: int | None) -> int:
     """Run a member in the foreground, logging to stderr.
 
-    SIGTERM or Ctrl-C stops it cleanly. Before anything starts the configuration and the replica roots are
-    checked; only one agent can run on a state directory.
+    SIGTERM or Ctrl-C stops it cleanly. Before anything starts the configuration, the replica roots and the host to
+    listen on are checked; only one agent can run on a state directory.
     """
     signals.ignore_meaningless()
     if parent_pid is not None:
         _end_with_parent(parent_pid)
     from agent.reporting.log import setup_logging
-    from config.check import check_roots
+    from config.check import check_listen, check_roots
     from config.load import load_agent_config
     from config.writers import warnings
 
     config = load_agent_config(config_file)
     check_roots(config)
+    check_listen(config)
     setup_logging(log_level or config.log_level)
     for warning in warnings(config):
         _log.warning("%s", warning)

@@ -82,7 +82,7 @@ def _scan_line(scan: dict[str, Any]) -> str:
 def describe_waiting(waiting: dict[str, Any]) -> str:
     """The line that shows a person what a change order waits for."""
     detail = f" ({waiting['detail']})" if waiting["detail"] else ""
-    line = f"  waits: {waiting['path']!r}: {waiting['reason']}{detail}, since {waiting['since']}"
+    line = f"  waits: {waiting['path']!r} of {waiting['sender']}: {waiting['reason']}{detail}, since {waiting['since']}"
     line += f", attempt {waiting['attempts']}, next in {waiting['retry_in_s']:.0f} s; on {waiting['file_system']}"
     if waiting["held_by"]:
         line += "; open in " + ", ".join(f"{holder['name']} (pid {holder['pid']})" for holder in waiting["held_by"])

@@ -285,24 +285,41 @@ def _make_like(root: RootDir, above: int, path: str, durable: bool) -> int | Non
 @contextlib.contextmanager
 def _beside_the_tree(root: RootDir) -> Iterator[int]:
     """A folder on the file system of the tree that is not replicated and that only this agent can enter, open; it is
-    gone afterwards if it was not there before. Raises KeptError when something else has its name."""
-    made = False
-    with root.changing(root.top), contextlib.suppress(FileExistsError):
-        os.mkdir(RESERVED_NAME, 0o700, dir_fd=root.fd)
-        made = True
-    try:
-        fd = open_private(RESERVED_NAME, root.fd)
-        if made:
-            make_private(fd)
-    except OSError as error:
+    gone afterwards if it was not there before. Who may write to the root may have the agent's name for it, but not one
+    that he cannot guess. Raises KeptError when there can be none."""
+    name, made, fd = RESERVED_NAME, *_open_or_make_private(root, RESERVED_NAME)
+    if fd < 0:
+        name = free_name(RESERVED_NAME)
+        made, fd = _open_or_make_private(root, name)
+    if fd < 0:
         raise KeptError(
-            f"{RESERVED_NAME} in the tree is not the agent's ({error.strerror}); `frs run` moves it away"
-        ) from None
+            f"no folder that only this agent can enter can be made in {root.path}: others take it away, or its file "
+            f"system has no modes (mount it with the options uid={os.geteuid()},umask=077)"
+        )
     try:
         yield fd
     finally:
         if made:
             with root.changing(root.top), contextlib.suppress(OSError):
-                if os.path.samestat(os.stat(RESERVED_NAME, dir_fd=root.fd, follow_symlinks=False), os.fstat(fd)):
-                    os.rmdir(RESERVED_NAME, dir_fd=root.fd)
+                if os.path.samestat(os.stat(name, dir_fd=root.fd, follow_symlinks=False), os.fstat(fd)):
+                    os.rmdir(name, dir_fd=root.fd)
         os.close(fd)
+
+
+def _open_or_make_private(root: RootDir, name: str) -> tuple[bool, int]:
+    """A private folder in the root, open, and whether it was made; -1 where something else has the name. Raises
+    OSError."""
+    made = False
+    with root.changing(root.top), contextlib.suppress(FileExistsError):
+        os.mkdir(name, 0o700, dir_fd=root.fd)
+        made = True
+    try:
+        fd = open_private(name, root.fd)
+    except OSError:
+        if made:
+            with root.changing(root.top), contextlib.suppress(OSError):  # an empty one, whoever's it is by now
+                os.rmdir(name, dir_fd=root.fd)
+        return made, -1
+    if made:
+        make_private(fd)
+    return made, fd

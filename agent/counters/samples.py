@@ -249,7 +249,7 @@ class SampleWriter:
             or (self._size and self._size + length > self._max_file_bytes)
             or age >= self._max_file_age_s
         ):
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(exist_ok=True)  # the state directory is not ours to make
             self._prune()
             name = f"{datetime.fromtimestamp(self._clock_ns() / 1e9, UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
             path = self._folder / f"{name}{SUFFIX}"
@@ -263,7 +263,7 @@ class SampleWriter:
                     path = self._folder / f"{name}-{number:03d}{SUFFIX}"
             self._path, self._size, self._opened_s = path, 0, self._monotonic()
         elif not self._path.exists():  # someone tidied up
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(exist_ok=True)
             self._size = 0
         return self._path
 

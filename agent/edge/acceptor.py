@@ -45,8 +45,13 @@ class Acceptor:
         loop = asyncio.get_running_loop()
         found: dict[Any, None] = {}
         for one in [host] if isinstance(host, str) else host:
-            for info in await loop.getaddrinfo(one, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE):
-                found[info] = None
+            try:
+                infos = await loop.getaddrinfo(one, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            except socket.gaierror as error:
+                raise socket.gaierror(
+                    error.errno, f'no address is found of the host "{one}": {error.strerror}'
+                ) from None
+            found.update(dict.fromkeys(infos))
         listeners: list[socket.socket] = []
         try:
             for family, kind, protocol, _, address in found:

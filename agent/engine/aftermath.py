@@ -114,7 +114,7 @@ class Aftermath:
         if entry.is_delete and record is not None and not record.deleted:
             self.stays(entry, record)
         else:
-            self.retire.finish(entry, None, lost=True, aborted=True)
+            self.retire.finish(entry, None, lost=not entry.gone, aborted=True)  # nobody waits for an answer then
 
     def unsupported(self, entry: Entry, why: str) -> None:
         """Trying again is of no use (see Outcome.UNSUPPORTED)."""

@@ -68,10 +68,10 @@ _SEEDED = "this member is seeded again"
 _SET_BACK = "this member's clock was set back"
 _LATE = "the partner has not taken what is older than the outbound log keeps: it is compared anew"
 
-#: ERROR_SUCCESS, and what is answered to a packet for a connection or replica set that is not here (3.3.4.4.1).
-SUCCESS = 0
-UNKNOWN_CONNECTION = 0x490  # ERROR_NOT_FOUND
-NOT_FOR_US = 0x57  # ERROR_INVALID_PARAMETER
+#: What is answered to a packet for a connection or replica set that is not here (3.3.4.4.1).
+SUCCESS = c.ERROR_SUCCESS
+UNKNOWN_CONNECTION = c.ERROR_NOT_FOUND
+NOT_FOR_US = c.ERROR_INVALID_PARAMETER
 
 _TO_UPSTREAM = frozenset((c.CMD_NEED_JOIN, c.CMD_JOINING, c.CMD_SEND_STAGE, c.CMD_REMOTE_CO_DONE))
 _EITHER = frozenset((c.CMD_UNJOIN_REMOTE,))

@@ -62,6 +62,10 @@ class Entry:
     gone: bytes = b""  # the connection it came by, where that is no more and `cxtion` stands in for it
     not_before: int = 0  # event time of the removal that it undoes
 
+    def came_by(self, cxtion: bytes) -> bool:
+        """The change order came by this connection, which does not just stand in for another one."""
+        return self.cxtion == cxtion and not self.gone
+
     @property
     def is_delete(self) -> bool:
         """The change order removes its file or folder."""

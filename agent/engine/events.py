@@ -155,11 +155,12 @@ class StageBlock:
 
 @dataclass(frozen=True, slots=True)
 class StageRefused:
-    """A ReadStage action failed: `retry` when it may work later (3.3.4.4.7)."""
+    """A ReadStage action failed: `retry` when it may work later (3.3.4.4.7). `no_room`: for want of room here."""
 
     request: ReadStage
     retry: bool
     error: str
+    no_room: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -363,12 +363,41 @@ class Inbound:
         self._unblock(key for key in line if key != entry.key)
         self._let_past(entry.co.file_guid)
 
-    def exhausted(self, entry: Entry) -> bool:
-        """True when the limits of notes 35 and 36 are passed."""
-        limits = self.ctx.limits
-        return (
-            entry.attempts > limits.max_retries or self.ctx.now - entry.first_try > limits.max_retry_time
-        ) and entry.waits_for is not Outcome.NO_SPACE
+    def hopeless(self, entry: Entry) -> str:
+        """Why the entry is not tried again; empty while it is. The limits of notes 35 and 36 are passed, or it waits
+        for a folder that is not here and that nobody who is a partner will send."""
+        limits, tried = self.ctx.limits, f"given up after {entry.attempts} attempts"
+        if entry.attempts > limits.max_retries or self.ctx.now - entry.first_try > limits.max_retry_time:
+            return tried if entry.waits_for is not Outcome.NO_SPACE else ""
+        if entry.waits_for is not Outcome.PARENT_MISSING or entry.is_delete or entry.attempts < limits.name_grace:
+            return ""
+        missing = self._missing_above(entry)
+        if missing is None or self.pending_for(missing):
+            return ""
+        removed = self.ctx.store.get(missing) is not None  # then it goes to the root (see names), if it can be had
+        if entry.gone and not entry.alternates and not (removed and entry.staged):
+            without = all(s.state is JoinState.JOINED and not s.everything for s in self.sessions.values())
+        else:
+            without = not removed and self.left_alone(entry)
+        why = f"{tried}: {self.sender(entry)} sent it without the folder it is in, and no partner has that"
+        return why if without else ""
+
+    def _missing_above(self, entry: Entry) -> bytes | None:
+        """The GUID of the nearest folder above the entry's file that is not here; None where all of them are."""
+        guid, seen = entry.co.new_parent_guid, set[bytes]()
+        while guid != self.ctx.config.root_guid and guid not in seen:
+            seen.add(guid)
+            folder = self.ctx.store.get(guid)
+            if folder is None or folder.deleted or not folder.is_dir:
+                return guid
+            guid = folder.parent_guid
+        return None
+
+    def sender(self, entry: Entry) -> str:
+        """Who sent the entry, for people."""
+        if entry.gone:
+            return "a member that is no partner any more"
+        return self.sessions[entry.cxtion].cxtion.partner.name
 
     def orphaned(self, entry: Entry, parent: bytes) -> None:
         """The entry's folder is not here: nothing that goes there may hold up the change order that brings it."""

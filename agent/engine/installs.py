@@ -63,8 +63,8 @@ class Installs:
         if hopeless(offered(entry.co)):  # accepted by an earlier version of this program
             self.retire.finish(entry, None, lost=True)
             return
-        if inbound.exhausted(entry):
-            self.aftermath.give_up(entry, f"given up after {entry.attempts} attempts")
+        if why := inbound.hopeless(entry):
+            self.aftermath.give_up(entry, why)
             return
         if not inbound.comes_to_its_time(entry):
             return
@@ -369,7 +369,7 @@ class Installs:
             self.aftermath.not_empty(entry, "")
         elif entry.is_delete:
             if record is not None and not record.deleted and not record.is_dir:
-                ctx.on_deleted(entry.co.originator_guid, self.inbound.sessions[entry.cxtion].cxtion.partner.name)
+                ctx.on_deleted(entry.co.originator_guid, self.inbound.sender(entry))
             self._end(entry, tombstone_after(entry.co, record, ctx.now))
         else:
             if entry.needs_stage:

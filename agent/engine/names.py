@@ -7,7 +7,7 @@ user does next is newer. Until then no two records of the IDTable share a name.
     file and file      the later one keeps the name; the other is removed, and kept
     folder and folder  the one changed last gets the morphed name
     file and folder    the file gets the morphed name
-    a circle           of the folders that would lie within each other, the one ranked lowest moves to the root
+    a circle           of the folders that would lie within each other, the one ranked lowest stays where it was
     a removed folder   that nobody brings back for what is to go into it: that goes to the root, under its morphed name
 """
 
@@ -76,7 +76,7 @@ class Names:
                 if folder is not None and self.inbound.left_alone(entry):
                     return Verdict(Place.TAKE, root, morphed_name(name, entry.co.file_guid))
                 self.inbound.orphaned(entry, parent)
-                self.inbound.retry(entry, Outcome.PARENT_MISSING, "its folder has not arrived")
+                self.inbound.retry(entry, Outcome.PARENT_MISSING, self._without_folder(entry, guid, folder))
                 return Verdict(Place.WAIT)
             if guid == entry.co.file_guid:
                 return self._circle(entry, above)
@@ -84,18 +84,29 @@ class Names:
             guid = folder.parent_guid
         return Verdict(Place.TAKE, parent, name)
 
+    def _without_folder(self, entry: Entry, guid: bytes, folder: IDRecord | None) -> str:
+        """What to say of an entry when a folder above it is not here."""
+        if self.inbound.pending_for(guid):
+            return "its folder is on its way"
+        if folder is not None:
+            return "its folder was removed here, and nobody has brought it back yet"
+        return f"{self.inbound.sender(entry)} sent it without its folder, which nobody has sent yet"
+
     def _circle(self, entry: Entry, above: list[IDRecord]) -> Verdict:
-        """The folder would be moved below itself: another member moved one of `above` at the same time."""
-        root = self.ctx.config.root_guid
-        lowest = min(above, key=lambda r: version_of(r).rank)
-        moving = self.inbound.pending_for(lowest.file_guid, but=entry.key)
-        if not moving and entry.attempts < self.ctx.limits.name_grace:
-            self.inbound.retry(entry, Outcome.PARENT_MISSING, "it would be moved into itself")
+        """The folder would be moved below itself: another member moved one of `above` at the same time. The move that
+        is ranked lowest is undone, where its change order is the one that would close the circle: there the folder
+        still is where it was, which is the one place that it had by right. Elsewhere it is in the circle already, and
+        what would close that waits to hear of it; should nobody be in the place to undo it, the last is undone."""
+        ctx, inbound = self.ctx, self.inbound
+        lowest = all(offered(entry.co).rank < version_of(folder).rank for folder in above)
+        moving = any(inbound.pending_for(folder.file_guid, but=entry.key) for folder in above)
+        if entry.attempts < (ctx.limits.name_grace if lowest and not moving else ctx.limits.unknown_grace):
+            inbound.orphaned(entry, entry.co.new_parent_guid)
+            inbound.retry(entry, Outcome.PARENT_MISSING, "it would be moved into itself; one such move is undone")
             return Verdict(Place.WAIT)
-        if not moving and offered(entry.co).rank < version_of(lowest).rank:
-            name = morphed_name(entry.co.file_name, entry.co.file_guid)
-            return Verdict(Place.TAKE, root, name)
-        return self._vacate(Verdict(Place.CLEAR), lowest, root, announce=not moving)
+        here = ctx.store.get(entry.co.file_guid)
+        assert here is not None  # _folder() found it above the place that it wants
+        return Verdict(Place.TAKE, here.parent_guid, here.name)
 
     # -- the name --
 
@@ -107,7 +118,7 @@ class Names:
             return verdict
         if self.inbound.pending_for(other.file_guid, but=entry.key):
             # Its own change order, which waits behind this one, moves or removes it: let it step aside.
-            return self._vacate(verdict, other, other.parent_guid, announce=False, entry=entry)
+            return self._vacate(verdict, other, announce=False, entry=entry)
         if entry.attempts < ctx.limits.name_grace:
             self.inbound.retry(entry, Outcome.NAME_TAKEN, "the name is still taken")
             return Verdict(Place.WAIT)
@@ -116,7 +127,7 @@ class Names:
             ctx.count_co("Morphed", False)
             return self._morph(entry, verdict)
         if entry.is_dir:
-            return self._vacate(verdict, other, other.parent_guid, announce=True, entry=entry)
+            return self._vacate(verdict, other, announce=True, entry=entry)
         if not wins:
             return Verdict(Place.LOSE, winner=edition_of(other))
         verdict.removed = other.file_guid
@@ -130,34 +141,22 @@ class Names:
         verdict.name = morphed_name(entry.co.file_name, entry.co.file_guid)
         other = self.ctx.store.by_name(verdict.parent, verdict.name)
         if other is not None and other.file_guid != entry.co.file_guid:
-            return self._vacate(verdict, other, other.parent_guid, announce=True, entry=entry)
+            return self._vacate(verdict, other, announce=True, entry=entry)
         return verdict
 
-    def _vacate(
-        self, verdict: Verdict, other: IDRecord, parent: bytes, *, announce: bool, entry: Entry | None = None
-    ) -> Verdict:
-        aside = self._free_name(parent, other)
+    def _vacate(self, verdict: Verdict, other: IDRecord, *, announce: bool, entry: Entry) -> Verdict:
+        parent, aside = other.parent_guid, self._free_name(other)
         verdict.vacated = (other.file_guid, parent, aside, announce)
-        if entry is not None and entry.not_found == other.file_guid and entry.attempts >= self.ctx.limits.name_grace:
+        if entry.not_found == other.file_guid and entry.attempts >= self.ctx.limits.name_grace:
             # It was deleted here, which is looked at only after the initial sync: it moves in the IDTable only.
             return verdict
         verdict.steps.append(
-            Step(
-                InstallStep.VACATE,
-                other.parent_guid,
-                other.name,
-                facts_of(other),
-                parent,
-                aside,
-                file_guid=other.file_guid,
-            )
+            Step(InstallStep.VACATE, parent, other.name, facts_of(other), parent, aside, file_guid=other.file_guid)
         )
         return verdict
 
-    def _free_name(self, parent: bytes, other: IDRecord) -> str:
-        name = other.name
-        while True:
+    def _free_name(self, other: IDRecord) -> str:
+        name = morphed_name(other.name, other.file_guid)
+        while self.ctx.store.by_name(other.parent_guid, name) is not None:
             name = morphed_name(name, other.file_guid)
-            there = self.ctx.store.by_name(parent, name)
-            if there is None or (there.file_guid == other.file_guid and parent != other.parent_guid):
-                return name
+        return name

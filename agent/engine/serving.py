@@ -148,9 +148,12 @@ class Serving:
         self._answered(request.cxtion)
         flow = self.outbound.flows[request.cxtion]
         session = flow.session
+        co = request.change_order
+        if event.no_room:
+            path, partner = ctx.path(co), session.cxtion.partner.name
+            ctx.report("error", f"{path} cannot be sent to {partner} for now: {event.error}", Cause.WAITING, path)
         if not session.joined or session.join_guid != request.packet.join_guid:
             return
-        co = request.change_order
         record = ctx.store.get(co.file_guid)
         retry = event.retry or self._unknown(co, record)
         packet = session.packet(ctx, c.CMD_RETRY_FETCH if retry else c.CMD_ABORT_FETCH)

@@ -21,9 +21,11 @@ _TOLD: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A change order that waits to be tried again: for the file at `path`, since when and until when (FILETIMEs)."""
+    """A change order that waits to be tried again: who sent it, for the file at `path`, since when and until when
+    (FILETIMEs)."""
 
     co_guid: bytes
+    sender: str
     path: str
     reason: Outcome
     detail: str
@@ -63,6 +65,7 @@ class Telling:
         return [
             Waiting(
                 e.co.change_order_guid,
+                self.inbound.sender(e),
                 self._path(e),
                 e.waits_for,
                 e.detail,
@@ -86,8 +89,8 @@ class Telling:
         """What is unfinished, for people."""
         unfinished = [e for e in self.inbound.entries.values() if e.stage < Stage.FINISHED]
         lines = [
-            f"change order {guid_text(e.co.change_order_guid)} for {self.ctx.path(e.co)}: {e.stage.name.lower()}"
-            + (f", waits: {e.waits_for.value}" if e.waits_for and e.key in self.inbound.waiting else "")
+            f"change order {guid_text(e.co.change_order_guid)} of {self.inbound.sender(e)} for {self.ctx.path(e.co)}: "
+            + (e.stage.name.lower() if e.key not in self.inbound.waiting else self._waits(e))
             for e in unfinished[:_TOLD]
         ]
         if len(unfinished) > _TOLD:
@@ -105,6 +108,11 @@ class Telling:
             ]
         return lines
 
+    @staticmethod
+    def _waits(entry: Entry) -> str:
+        why = f": {entry.waits_for.value}" if entry.waits_for is not None else ""
+        return f"waits{why}{f' ({entry.detail})' if entry.detail else ''}"
+
     def connections(self) -> list[dict[str, Any]]:
         """The connections' states; times as FILETIMEs, None for none."""
         found = []
@@ -112,7 +120,7 @@ class Telling:
             for session in sessions.values():
                 if inbound:
                     guid = session.cxtion.guid
-                    live = (e for e in self.inbound.entries.values() if e.cxtion == guid)
+                    live = (e for e in self.inbound.entries.values() if e.came_by(guid))
                     backlog = sum(1 for e in live if e.stage < Stage.FINISHED)
                 else:
                     backlog = self.outbound.backlog(self.outbound.flows[session.cxtion.guid])

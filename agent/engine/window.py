@@ -66,13 +66,13 @@ class InboundWindow:
         return self.ctx.limits.inbound_log + 2 * sum(self.ctx.store.counts()[:2])
 
     def _count(self, guid: bytes) -> tuple[int, int]:
-        mine = [entry for entry in self.inbound.entries.values() if entry.cxtion == guid]
+        mine = [entry for entry in self.inbound.entries.values() if entry.came_by(guid)]
         unfinished = sum(entry.stage < Stage.FINISHED and entry not in self.inbound.held for entry in mine)
         self._held[guid] = unfinished, len(mine)
         return self._held[guid]
 
     def _oldest(self, guid: bytes) -> str:
-        waits = (e for e in self.inbound.entries.values() if e.cxtion == guid and e.stage < Stage.FINISHED)
+        waits = (e for e in self.inbound.entries.values() if e.came_by(guid) and e.stage < Stage.FINISHED)
         oldest = min(waits, key=lambda entry: entry.arrival, default=None)
         if oldest is None:
             return ""

@@ -138,8 +138,10 @@ class Stages:
             if not block:
                 return ev.StageRefused(action, True, "the staging file is not so long (any more)")
             return ev.StageBlock(action, block, self.area.size_of(guid) or 0, generated)
-        except (Torn, Vanished, NoSpace, Interrupted) as error:
+        except (Torn, Vanished, Interrupted) as error:
             return ev.StageRefused(action, True, str(error))
+        except NoSpace as error:
+            return ev.StageRefused(action, True, str(error), no_room=True)
         except Unsupported as error:
             return ev.StageRefused(action, False, str(error))
         except AccessDenied as error:

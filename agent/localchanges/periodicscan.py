@@ -58,7 +58,7 @@ class Host(Protocol):
     under_way: UnderWay
 
     def count(self, counter: str, n: int = 1) -> None: ...
-    def stop_for(self, text: str) -> None: ...
+    def root_gone(self, text: str) -> None: ...
     async def settled(self) -> None: ...
 
 
@@ -131,7 +131,7 @@ class PeriodicScan:
             try:
                 await self._scan()
             except RootGone as error:
-                self._host.stop_for(str(error))
+                self._host.root_gone(str(error))
                 return
             finally:
                 self.running = False

@@ -30,7 +30,8 @@ class PartnerLink:
 
     When one cannot be delivered the ones behind it are dropped, `on_unreachable` is told why, and the session that
     they belonged to is over; likewise when the partner does not take what it asks for, and too much is queued. It
-    connects again when something is sent again. `on_room` is told when `has_room` may be true again.
+    connects again when something is sent again. `on_refused` says what it means that a packet of a connection was
+    answered with an error. `on_room` is told when `has_room` may be true again.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class PartnerLink:
         *,
         on_unreachable: Callable[[str], None],
         on_sent: Callable[[str, int, bool], None],
+        on_refused: Callable[[str, int], str],
         on_bind: Callable[[bool], None],
         on_authentication: Callable[[bool], None],
         on_timeout: Callable[[], None],
@@ -61,6 +63,7 @@ class PartnerLink:
         )
         self._on_unreachable = on_unreachable
         self._on_sent = on_sent
+        self._on_refused = on_refused
         self._on_timeout = on_timeout
         self._on_room = on_room
         self._on_flood = on_flood
@@ -172,7 +175,7 @@ class PartnerLink:
         else:
             self._on_sent(cxtion, len(packet), result == 0)
             if result != 0:
-                self._fail(f"{self.name} refused a packet with error {result:#x}")
+                self._fail(self._on_refused(cxtion, result))
 
     def _broken(self, error: Exception) -> None:
         """A fault of this program, perhaps on what the partner answered: that ends its session, and nobody else's."""

@@ -8,6 +8,7 @@ from logging import Logger, LoggerAdapter
 from pathlib import Path
 from typing import Final
 
+from agent.wire import constants as c
 from agent.work.rates import Rate
 
 #: Lines of one partner, in a minute and at once: a broken one can make us fail as often as it likes.
@@ -15,23 +16,46 @@ _LINES_PER_MINUTE: Final = 6
 _LINES_AT_ONCE: Final = 10
 
 
+#: What a partner means that answers a packet with an error (3.3.4.4.1): the two know each other differently,
+_DIFFERENT: Final = {
+    c.ERROR_NOT_FOUND: "has no connection {cxtion} as it is here",
+    c.ERROR_INVALID_PARAMETER: "is not the member that {cxtion} leads to, or does not know this one as its partner",
+}
+#: or it cannot take anything for now.
+_NOT_NOW: Final = {
+    c.ERROR_SERVICE_NOT_ACTIVE: "takes nothing: its set is starting, or has stopped; `frs status` there says why",
+    c.ERROR_RETRY: "takes nothing for a while: more came than it can handle, or something failed; its log says what",
+}
+
+
 class Reaching:
     """Tells of the failures to reach the partner `name`, and counts binds and authentications. A partner that is down
-    is tried for as long as it takes, and that is no news; one that refuses our secret waits for somebody to mend it,
-    and is a warning whenever it begins."""
+    is tried for as long as it takes, and that is no news; one that refuses our secret, or knows this member or a
+    connection otherwise than the topology here, waits for somebody to mend it, and is a warning whenever it begins."""
 
     def __init__(
-        self, name: str, secret: Path, log: Logger | LoggerAdapter[Logger], count: Callable[[str], None]
+        self,
+        name: str,
+        secret: Path,
+        topology: Path,
+        log: Logger | LoggerAdapter[Logger],
+        count: Callable[[str], None],
     ) -> None:
         self._name = name
         self._secret = secret
+        self._topology = topology
         self._log = log
         self._count = count
         self._refused = False
-        self._warned: str | None = None
+        self._refusals: dict[str, str] = {}  # why packets of a connection are refused, or, with "", all of them
+        self._warned: set[str] = set()  # of these, those that were told
         self._lines = Rate(_LINES_PER_MINUTE / 60, _LINES_AT_ONCE)
         self._left_out = 0
-        self.refusal: str | None = None  # why nothing passes, while the partner refuses our secret
+
+    @property
+    def refusal(self) -> str | None:
+        """Why something cannot pass until somebody mends it; None where nothing is wrong."""
+        return next(iter(self._refusals.values()), None)
 
     def bound(self, ok: bool) -> None:
         """A bind was answered, or could not be; an authentication may follow."""
@@ -44,18 +68,37 @@ class Reaching:
         self._count("Authentications" if ok else "Authentications in Error")
         self._refused = not ok
         if ok:
-            self._warned = self.refusal = None
+            self.taken("")
+
+    def taken(self, cxtion: str) -> None:
+        """A packet of this connection was taken."""
+        self._warned.discard(self._refusals.pop(cxtion, ""))
+
+    def refused(self, cxtion: str, error: int) -> str:
+        """Why the partner answered a packet of this connection with an error, and what to do."""
+        if error in _NOT_NOW:
+            return f"{self._name} {_NOT_NOW[error]} (error {error:#x})"
+        if error not in _DIFFERENT:
+            return f"{self._name} refused a packet with error {error:#x}"
+        why = (
+            f"{self._name} {_DIFFERENT[error].format(cxtion=cxtion)} (error {error:#x}); most likely the topologies "
+            f"differ: compare {self._topology} with the topology file of {self._name}, make them the same, and restart "
+            "the member whose file was wrong"
+        )
+        self._refusals[cxtion] = why
+        return why
 
     def failed(self, why: str, *, joined: bool) -> str:
         """Logs a failure; returns what `frs status` is to show of it. `joined`: a session was lost with it."""
         if self._refused:
-            why = (
+            why = self._refusals[""] = (
                 f"{why}; most likely the secrets differ: compare {self._secret} with the secret file of {self._name}, "
                 "and restart the member whose file was wrong"
             )
-        news = joined or (self._refused and why != self._warned)
-        if self._refused:
-            self._warned = self.refusal = why
+        waits = why in self._refusals.values()
+        news = joined or (waits and why not in self._warned)
+        if waits:
+            self._warned.add(why)
         if self._lines.take():
             more = f" (and {self._left_out} failures more since the last that was told)" if self._left_out else ""
             self._left_out = 0

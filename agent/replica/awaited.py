@@ -31,7 +31,10 @@ _ADVICE: Final = {
     Outcome.NAME_TAKEN: "if it stays so: give what has that name here another one",
     Outcome.SHARING_VIOLATION: "have it closed where it is open",
     Outcome.NO_SPACE: "make room on this file system",
-    Outcome.PARENT_MISSING: "nothing to do: its folder is on its way",
+    Outcome.PARENT_MISSING: (
+        "nothing to do: its folder comes, or it is given up when every partner has been joined for a day and has not "
+        "sent that"
+    ),
     Outcome.STAGE_MISSING: "nothing to do: it is fetched again",
     Outcome.STAGE_DAMAGED: "nothing to do: it is fetched again",
     Outcome.AHEAD: "set the clocks of the members right",
@@ -86,6 +89,7 @@ def _told(
 ) -> dict[str, Any]:
     return {
         "path": one.path,
+        "sender": one.sender,
         "reason": one.reason.value,
         "detail": one.detail,
         "attempts": one.attempts,

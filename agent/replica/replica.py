@@ -57,7 +57,7 @@ READ_S: Final = 600  # users who move folders about all the time may make readin
 EXPIRY_S: Final = 600.0
 _SCANNED: Final = "scanned"
 #: ERROR_IO_DEVICE: tells the partner to come again later, with a new session.
-_COME_LATER: Final = 0x45D
+_COME_LATER: Final = c.ERROR_RETRY
 
 
 class Replica(Telling):
@@ -96,7 +96,8 @@ class Replica(Telling):
         self._starting: asyncio.Task[None] | None = None
         self._refused: dict[bytes, bytes] = {}  # connection -> the session of which a packet was refused
         self._faults = Faults()
-        self._lost = False
+        self._lost = False  # stopped for good, or
+        self._root_gone = False  # until the root is back
         self._restarting = False
         self._watch = None
         self.supervisor = Supervisor(self.part_failed)
@@ -222,7 +223,7 @@ class Replica(Telling):
         except TooMuchMissing as why:
             self.hold(why)
         except RootGone as error:
-            self.stop_for(str(error))
+            self.root_gone(str(error))
         except Unreadable as error:
             self.stop_for(str(self.store.damage(error)))
         except StoreError as error:
@@ -290,7 +291,7 @@ class Replica(Telling):
             if self.config.scan_interval_s > 0:
                 self._start_scan(self._watch)
         except RootGone as error:
-            self.stop_for(str(error))
+            self.root_gone(str(error))
         except (OSError, sqlite3.Error) as error:
             await self._stop_watch()
             self._halt("the journal cannot be written", error)
@@ -315,13 +316,18 @@ class Replica(Telling):
             await watch.stop()
 
     async def _watch_root(self) -> None:
-        """See ReplicaRoot.wrong()."""
-        while not self._lost:
-            if text := await asyncio.to_thread(self.root.wrong):
+        """See Database.missing(), and ReplicaRoot.taken() and moved()."""
+        while not self._lost or self._root_gone:
+            if text := await asyncio.to_thread(lambda: self.store.missing() or self.root.taken()):
                 self.stop_for(text)
                 return
-            with contextlib.suppress(StagingError):  # the next install says it
-                await asyncio.to_thread(self.files.check)
+            if text := await asyncio.to_thread(self.root.moved):
+                self.root_gone(text)
+            elif self._root_gone:
+                self._root_is_back()
+            else:
+                with contextlib.suppress(StagingError):  # the next install says it
+                    await asyncio.to_thread(self.files.check)
             await asyncio.sleep(ROOT_CHECK_S)
 
     async def _expire(self) -> None:
@@ -372,7 +378,7 @@ class Replica(Telling):
     def receive(self, packet: Packet, minor: int) -> int:
         """A packet from a partner; returns what FrsRpcSendCommPkt is to return."""
         if self._closed or not self._started or self.error is not None:
-            return 0x426  # ERROR_SERVICE_NOT_ACTIVE
+            return c.ERROR_SERVICE_NOT_ACTIVE
         status = self.engine.check(packet)
         if status != 0:
             return status
@@ -589,12 +595,23 @@ class Replica(Telling):
     def stop_for(self, text: str) -> None:
         """The tree is not what it was, rather than to take its emptiness for deletions, or nothing can be done about
         it here: stop, and say so."""
-        if self._lost:
+        if self._lost and not self._root_gone:
             return
-        self._lost = True
+        self._lost, self._root_gone = True, False
         self._batches.drop()
         self.error = text
         self.log.error("replication of this set has stopped: %s", text)
+
+    def root_gone(self, text: str) -> None:
+        """The root is not at its place: the set stops until it is back."""
+        if not self._lost:
+            self.stop_for(f"{text}; nothing is deleted. Put it back as it was: replication goes on by itself then")
+            self._started, self._root_gone = False, True
+
+    def _root_is_back(self) -> None:
+        self._lost = self._root_gone = False
+        self.log.info("the root is back")
+        self._restart()  # unless the set waited for something missing in the root: then it still does
 
     def hold(self, why: TooMuchMissing) -> None:
         """So much is missing in the tree that the set waits, until it is back or taken for deleted."""
@@ -613,7 +630,10 @@ class Replica(Telling):
         await self._stop_watch()
         try:
             await self.holding.over()
-        except (RootGone, StoreDamaged) as error:
+        except RootGone as error:
+            self.holding.loss = None
+            self.root_gone(str(error))
+        except StoreDamaged as error:
             self.stop_for(str(error))
         if not self._lost and not self._closed:
             self.log.info("what was missing is back, or taken for deleted")

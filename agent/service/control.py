@@ -186,7 +186,13 @@ async def request(state_dir: Path, cmd: str, *, reply_timeout: float | None = 30
     Raises ControlUnreachable where no agent answers, ControlError where it answers that it cannot.
     """
     try:
-        directory = os.open(state_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            directory = os.open(state_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise ControlUnreachable(
+                f"no agent is running on {state_dir}, which is not there (one that ran on it when it was removed "
+                f"replicates nothing any more: its log says so; stop it)"
+            ) from None
         try:
             reader, writer = await asyncio.open_unix_connection(_short_path(directory), limit=MAX_ANSWER)
         finally:

@@ -10,6 +10,7 @@ import functools
 import importlib.metadata
 import logging
 import os
+import socket
 import traceback
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ from agent.counters.registry import Counters, Snapshot
 from agent.counters.samples import SampleWriter
 from agent.edge.partners import PartnerAddresses
 from agent.engine import events as ev
+from agent.engine.engine import NOT_FOR_US, UNKNOWN_CONNECTION
 from agent.partners.links import PartnerLink
 from agent.partners.reaching import Reaching
 from agent.replica.replica import Replica
@@ -38,6 +40,7 @@ from agent.service.control import ControlError, ControlServer, wait_until_done
 from agent.service.unjoined import never_joined
 from agent.tree.excluded import Excluded
 from agent.tree.identity import ReplicaError
+from agent.wire import constants as c
 from agent.wire.comm_packet import CommPacket
 from agent.wire.errors import WireError
 from agent.wire.packet import Packet, decode_packet, describe
@@ -53,8 +56,6 @@ packets = logging.getLogger("frs.packets")
 
 CHECK_S: Final = 1.0
 WAIT_POLL_S: Final = 0.05
-ERROR_INVALID_PARAMETER: Final = 0x57
-ERROR_SERVICE_NOT_ACTIVE: Final = 0x426
 
 
 def new_incidents() -> Incidents:
@@ -240,9 +241,11 @@ class Service:
         try:
             port = await dashboard.start()
         except OSError as error:
+            advice = f"dashboard.port in {config.path}, or 0 for any free one"
+            if isinstance(error, socket.gaierror):
+                advice = f"dashboard.host in {config.path}"
             log.error(
-                "no dashboard on %s:%d: %s; set another dashboard.port in %s, or 0 for any free one",
-                *(config.dashboard_host, config.dashboard_port, error, config.path),
+                "no dashboard on %s:%d: %s; set another %s", config.dashboard_host, config.dashboard_port, error, advice
             )
             return
         self._closers.append(dashboard.close)
@@ -293,10 +296,11 @@ class Service:
             if ok:
                 counters.inc_both(set_name, cxtion, "Packets Sent")
                 counters.inc_both(set_name, cxtion, "Packets Sent in Bytes", size)
+                reaching.taken(cxtion)
             else:
                 counters.inc_both(set_name, cxtion, "Packets Sent in Error")
 
-        reaching = Reaching(name, self.config.secret_path, replica.log, each)
+        reaching = Reaching(name, self.config.secret_path, self.config.topology_path, replica.log, each)
         self._reaching.append((set_name, reaching))
 
         def unreachable(why: str) -> None:
@@ -310,6 +314,7 @@ class Service:
             _credential(self.config),
             on_unreachable=unreachable,
             on_sent=sent,
+            on_refused=reaching.refused,
             on_bind=reaching.bound,
             on_authentication=reaching.authenticated,
             on_timeout=timed_out,
@@ -335,7 +340,7 @@ class Service:
             packet = decode_packet(comm.pkt)
         except WireError as error:
             self._malformed(context, error)
-            return ERROR_INVALID_PARAMETER
+            return c.ERROR_INVALID_PARAMETER
         return self._take(context, packet, comm)
 
     def _malformed(self, context: CallContext, error: WireError) -> None:
@@ -347,11 +352,10 @@ class Service:
     def _take(self, context: CallContext, packet: Packet, comm: CommPacket) -> int:
         replica = self.replicas.get(packet.to.guid)
         if packet.to.guid in self.waiting:
-            return ERROR_SERVICE_NOT_ACTIVE
+            return c.ERROR_SERVICE_NOT_ACTIVE
         if replica is None:
-            text = f"a packet from {context.peer} is for a member that is not here: {describe(packet)}"
-            self.incidents.report(Cause.IDENTITY, context.peer, text)
-            return ERROR_INVALID_PARAMETER
+            self._not_ours(context, packet, "is for a member that is not here")
+            return c.ERROR_INVALID_PARAMETER
         if packets.isEnabledFor(logging.DEBUG):
             packets.debug("received from %s:%d: %s", context.peer, context.port, describe(packet))
         status = replica.receive(packet, comm.minor)
@@ -360,7 +364,14 @@ class Service:
             replica.count("Packets Received in Bytes", len(comm.pkt))
         else:
             replica.count("Packets Received in Error")
+        if status in (UNKNOWN_CONNECTION, NOT_FOR_US):
+            self._not_ours(context, packet, "is of a connection, or from a partner, that this member does not have")
         return status
+
+    def _not_ours(self, context: CallContext, packet: Packet, why: str) -> None:
+        compare = f"compare {self.config.topology_path} with the topology file there"
+        text = f"a packet from {context.peer} {why}; {compare}: {describe(packet)}"
+        self.incidents.report(Cause.IDENTITY, context.peer, text)
 
     def _on_bind(self, ok: bool) -> None:
         for replica in self.replicas.values():

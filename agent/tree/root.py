@@ -58,9 +58,9 @@ class ReplicaRoot:
         if self._identity is not None:
             mark_root(store, self._local, self._fd, self._state_dir, self._identity.root_guid)
 
-    def wrong(self) -> str:
-        """Why the set cannot go on with this root; empty while it can. To be asked again and again: whatever is mounted
-        over a root, or moved away with it, tells nobody."""
+    def taken(self) -> str:
+        """Why the set cannot go on, as another agent may have the root; empty while it can. To be asked again and again
+        where no lock was to be had."""
         with self._busy:
             if self._closed:
                 return ""
@@ -68,13 +68,19 @@ class ReplicaRoot:
                 self._lock.try_again()
             except (RootInUse, OSError) as error:
                 return str(error)
-        return self.moved()
+        return ""
 
     def moved(self) -> str:
-        """What to say when the folder at the path of the root is not the root now; empty while it is."""
-        if self._identity is None or root_key(self._local.root) == self._identity.root_key:
+        """What to say when the folder at the path of the root is not the root now; empty while it is (the root is held
+        open: no other folder can have its inode). To be asked again and again: whatever is mounted over a root, or
+        moved away with it, tells nobody."""
+        if self._identity is None:
             return ""
-        return (
-            f"the root {self._local.root} is not the folder it was when replication began (was something mounted over "
-            f"it, or its file system taken away?); nothing is deleted. Put it back and start again"
-        )
+        if root_key(self._local.root) != self._identity.root_key:
+            return (
+                f"the root {self._local.root} is not the folder it was when replication began (was something mounted "
+                f"over it, or was it moved, or its file system taken away?)"
+            )
+        if not os.access(self._local.root, os.R_OK | os.X_OK, effective_ids=True):
+            return f"the root {self._local.root} cannot be read"
+        return ""

@@ -63,17 +63,45 @@ def test_a_file_gives_way_to_a_folder() -> None:
     assert world.members["b"].tree()[found[1]][1] == b"file"
 
 
-def test_each_folder_moved_into_the_other() -> None:
-    world = started("ab")
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("first", "ab")
+def test_each_folder_moved_into_the_other(seed: int, first: str) -> None:
+    """The earlier move is undone on all members: its folder is under the name that it had, where its owner had it."""
+    world = started("abc", seed=seed)
     a, b = world.members["a"], world.members["b"]
-    for name in ("x", "y"):
-        make(a, name, None)
-        make(a, f"{name}/{name}", name.encode())
+    for path in ("u", "u/x", "v", "v/y"):
+        make(a, path, None)
+    make(a, "u/x/of_x", b"x")
+    make(a, "v/y/of_y", b"y")
     world.run(60)
-    move(a, "x", "y/x")
-    move(b, "y", "x/y")
-    tree = all_agree(world).tree()
-    assert sorted(c for _, c in tree.values() if c) == [b"x", b"y"]
+    for member in first, {"a": "b", "b": "a"}[first]:
+        move(world.members[member], *{"a": ("u/x", "v/y/x"), "b": ("v/y", "u/x/y")}[member])
+        world.run(0.5)
+    found = names(all_agree(world))
+    undone_x = ["u", "u/x", "u/x/of_x", "u/x/y", "u/x/y/of_y", "v"]
+    undone_y = ["u", "v", "v/y", "v/y/of_y", "v/y/x", "v/y/x/of_x"]
+    assert found == (undone_x if first == "a" else undone_y)
+    assert names(b) == found
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_folders_moved_into_each_other_in_a_ring(seed: int) -> None:
+    """Three, each by another user: no two of the moves are a circle, and nobody may be in the place to undo the
+    earliest one. What is undone is where it was."""
+    world = started("abc", seed=seed)
+    for path in ("u", "u/x", "v", "v/y", "w", "w/z"):
+        make(world.members["a"], path, None)
+    world.run(60)
+    moves = [("a", "u/x", "v/y/x"), ("b", "v/y", "w/z/y"), ("c", "w/z", "u/x/z")]
+    world.random.shuffle(moves)
+    for member, old, new in moves:
+        move(world.members[member], old, new)
+        world.run(0.01)
+    found = names(all_agree(world))
+    assert [path for path in found if "/" not in path] == ["u", "v", "w"]
+    assert sorted(path[-1] for path in found) == ["u", "v", "w", "x", "y", "z"]
+    assert {"u/x", "v/y", "w/z"} & {*found}
+    assert not [path for path in found if path[:3] in ("u/y", "u/z", "v/x", "v/z", "w/x", "w/y")]
 
 
 def test_rename_against_rename() -> None:

@@ -290,6 +290,17 @@ def test_so_many_blocks_are_read_at_a_time() -> None:
     assert len(reads) == 1000, "every request had its turn"
 
 
+def test_who_has_no_room_to_stage_what_a_partner_asks_for_says_so() -> None:
+    world = Tapped()
+    a, packet, reads = asking(world)
+    receive(a, packet)
+    world.run(0.1)
+    a.post(ev.StageRefused(reads[0], True, "the disk is full", no_room=True))
+    world.run(0.1)
+    assert errors(a) == ["'f' cannot be sent to b for now: the disk is full"]
+    assert incidents(a) == [(Cause.WAITING, "'f'")]
+
+
 def test_who_asks_for_more_than_anybody_can_use_loses_the_session() -> None:
     world = Tapped(limits=Limits(requests=100))
     a, packet, _ = asking(world)

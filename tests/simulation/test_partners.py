@@ -19,7 +19,7 @@ from agent.wire.constants import (
     CMD_REMOTE_CO_DONE,
     CMD_UNJOIN_REMOTE,
 )
-from agent.wire.filetime import DAY, MINUTE
+from agent.wire.filetime import DAY, MINUTE, SECOND
 from agent.wire.packet import Packet
 from tests.simulation.forging import Forger
 from tests.simulation.simmember import Member
@@ -365,3 +365,69 @@ def test_what_a_partner_was_about_to_send_comes_however_long_it_was_away(monkeyp
     b.start()
     assert all_agree(world).tree()["f"][1] == b"after"
     assert not any("given up" in report.text for report in a.reports)
+
+
+def without_its_folder(names: str) -> tuple[World, Member]:
+    """The last of these members sends the file d/f, and to nobody the folder d."""
+    world = started(names)
+    a, last = world.members["a"], world.members[names[-1]]
+    send = world.send
+
+    def lossy(source: Member, partner: bytes, packet: Packet) -> None:
+        if packet.remote_co is None or packet.command != CMD_REMOTE_CO or packet.remote_co.file_name != "d":
+            send(source, partner, packet)
+
+    world.send = lossy  # type: ignore[method-assign]
+    make(last, "d", None)
+    make(last, "d/f", b"content")
+    world.run(120)
+    return world, a
+
+
+def given_up(member: Member) -> list[str]:
+    return [report.text for report in member.reports if report.cause is Cause.GIVEN_UP]
+
+
+@pytest.mark.parametrize("names", ["ab", "abc"])
+def test_what_comes_without_a_folder_that_nobody_sends_is_given_up_after_a_day(names: str) -> None:
+    """Meanwhile it is told who sent it, and not that the folder is on its way."""
+    world, a = without_its_folder(names)
+    sender = names[-1]
+    (waiting,) = a.engine.waiting(20)
+    assert (waiting.sender, waiting.reason) == (sender, ev.Outcome.PARENT_MISSING)
+    assert waiting.detail == f"{sender} sent it without its folder, which nobody has sent yet"
+    assert any(f"of {sender} for" in line and waiting.detail in line for line in a.engine.pending_text())
+    assert not given_up(a)
+    world.run(DAY / SECOND)
+    (text,) = given_up(a)
+    assert f"{sender} sent it without the folder it is in, and no partner has that" in text
+    assert not a.pending()
+    assert not a.store.inlog_count()
+
+
+def test_what_comes_without_a_folder_waits_for_a_partner_that_is_away() -> None:
+    """That one may have the folder."""
+    world, a = without_its_folder("abc")
+    world.members["b"].crash()
+    a.post(ev.PartnerUnreachable(world.members["b"].guid, "gone"))
+    world.run(1.5 * DAY / SECOND)
+    assert not given_up(a)
+    assert a.pending()
+
+
+def test_what_a_partner_sent_without_its_folder_ends_when_it_is_a_partner_no_more() -> None:
+    """As soon as the others have sent all they have; and nobody else is said to have sent it."""
+    world, a = without_its_folder("abc")
+    world.leave(world.members["c"])
+    for _ in range(1000):
+        waiting = a.engine.waiting(20)
+        if waiting:
+            break
+        world.run(0.01)
+    assert [one.sender for one in waiting] == ["a member that is no partner any more"]
+    assert [one["backlog"] for one in a.engine.connections() if one["direction"] == "inbound"] == [0]
+    world.run(60)
+    (text,) = given_up(a)
+    assert "a member that is no partner any more sent it without the folder it is in" in text
+    assert not a.pending()
+    all_agree(world)

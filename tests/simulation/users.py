@@ -9,8 +9,8 @@ from tests.simulation.simmember import Member
 from tests.simulation.simworld import World
 
 
-def started(names: str, *, limits: Limits | None = None, minor: int = 9, ringed: bool = False) -> World:
-    world = World(names, (ring if ringed else mesh)(names), 1, limits=limits, minor=minor)
+def started(names: str, *, limits: Limits | None = None, minor: int = 9, ringed: bool = False, seed: int = 1) -> World:
+    world = World(names, (ring if ringed else mesh)(names), seed, limits=limits, minor=minor)
     for member in world.members.values():
         member.start()
     world.run(60)

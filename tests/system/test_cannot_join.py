@@ -8,6 +8,8 @@ from pathlib import Path
 
 from agent.cli.demo_layout import DemoOptions, prepare
 from agent.reporting.exit_codes import ExitCode
+from agent.wire.guid import guid_text
+from config.load import load_topology
 from tests.system.demo import Demo, ask
 
 
@@ -72,6 +74,37 @@ def test_a_wrong_secret_is_pending_and_says_what_to_do(tmp_path: Path) -> None:
         demo.until("the demo is ready", demo.is_ready)
         for member in "ab":
             assert wait(demo, member, "600").returncode == ExitCode.OK
+
+
+def test_another_topology_is_pending_and_says_what_to_do(tmp_path: Path) -> None:
+    """The connection a->b has another GUID in the file that b has: as after `frs init` on both, instead of a copy."""
+    with Demo(tmp_path / "demo", aging=0.3) as demo:
+        demo.wait_converged()
+        demo.kill9("b")
+        topology, other = demo.directory / "topology.toml", demo.directory / "b" / "topology.toml"
+        guid = next(one.guid for one in load_topology(topology)[0].connections if one.name == "a->b")
+        other.write_text(topology.read_text().replace(guid_text(guid), guid_text(bytes(15) + b"x")))
+        config = demo.members["b"].config
+        config.write_text(config.read_text().replace("../topology.toml", "topology.toml"))
+        demo.restart("b")
+        for member, partner, file in (("a", "b", topology), ("b", "a", other)):
+            why = f"compare {file} with the topology file of {partner}"
+            said = f"{partner} has no connection a->b as it is here (error 0x490); most likely the topologies differ"
+            told = lambda member=member, said=said: said in wait(demo, member, "0").stdout  # noqa: E731
+            demo.until(f"{member} was refused", told)
+            done = wait(demo, member, "0")
+            assert done.returncode == ExitCode.NEGATIVE
+            assert why in done.stdout
+            log = (
+                demo.members[member]
+                .log.with_name("agent.log" if member == "a" else "by-hand.log")
+                .read_text()
+                .splitlines()
+            )
+            assert [line for line in log if " WARNING " in line and why in line]
+            refusing = [line for line in log if " WARNING " in line and "identity that is not the sender's" in line]
+            assert refusing
+            assert all("127.0.0.1" in line and f"compare {file}" in line for line in refusing)
 
 
 def test_a_partner_that_was_joined_once_may_be_down(tmp_path: Path) -> None:

@@ -71,12 +71,39 @@ def test_a_file_system_mounted_over_the_root(tmp_path: Path) -> None:
             found = snapshot(a.root)
             assert found.pop("later")
             assert differences(want, found) == []
-        demo.kill9("b")
-        demo.restart("b")
         demo.wait_converged()
         assert differences(snapshot(a.root), snapshot(b.root)) == []
         assert (b.root / "later").read_bytes() == b"not for another disk"
         assert not (b.root / "stray").exists()
+
+
+def test_a_root_that_is_moved_away_and_put_back(tmp_path: Path) -> None:
+    """It says what to do, and goes on by itself, with what was changed in the root meanwhile; another folder in its
+    place is not taken for it."""
+    with Demo(tmp_path / "demo", members=2, aging=0.3) as demo:
+        a, b = demo.members["a"], demo.members["b"]
+        many_files(a.root, 20)
+        demo.wait_converged()
+        for another in (False, True):
+            aside = b.root.rename(tmp_path / "aside")
+            if another:
+                b.root.mkdir()
+            demo.until("b has stopped", has_stopped(demo, "b"))
+            shown = demo.frs("status", "--config", os.fspath(b.config)).stdout
+            assert "Put it back as it was: replication goes on by itself then" in shown
+            (aside / f"written away {another}").write_bytes(b"b")
+            (a.root / f"written at a {another}").write_bytes(b"a")
+            demo.until("a has dealt with the change", lambda: the_set(demo, "a")["pending"]["outbound"] > 0)
+            assert the_set(demo, "b")["state"] == "stopped"
+            if another:
+                assert list(b.root.iterdir()) == []
+                b.root.rmdir()
+            aside.rename(b.root)
+            demo.until("b goes on", lambda: the_set(demo, "b")["state"] == "online")
+            demo.wait_converged()
+            assert (b.root / f"written at a {another}").read_bytes() == b"a"
+            assert (a.root / f"written away {another}").read_bytes() == b"b"
+            assert differences(snapshot(a.root), snapshot(b.root)) == []
 
 
 def test_a_root_that_is_a_symbolic_link(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -133,3 +134,24 @@ def test_few_files_that_may_be_open_are_told_and_enough_to_run(tmp_path: Path) -
     with running(tmp_path, before="ulimit -Sn 256; ulimit -Hn 300") as one:
         assert soft_limit(one.process) == 300
         assert "only 300 files may be open at once; raise the limit on open files: LimitNOFILE=" in one.log()
+
+
+@pytest.mark.parametrize("removed", [True, False], ids=["removed", "moved away"])
+def test_a_state_directory_that_goes_away_under_a_running_agent(tmp_path: Path, removed: bool) -> None:
+    """The set stops and says what to do; nothing is made at the place of the state directory, not even at the end."""
+    with running(tmp_path) as one:
+        state = tmp_path / "demo" / "a" / "state"
+        (database,) = state.glob("sets/*/frs.db")
+        aside = state.rename(tmp_path / "aside")
+        if removed:
+            shutil.rmtree(aside)
+        said = f"replication of this set has stopped: the database {database} is not at its place any more"
+        deadline = time.monotonic() + PATIENCE
+        while said not in one.log():
+            assert time.monotonic() < deadline, one.log()
+            time.sleep(0.05)
+        assert "Stop the agent, put the state directory back" in one.log()
+        one.process.terminate()
+        assert one.process.wait(PATIENCE) == 0, one.log()
+        assert not state.exists()
+        assert "Traceback" not in one.log()

@@ -53,6 +53,7 @@ class Partner:
             ALICE,
             on_unreachable=self.unreachable.append,
             on_sent=lambda cxtion, size, ok: None,
+            on_refused=lambda cxtion, result: f"{cxtion} {result}",
             on_bind=lambda ok: None,
             on_authentication=lambda ok: None,
             on_timeout=lambda: None,

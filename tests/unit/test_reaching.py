@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.partners.reaching import Reaching
+from agent.wire import constants as c
 
 DOWN = "cannot be reached"
 REFUSED = "the server refused the authentication"
@@ -21,7 +22,9 @@ def counted() -> list[str]:
 @pytest.fixture
 def reaching(counted: list[str], caplog: pytest.LogCaptureFixture) -> Reaching:
     caplog.set_level(logging.INFO)
-    return Reaching("b", Path("/etc/frs/secret.toml"), logging.getLogger("frs"), counted.append)
+    return Reaching(
+        "b", Path("/etc/frs/secret.toml"), Path("/etc/frs/topology.toml"), logging.getLogger("frs"), counted.append
+    )
 
 
 def refuse(reaching: Reaching) -> str:
@@ -64,6 +67,41 @@ def test_a_partner_that_is_down_is_no_news(reaching: Reaching, caplog: pytest.Lo
     refuse(reaching)
     assert down(reaching) == DOWN
     assert levels(caplog) == ["WARNING", "INFO"]
+
+
+@pytest.mark.parametrize("error", [c.ERROR_NOT_FOUND, c.ERROR_INVALID_PARAMETER])
+def test_another_topology_is_warned_of_once_for_each_connection(
+    reaching: Reaching, caplog: pytest.LogCaptureFixture, error: int
+) -> None:
+    """It names partner and connection, and says what to compare, until a packet of that connection is taken."""
+    for cxtion in ("a->b", "b->a") * 2:
+        said = reaching.refused(cxtion, error)
+        assert said.startswith("b ")
+        assert cxtion in said
+        assert f"error {error:#x}" in said
+        assert "compare /etc/frs/topology.toml with the topology file of b" in said
+        assert reaching.failed(said, joined=False) == said
+        assert reaching.refusal is not None
+    assert levels(caplog) == ["WARNING", "WARNING", "INFO", "INFO"]
+    reaching.authenticated(True)
+    assert reaching.refusal is not None
+    reaching.taken("a->b")
+    assert reaching.refusal == reaching.refused("b->a", error)
+    reaching.taken("b->a")
+    assert reaching.refusal is None
+    reaching.failed(reaching.refused("a->b", error), joined=False)
+    assert levels(caplog) == ["WARNING"]
+
+
+@pytest.mark.parametrize("error", [c.ERROR_SERVICE_NOT_ACTIVE, c.ERROR_RETRY, 5])
+def test_a_partner_that_takes_nothing_for_now_waits_for_nobody(
+    reaching: Reaching, caplog: pytest.LogCaptureFixture, error: int
+) -> None:
+    said = reaching.failed(reaching.refused("a->b", error), joined=False)
+    assert said.startswith("b ")
+    assert f"error {error:#x}" in said
+    assert reaching.refusal is None
+    assert levels(caplog) == ["INFO"]
 
 
 def test_binds_and_authentications_are_counted(reaching: Reaching, counted: list[str]) -> None:

@@ -82,7 +82,7 @@ def scan(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def root_check(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replica.root, "wrong", fail)
+    monkeypatch.setattr(replica.root, "moved", fail)
 
 
 def expiry(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,6 +145,14 @@ def test_no_agent_is_running(name: str, config: Path, capsys: pytest.CaptureFixt
     assert f"frs run --config {config}" in capsys.readouterr().err
 
 
+def test_run_with_a_host_to_listen_on_that_has_no_address(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config.write_text(f'{config.read_text()}\n[listen]\nhost = "fe80::1%nowhere"\n')
+    assert run_cli(["run", "--config", str(config)]) == ExitCode.USAGE
+    error = capsys.readouterr().err
+    assert error.startswith(f'{config}:11: listen.host: no address is found of the host "fe80::1%nowhere"'), error
+    assert os.listdir(config.parent / "state") == [], "nothing is started"
+
+
 def test_an_agent_that_refuses(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def refuse(_: dict[str, Any]) -> dict[str, Any]:
         raise ControlError("not now")

@@ -348,6 +348,7 @@ def test_an_agent_that_hangs(
 
 
 def test_while_it_works_no_agent_can_start(member: Member, monkeypatch: pytest.MonkeyPatch) -> None:
+    member.config.write_text(f'{AGENT}\n[listen]\nhost = "127.0.0.1"\n')
     item_id = member.keep("a")
     restore = KeptStore.restore
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from config.check import check_roots
+from config.check import check_listen, check_roots
 from config.errors import ConfigError
 from config.load import load_agent_config
 from tests.unit.config.member_files import AGENT, TOPOLOGY, write
@@ -36,6 +37,39 @@ def two_roots(folder: Path, first: str, second: str) -> Path:
 
 def test_a_good_root_passes(tmp_path: Path) -> None:
     check_roots(load_agent_config(write(tmp_path)))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "0.0.0.0"])
+def test_a_host_with_an_address_passes(tmp_path: Path, host: str) -> None:
+    check_listen(load_agent_config(write(tmp_path, agent=f'{AGENT}\n[listen]\nhost = "{host}"\n')))
+
+
+def test_a_host_to_listen_on_without_an_address(tmp_path: Path) -> None:
+    """An address with a scope that is not there: no name server is asked."""
+    config = load_agent_config(write(tmp_path, agent=f'{AGENT}\n[listen]\nhost = "fe80::1%nowhere"\n'))
+    with pytest.raises(ConfigError) as caught:
+        check_listen(config)
+    error = caught.value
+    assert (error.file, error.line, error.key) == (tmp_path / "agent.toml", 11, "listen.host")
+    assert 'no address is found of the host "fe80::1%nowhere" for this agent' in error.message
+    assert 'name an address of this host, or "0.0.0.0" for all' in error.message
+
+
+def test_a_host_of_the_topology_without_an_address(tmp_path: Path) -> None:
+    config = load_agent_config(write(tmp_path, topology=TOPOLOGY.replace('"host-a"', '"fe80::1%nowhere"')))
+    with pytest.raises(ConfigError, match=f"which the member a has in {tmp_path / 'topology.toml'}") as caught:
+        check_listen(config)
+    assert caught.value.key == "listen.host"
+
+
+def test_a_name_server_that_does_not_answer_now_is_no_fault_of_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", busy)
+    check_listen(load_agent_config(write(tmp_path)))
 
 
 def test_two_good_roots_pass(tmp_path: Path) -> None:

@@ -215,6 +215,7 @@ TOPOLOGY_FAULTS = {
     ),
     "port": ("port = 5002", "port = 0", 16, "set[0].member[1].port", "greater than or equal to 1, not 0"),
     "host": ('"host-b"', '"host b"', 15, "set[0].member[1].host", "must be a host name"),
+    "host that none can have": ('"host-b"', '"host..b"', 15, "set[0].member[1].host", "must be a host name"),
     "primary unknown": ('primary = "a"', 'primary = "x"', 4, "set[0].primary", 'has no member "x"; known here: a, b'),
     "upstream unknown": ('upstream = "b"', 'upstream = "x"', 25, "set[0].connection[1].upstream", 'no member "x"'),
     "downstream unknown": (

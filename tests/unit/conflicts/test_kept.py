@@ -11,6 +11,7 @@ import pytest
 
 from agent.conflicts.kept import KeptError, KeptStore, TargetTaken
 from staging import fsops
+from staging.preinstall import RESERVED_NAME
 from tests.unit.conflicts.keeping import NAMES, OBJECT_ID, again, at, facts, keep, make_tree
 
 
@@ -122,6 +123,23 @@ def test_a_folder_that_is_missing_is_made_and_one_that_is_taken_is_passed_by(
         item_id = keep(store, out, f"{name}/file")
         assert store.restore(item_id, str(root)) == f"{name}.kept-{item_id}/file"
     assert not (tmp_path / "file").exists()
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "link"])
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
+def test_what_a_user_puts_at_the_name_of_the_agents_folder_hinders_nothing(
+    store: KeptStore, root: Path, out: Path, kind: str
+) -> None:
+    """In a root that all may write to; sticky, so that he alone may move it."""
+    root.chmod(0o1777)
+    taken = root / RESERVED_NAME
+    {"file": taken.touch, "folder": taken.mkdir, "link": lambda: taken.symlink_to(out)}[kind]()
+    os.chown(taken, 54321, 54321, follow_symlinks=False)
+    there = taken.lstat()
+    assert store.restore(keep(store, out, "new/file"), str(root)) == "new/file"
+    assert (root / "new" / "file").read_bytes() == b"data"
+    assert sorted(os.listdir(root)) == [RESERVED_NAME, "new"]
+    assert taken.lstat() == there
 
 
 def test_a_target_is_taken_as_it_is_said(store: KeptStore, root: Path, out: Path) -> None:

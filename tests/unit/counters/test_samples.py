@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -270,3 +271,16 @@ def test_sample_files_takes_files_and_folders_once(tmp_path: Path) -> None:
     assert sample_files([two, tmp_path, folder]) == [one.resolve(), two.resolve()]
     with pytest.raises(FileNotFoundError):
         sample_files([tmp_path / "nowhere"])
+
+
+async def test_a_state_directory_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "state")
+    bench.state.mkdir()
+    await bench.tick()
+    shutil.rmtree(bench.state)
+    bench.counters.inc_set("docs", "Joins", 3)
+    await bench.tick(100_000)
+    assert not bench.state.exists()
+    bench.state.mkdir()
+    await bench.tick()
+    assert bench.rows()[-1]["counters"]["Joins"] == 3

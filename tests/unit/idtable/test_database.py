@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import shutil
 import sqlite3
 import stat
 import subprocess
@@ -38,6 +40,29 @@ def fill(path: Path, count: int = 400) -> None:
         store.cxtion_put(CxtionRow(guid(6)))
         store.meta_set("k", b"v")
     store.close()
+
+
+@pytest.mark.parametrize("how", ["removed", "its folder removed", "another in its place", "a file in its way"])
+def test_a_file_that_is_not_at_its_place_any_more(tmp_path: Path, how: str) -> None:
+    folder = tmp_path / "set"
+    folder.mkdir()
+    with contextlib.closing(Store(folder / "frs.db", synchronous="OFF")) as store:
+        assert store.missing() == ""
+        with store.transaction():
+            store.meta_set("k", b"v")
+        assert store.missing() == ""
+        aside = folder.rename(tmp_path / "aside")
+        if how != "its folder removed":
+            folder.touch() if how == "a file in its way" else folder.mkdir()
+        if how == "another in its place":
+            (folder / "frs.db").touch()
+        assert f"the database {folder / 'frs.db'} is not at its place any more" in store.missing()
+        if folder.is_dir():
+            shutil.rmtree(folder)
+        folder.unlink(missing_ok=True)
+        aside.rename(folder)
+        assert store.missing() == ""
+    assert Store(":memory:").missing() == ""
 
 
 def test_transactions_do_not_nest() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import tempfile
 import threading
@@ -68,7 +69,9 @@ def test_stage(area, tmp_path):
 def test_quota_of_staging(area, tmp_path):
     (tmp_path / "big").write_bytes(os.urandom(12_000))
     (tmp_path / "some").write_bytes(os.urandom(6000))
-    with pytest.raises(NoSpace):
+    with pytest.raises(
+        NoSpace, match="12000 bytes are needed, and 10000 of its 10000 may be used; raise `staging_quota`"
+    ):
         area.stage(A, str(tmp_path / "big"), object_id=A)
     area.stage(A, str(tmp_path / "some"), object_id=A)
     area.stage(B, str(tmp_path / "some"), object_id=A)
@@ -105,11 +108,13 @@ def test_a_claim_takes_no_room(area, tmp_path):
 
 
 def test_the_disk_is_never_filled(area, monkeypatch, tmp_path):
+    """And what is told says which disk, how much was needed and what to do."""
     monkeypatch.setattr("staging.space.reserve", lambda size: size)
-    with pytest.raises(NoSpace):
-        receive(area, A, b"x")
-    (tmp_path / "f").write_bytes(b"x")
-    with pytest.raises(NoSpace):
+    full = f"the disk that holds the staging area {area.path} is full: {{}} bytes are needed, and 0 may be used"
+    with pytest.raises(NoSpace, match=re.escape(full.format(7))):
+        receive(area, A, b"7 bytes")
+    (tmp_path / "f").write_bytes(b"y" * 5000)
+    with pytest.raises(NoSpace, match=re.escape(full.format(5000)) + ".*; make room there"):
         area.stage(A, str(tmp_path / "f"), object_id=A)
     assert names(area) == []
 
