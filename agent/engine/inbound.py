@@ -363,7 +363,7 @@ class Inbound:
         self._unblock(key for key in line if key != entry.key)
         self._let_past(entry.co.file_guid)
 
-    def hopeless(self, entry: Entry) -> str:
+    def futile(self, entry: Entry) -> str:
         """Why the entry is not tried again; empty while it is. The limits of notes 35 and 36 are passed, or it waits
         for a folder that is not here and that nobody who is a partner will send."""
         limits, tried = self.ctx.limits, f"given up after {entry.attempts} attempts"

@@ -63,7 +63,7 @@ class Installs:
         if hopeless(offered(entry.co)):  # accepted by an earlier version of this program
             self.retire.finish(entry, None, lost=True)
             return
-        if why := inbound.hopeless(entry):
+        if why := inbound.futile(entry):
             self.aftermath.give_up(entry, why)
             return
         if not inbound.comes_to_its_time(entry):
