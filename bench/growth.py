@@ -2,9 +2,9 @@
 
 For each number of files (50 to a folder, 1 to 4 KiB) two members start with empty roots, the files are written at A,
 and both become quiet. Printed, as a table in Markdown: seconds from the first file until both are quiet, and for each
-file; the most memory of each member; the database of each; the seconds of a start with the whole tree there; and the
-processor time that a member takes in a minute in which nothing happens. `--folder`: the same with all files in one
-folder. `--big`: one file of so many GiB.
+file; the processor time of each member in that time, for each file; the most memory of each member; the database of
+each; the seconds of a start with the whole tree there; and the processor time that a member takes in a minute in which
+nothing happens. `--folder`: the same with all files in one folder. `--big`: one file of so many GiB.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.peers.base import until
 from bench.peers.frs import Frs
 from bench.processes import TICK, Failed
 
 MIB = 1 << 20
 IN_A_FOLDER = 50
 IDLE_S = 60.0
+PATIENCE_S = 7200.0
 
 
 @dataclass
@@ -35,6 +37,7 @@ class Growth:
     what: str
     seconds: float
     files: int
+    processor_s: dict[str, float]
     memory_mib: dict[str, float]
     database_mib: dict[str, float]
     start_s: dict[str, float]
@@ -43,10 +46,12 @@ class Growth:
     def cells(self) -> list[str]:
         each = [self.memory_mib, self.database_mib, self.start_s, self.idle_s]
         pairs = [" / ".join(f"{one[member]:.1f}" for member in "ab") for one in each]
-        return [self.what, f"{self.seconds:.1f}", f"{self.seconds * 1000 / self.files:.2f}", *pairs]
+        used = " / ".join(f"{self.processor_s[member] * 1000 / self.files:.2f}" for member in "ab")
+        return [self.what, f"{self.seconds:.1f}", f"{self.seconds * 1000 / self.files:.2f}", used, *pairs]
 
 
-HEAD = ["tree", "seconds", "ms a file", "peak MiB, A / B", "database MiB", "start, s", "idle, s of a minute"]
+HEAD = ["tree", "seconds", "ms a file", "processor ms a file, A / B", "peak MiB", "database MiB", "start, s",
+        "idle, s of a minute"]  # fmt: skip
 
 
 def fill(root: Path, files: int, in_a_folder: int) -> None:
@@ -78,11 +83,14 @@ def measure(what: str, base: Path, change: Callable[[Path], None], files: int, i
         for member in "ba":
             peer.start(member)
         peer.settle()
+        pids = {member: daemon.pid for member, daemon in peer.daemons.items()}
+        before = {member: _processor_s(pid) for member, pid in pids.items()}
         began = time.perf_counter()
         change(peer.near)
+        _arrive(peer, files)
         peer.settle()
         seconds = time.perf_counter() - began
-        pids = {member: daemon.pid for member, daemon in peer.daemons.items()}
+        used = {member: _processor_s(pid) - before[member] for member, pid in pids.items()}
         memory = {member: _peak_mib(pid) for member, pid in pids.items()}
         idle = _idle(pids, idle_s)
         database = {member: _database_mib(peer, member) for member in "ab"}
@@ -93,9 +101,20 @@ def measure(what: str, base: Path, change: Callable[[Path], None], files: int, i
             peer.start(member)
             peer.settle()
             start[member] = time.perf_counter() - began
-        return Growth(what, seconds, files, memory, database, start, idle)
+        return Growth(what, seconds, files, used, memory, database, start, idle)
     finally:
         peer.stop()
+
+
+def _arrive(peer: Frs, files: int) -> None:
+    """Wait until both members know so many files, before they are asked whether they have anything to do: that makes
+    them count it, again and again."""
+
+    def known() -> bool:
+        told = [peer.status(member) for member in "ab"]
+        return all(one is not None and one["sets"][0]["idtable"]["files"] >= files for one in told)
+
+    until(f"{files} files at both members", known, timeout=PATIENCE_S, poll=min(1.0, files / 10_000))
 
 
 def _peak_mib(pid: int) -> float:
