@@ -19,6 +19,7 @@ from journal.journal import Journal
 from journal.log import JournalLog
 from journal.settle import Settler
 from journal.watches import Node
+from staging.beneath import remove_tree
 from tests.unit.journal.bench import Bench
 
 LEVELS = 300
@@ -134,15 +135,20 @@ async def test_that_a_folder_cannot_be_read_for_want_of_descriptors_is_said(
 @pytest.mark.parametrize("applied", [False, True])
 def test_a_line_of_new_folders_may_be_longer_than_calls_can_be_nested(bench: Bench, applied: bool) -> None:
     """Whether what is found is recorded, or is all put off."""
-    fd = os.open(bench.root, os.O_RDONLY)
+    root = os.open(bench.root, os.O_RDONLY)
+    fd = os.dup(root)
     for _ in range(DEEP):
         os.mkdir("d", dir_fd=fd)
         above, fd = fd, os.open("d", os.O_RDONLY, dir_fd=fd)
         os.close(above)
     os.close(fd)
     found = 0
-    for batch in bench.examiner.scan():
-        found += len(batch)
-        if applied:
-            bench.table.apply_all(batch)
+    try:
+        for batch in bench.examiner.scan():
+            found += len(batch)
+            if applied:
+                bench.table.apply_all(batch)
+    finally:
+        remove_tree(root, "d")  # what removes the folders of tests cannot
+        os.close(root)
     assert found == DEEP
