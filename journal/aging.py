@@ -209,18 +209,16 @@ class AgingCache:
         return until
 
     def _related(self, entry: Entry) -> Iterator[_Key]:
-        """What an entry waits for: the other names of renames, seen or not, and the folders above."""
+        """What an entry waits for: the other names of renames, seen or not, and the nearest folder above that ages (the
+        one above that waits for the next)."""
         yield from (key for key in entry.linked if key in self.pending)
         yield from (key for key in entry.waits_for if key in self.pending)
-        yield from ((above.node, above.name) for above in self._above(entry))
-
-    def _above(self, entry: Entry) -> Iterator[Entry]:
-        """The entries of the folders above."""
         node = entry.node
         while node.parent is not None:
-            above = self.pending.get((node.parent, node.name))
-            if above is not None:
-                yield above
+            key = (node.parent, node.name)
+            if key in self.pending:
+                yield key
+                return
             node = node.parent
 
     def put_back(self, batch: Iterable[Aged]) -> None:

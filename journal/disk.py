@@ -51,8 +51,9 @@ class Disk:
     """Looking at the tree: what is not to be seen is not seen, and counted.
 
     `root_fd` is open on `root`, whose device is `dev`; it stays open as long as this is used. The `hold` folders that
-    were looked into last are kept open, until close(): only where that is over soon, for a folder that was replaced
-    meanwhile is not looked up again. `told` hears of entries in the root at names of the agent's own.
+    were looked into last are kept open, until close(), and what is in them is opened from there: only where that is
+    over soon, for a folder that was replaced meanwhile is not looked up again. `told` hears of entries in the root at
+    names of the agent's own.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class Disk:
     def folder(self, path: str) -> OpenFolder:
         """A folder of the tree, to be listed and looked into. Raises OSError: with ELOOP or ENOTDIR where it is a link
         or a file, with EXDEV where something is mounted."""
-        return OpenFolder(self, path, open_beneath(self._root_fd, path, LIST))
+        return OpenFolder(self, path, open_beneath(*self._from(path), LIST))
 
     def look(self, path: str, *, excluded: bool = False) -> Spot | None:
         """The object at a path, reached through no link and not following one at its end; None when there is none to
@@ -171,7 +172,7 @@ class Disk:
             return self._root_fd
         fd = self._held.get(path)
         if fd is None:
-            fd = open_beneath(self._root_fd, path, _PASS)
+            fd = open_beneath(*self._from(path), _PASS)
             if self._hold:
                 self._held[path] = fd
                 if len(self._held) > self._hold:
@@ -179,6 +180,13 @@ class Disk:
         else:
             self._held.move_to_end(path)
         return fd
+
+    def _from(self, path: str) -> tuple[int, str]:
+        """From where a path is opened, and what of it is left: of a deep line of folders each is opened from the one
+        above it, not from the root."""
+        above, name = split(path)
+        held = self._held.get(above)
+        return (self._root_fd, path) if held is None else (held, name)
 
     def _done(self, path: str, fd: int) -> None:
         if path and not self._hold:

@@ -175,10 +175,10 @@ class Examiner:
             raise RootGone(f"{self._root} is another folder than it was (is its file system mounted?)")
         return key
 
-    def _visit_below(self, disk: Disk, settler: Settler, tops: Iterable[str]) -> None:
-        """Look at all that is, and all that should be, below some folders."""
+    def _visit_below(self, disk: Disk, settler: Settler, tops: Sequence[str]) -> None:
+        """Look at all that is, and all that should be, below some folders, of which those above come first."""
         folders: set[str] = set()
-        stack = list(tops)
+        stack = list(reversed(tops))
         while stack:
             path = stack.pop()
             if path in folders:

@@ -183,11 +183,15 @@ class Scanner:
 
     def _made(self, folder: _Folder) -> bytes | None:
         """The record of a folder; of a new one, once the batch with its CREATE has been applied."""
-        if folder.guid is None and not folder.held and folder.above is not None:
-            above = self._made(folder.above)
-            if above is not None:
-                record = self._lookup.by_name(above, split(folder.path)[1])
-                folder.guid = None if record is None else record.file_guid
+        line: list[_Folder] = []  # new ones, up to one of which more is known
+        at = folder
+        while at.guid is None and not at.held and at.above is not None:
+            line.append(at)
+            at = at.above
+        while line and at.guid is not None:
+            record = self._lookup.by_name(at.guid, split(line[-1].path)[1])
+            at = line.pop()
+            at.guid = None if record is None else record.file_guid
         return folder.guid
 
     def _compare_folder(self, folder: _Folder, stack: list[_Folder]) -> None:

@@ -8,7 +8,7 @@ new. Records at looked-at names that no object turned out to be are deleted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Final, NamedTuple
 
 from idtable.records import IDRecord
@@ -137,10 +137,10 @@ class Settler:
         """Whether a path is a real folder, reached through no link."""
         known = self._folders.get(path)
         if known is None:
-            known = True
-            for above in _from_the_top(path):
-                known = known and self._is_folder(above)
-                self._folders[above] = known
+            for at in _up_to_known(path, self._folders):
+                known = self._folders[split(at)[0]] and self._is_folder(at)
+                self._folders[at] = known
+        assert known is not None
         return known
 
     def _is_folder(self, path: str) -> bool:
@@ -158,13 +158,11 @@ class Settler:
         """The folder at a path: the GUID of its record, or its path when it is new."""
         if not path:
             return self._root
-        found = self.found.get(path)
-        if found is None:
-            for above in _from_the_top(path):
-                if above not in self.found:
-                    self._resolve_folder(self.spots[above])
-            found = self.found[path]
-        return path if found.record is None else found.record.file_guid
+        if path not in self.found:
+            for at in _up_to_known(path, self.found):
+                self._resolve_folder(self.spots[at])
+        record = self.found[path].record
+        return path if record is None else record.file_guid
 
     def record_at(self, path: str) -> IDRecord | None:
         """The record the IDTable has at a name, in the folder that is there now."""
@@ -426,6 +424,17 @@ class Settler:
             kind, spot.path, file_guid, parent, parent_path, name, spot.kind, spot.fp, spot.reasons, changed,
             self._disk.object_id(spot),
         )  # fmt: skip
+
+
+def _up_to_known(path: str, known: Container[str]) -> list[str]:
+    """The path itself and the folders above it, up to one that is known (without that) or the root, topmost first. So
+    what was asked of a folder is not asked again for each that is in it, however deep it is."""
+    unknown = []
+    while path and path not in known:
+        unknown.append(path)
+        path = split(path)[0]
+    unknown.reverse()
+    return unknown
 
 
 def _from_the_top(path: str) -> Iterator[str]:

@@ -12,6 +12,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from idtable.reserved import reserved
@@ -32,6 +33,8 @@ MOVE_WAIT_S: Final = 0.1
 """How long the second half of a rename is waited for once no events are left to be read."""
 
 _MOVES: Final = 10_000
+_SHORT: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # it would be possible at another time
+_HOLD: Final = 64  # folders of one line that are open at once
 
 
 class Node:
@@ -56,6 +59,22 @@ class Node:
             node = node.parent
         names.reverse()
         return "/".join(names)
+
+
+@dataclass(slots=True)
+class _Opened:
+    """A folder that is walked; `names` are those of the folders in it that are still to be. `fd` below 0: it is not
+    open (any more)."""
+
+    fd: int
+    node: Node
+    path: str
+    names: list[str]
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
 
 
 class Moves:
@@ -215,10 +234,8 @@ class Watches:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-                self._degrade(error.strerror or str(error), path)
-            elif error.errno not in (errno.ELOOP, errno.EXDEV):
-                logger.warning("folder cannot be watched: %s: %s", path, error.strerror)
+            if error.errno not in (errno.ELOOP, errno.EXDEV):
+                self._cannot("watched", path, error)
             return None
         if self._root_key is not None and os.fstat(fd).st_dev != self._root_key[0]:
             os.close(fd)
@@ -293,61 +310,80 @@ class Watches:
         """
         fd = self._open_node(parent)
         if fd is None:
-            self._missed[parent, name] = self._missed.get((parent, name), False) or deep
+            self._miss(parent, name, deep)
             return
         try:
             self._descend(fd, parent, name, report=report, deep=deep)
         finally:
             os.close(fd)
 
+    def _miss(self, parent: Node, name: str, deep: bool) -> None:
+        """A folder could not be watched, as the one above it was not to be had: it is looked for once more."""
+        self._missed[parent, name] = self._missed.get((parent, name), False) or deep
+
     def _descend(self, parent_fd: int, parent: Node, name: str, *, report: bool = False, deep: bool = False) -> None:
-        """_add() by descriptors all the way: no other folder can take a path in between."""
-        open_folders: list[tuple[int, Node, str, list[str]]] = []
+        """_add() by descriptors all the way: no other folder can take a path in between. Of a deep line of folders only
+        the last are kept open; one above them in which there is more is opened anew, if it is still that one."""
+        above, line = _Opened(parent_fd, parent, parent.path, [name]), list[_Opened]()
+        first = 0  # of the line that is open
         try:
-            above_fd, above, above_path, names = parent_fd, parent, parent.path, [name]
-            while True:
-                if names:
-                    each = names.pop()
-                    path = join(above_path, each)
-                    fd = self._open_at(above_fd, each, path)
-                    if fd is not None:
-                        node = self._watch(fd, above, each, path)
-                        if node is None:
-                            os.close(fd)
-                            continue
-                        if deep:
-                            self._find(above, each, True, deep=True)
-                        inside: list[str] = []
-                        open_folders.append((fd, node, path, inside))
-                        for entry_name, is_dir in self._entries(fd):
-                            if report:
-                                self._find(node, entry_name, is_dir)
-                            if is_dir:
-                                inside.append(entry_name)
-                elif open_folders:
-                    os.close(open_folders.pop()[0])
-                else:
-                    return
-                if open_folders:
-                    above_fd, above, above_path, names = open_folders[-1]
-                else:
-                    above_fd, above, above_path, names = parent_fd, parent, "", []
+            while above.names or line:
+                if not above.names:
+                    line.pop().close()
+                    first = min(first, len(line))
+                    above = line[-1] if line else _Opened(-1, parent, "", [])
+                    continue
+                if above.fd < 0:
+                    fd = self._open_node(above.node)
+                    if fd is None:
+                        for each in above.names:
+                            self._miss(above.node, each, deep)
+                        above.names.clear()
+                        continue
+                    above.fd, first = fd, len(line) - 1
+                each = above.names.pop()
+                path = join(above.path, each)
+                fd = self._open_at(above.fd, each, path)
+                if fd is None:
+                    continue
+                node = self._watch(fd, above.node, each, path)
+                if node is None:
+                    os.close(fd)
+                    continue
+                if deep:
+                    self._find(above.node, each, True, deep=True)
+                above = _Opened(fd, node, path, [])
+                line.append(above)
+                for entry_name, is_dir in self._entries(fd, path):
+                    if report:
+                        self._find(node, entry_name, is_dir)
+                    if is_dir:
+                        above.names.append(entry_name)
+                if len(line) - first > _HOLD:
+                    line[first].close()
+                    first += 1
         finally:
-            for each_open in open_folders:
-                os.close(each_open[0])
+            for each_open in line[first:]:
+                each_open.close()
 
     def _find(self, node: Node, name: str, is_dir: bool, *, deep: bool = False) -> None:
         """Record what came to a name, or into the folder of that name (`deep`), when that was not watched."""
         if self._sink.record(node, name, why.FILE_CREATE, is_dir, deep=deep):
             self._unseen.found((node, name))
 
-    def _entries(self, folder: int) -> Iterator[tuple[str, bool]]:
+    def _entries(self, folder: int, path: str) -> Iterator[tuple[str, bool]]:
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
                     yield os.fsdecode(entry.name), entry.is_dir(follow_symlinks=False)
         except OSError as error:
-            logger.warning("folder cannot be read: %s", error)
+            self._cannot("read", path, error)
+
+    def _cannot(self, what: str, path: str, error: OSError) -> None:
+        if error.errno in _SHORT:
+            self._degrade(error.strerror or str(error), path)
+        else:
+            logger.warning("folder cannot be %s: %s: %s", what, path, error.strerror)
 
     def _watch_root(self) -> None:
         try:

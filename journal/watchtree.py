@@ -252,7 +252,7 @@ class WatchTree(Watches):
         fd = self._open_node(self.root)
         if fd is not None:
             try:
-                for name, is_dir in list(self._entries(fd)):
+                for name, is_dir in list(self._entries(fd, "")):
                     if is_dir:
                         self._descend(fd, self.root, name)
             finally:

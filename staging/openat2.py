@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import re
 import stat
 from typing import Final
 
@@ -17,7 +16,7 @@ _RESOLVE: Final = 0x01 | 0x02 | 0x04 | 0x08  # NO_XDEV, NO_MAGICLINKS, NO_SYMLIN
 _PATH_MAX: Final = 4096
 _STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _TRIES: Final = 16
-_ODD: Final = re.compile(rb"(?:^|/)\.{0,2}(?:/|\Z)|\0")  # a component that is empty, "." or "..", or a zero
+_ODD: Final = (b"//", b"/./", b"/../", b"\0")  # a component that is empty, "." or "..", or a zero
 
 
 class _OpenHow(ctypes.Structure):
@@ -46,7 +45,8 @@ def open_beneath(dir_fd: int, relpath: str | bytes, flags: int) -> int:
     raw = os.fsencode(relpath)
     if raw == b".":
         raw = b""
-    if flags & os.O_CREAT or (raw and _ODD.search(raw)):
+    framed = b"/%b/" % raw if raw else b""
+    if flags & os.O_CREAT or any(odd in framed for odd in _ODD):
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), relpath)
     flags |= os.O_NOFOLLOW | os.O_CLOEXEC
     if not _Kernel.missing and len(raw) < _PATH_MAX:

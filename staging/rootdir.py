@@ -75,9 +75,6 @@ class RootDir:
         Raises Vanished when there is none (a symbolic link, a file or a mount in its place included), StagingError
         for what is no relative path.
         """
-        if relpath:
-            for part in relpath.split("/"):
-                check_name(part)
         try:
             return open_beneath(self.fd, relpath or ".", FOLDER)
         except OSError as error:

@@ -125,13 +125,19 @@ async def member(folder: Path, *, aging_s: float, scan_interval_s: float = 0.0) 
 
 @contextlib.asynccontextmanager
 async def pair(
-    folder: Path, *, aging_s: float, scan_interval_s: float = 0.0, topology: str = TOPOLOGY
+    folder: Path,
+    *,
+    aging_s: float,
+    scan_interval_s: float = 0.0,
+    topology: str = TOPOLOGY,
+    folders: tuple[str, str] = ("a", "b"),
 ) -> AsyncIterator[tuple[Member, Member]]:
-    """Run two members that replicate with each other; packets go from one to the other without a network."""
+    """Run two members that replicate with each other, each in one of the folders in `folder`; packets go from one to
+    the other without a network."""
     replicas: dict[bytes, Replica] = {}
     async with (
-        _running(folder / "a", "a", aging_s, replicas, scan_interval_s, topology) as one,
-        _running(folder / "b", "b", aging_s, replicas, scan_interval_s, topology) as other,
+        _running(folder / folders[0], "a", aging_s, replicas, scan_interval_s, topology) as one,
+        _running(folder / folders[1], "b", aging_s, replicas, scan_interval_s, topology) as other,
     ):
         await together(one, other)
         yield one, other

@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISDIR
 
+from journal.inotify import OVERFLOW, InotifySource
 from staging.fsops import RENAME_EXCHANGE, fingerprint, renameat2
 from tests.localchanges.member import Key, Known, Member, entries, pair, together
 
 AGING_S = 0.06
+STAYS = "stays"  # in the root, whatever is done: a set whose root is empty when it is scanned waits
+_FAR_BEHIND = 1 << 40
 NAMES = ("a", "b", "c", "d")
 #: How often each operation is drawn.
 WEIGHTS = {
@@ -26,7 +29,8 @@ WEIGHTS = {
 
 @dataclass(frozen=True)
 class Step:
-    """An operation (its numbers pick what it is done to) or a pause of `seconds`."""
+    """An operation (its numbers pick what it is done to), a pause of `seconds`, "quiet" (all that was done is known),
+    or "deaf": the kernel's events of the next few operations are lost, and then the journal is told that some were."""
 
     name: str
     picks: tuple[int, int, int] = (0, 0, 0)
@@ -45,6 +49,8 @@ def draw(seed: int, *, most: int = 14) -> list[Step]:
     for _ in range(rng.randint(2, most)):
         name = rng.choices(names, WEIGHTS.values())[0]
         steps.append(Step(name, (rng.getrandbits(16), rng.getrandbits(16), rng.getrandbits(16))))
+        if rng.random() < 0.03:
+            steps.append(Step("deaf", (rng.randint(1, 3), 0, 0)))
         if rng.random() < 0.4:
             steps.append(Step("pause", seconds=AGING_S * rng.choice((0.05, 0.3, 0.8, 1.0, 1.2, 1.6, 3.0))))
         elif rng.random() < 0.1:
@@ -95,6 +101,7 @@ class Hand:
         found = []
         for folder, names, files in os.walk(self.root):
             names.sort()
+            files = [name for name in files if name != STAYS]
             links = [n for n in names if os.path.islink(os.path.join(folder, n))]
             found += [os.path.join(folder, n) for n in names if kind != "file" and n not in links]
             found += [os.path.join(folder, n) for n in sorted(files) + links if kind != "folder"]
@@ -272,21 +279,50 @@ async def carry_out(one: Member, other: Member, hand: Hand, steps: Sequence[Step
     """Do the steps on one member, then hold the invariants against what is there and on the other one."""
     await together(one, other)
     before = one.assert_tree_is_known()
+    deaf = 0
     for step in steps:
+        if step.name == "deaf":
+            deaf = deaf or _deafen(one, step.picks[0])
+            continue
+        deaf = deaf - 1 if deaf > 1 else _hears(one, deaf)
         if step.name == "pause":
             await asyncio.sleep(step.seconds)
         elif step.name == "quiet":
+            deaf = _hears(one, deaf)
             await together(one, other)
             before = one.assert_tree_is_known()
             hand.begin()
         else:
             hand.do(step)
             hand.note(before)
+    _hears(one, deaf)
     await together(one, other)
     now = one.assert_tree_is_known()
     assert_identities(before, now, one.root, hand.may_be_new)
     one.assert_scan_finds_nothing()
     assert_same(one, other)
+
+
+def _source(one: Member) -> InotifySource:
+    watch = one.replica._watch
+    assert watch is not None
+    source = watch.journal._source
+    assert isinstance(source, InotifySource)
+    return source
+
+
+def _deafen(one: Member, steps: int) -> int:
+    """For so many steps what the kernel tells is more than can be kept."""
+    _source(one)._read_bytes += _FAR_BEHIND
+    return steps + 1
+
+
+def _hears(one: Member, deaf: int) -> int:
+    if deaf:
+        source = _source(one)
+        source._read_bytes += len(OVERFLOW) - _FAR_BEHIND
+        source._put(OVERFLOW)
+    return 0
 
 
 def assert_same(one: Member, other: Member) -> None:
@@ -333,6 +369,7 @@ def fault(folder: Path, steps: Sequence[Step]) -> str | None:
 
     async def all_of_it() -> None:
         async with pair(folder, aging_s=AGING_S) as (one, other):
+            Path(one.root, STAYS).touch()
             await carry_out(one, other, Hand(one.root, str(folder / "outside")), steps)
 
     try:

@@ -95,6 +95,47 @@ async def test_folders_are_rotated(tmp_path: Path) -> None:
         one.assert_scan_finds_nothing()
 
 
+def _into_its_old_name(root: Path) -> None:
+    (root / "p").rename(root / "t")
+    (root / "q").rename(root / "p")
+    (root / "q").mkdir()
+    (root / "t").rename(root / "q" / "p")
+
+
+def _rotated(root: Path) -> None:
+    for old, new in (("d1", "t"), ("d2", "d1"), ("d3", "d2"), ("t", "d3")):
+        (root / old).rename(root / new)
+
+
+def _backed_up(root: Path) -> None:
+    (root / "d1").rename(root / "d4")
+    (root / "d2").rename(root / "d1")
+    copied(root / "p", root / "d2")
+    linked(root / "d1", root / "backup of a backup")
+
+
+@pytest.mark.parametrize("change", [_into_its_old_name, _rotated, _backed_up])
+@pytest.mark.parametrize("where", ["a", "b"])
+async def test_folders_take_each_others_names_while_their_member_is_down(
+    tmp_path: Path, where: str, change: Callable[[Path], None]
+) -> None:
+    async with pair(tmp_path, aging_s=0.1) as (one, other):
+        root = Path(one.root)
+        for name in ("p", "d1", "d2", "d3"):
+            (root / name).mkdir()
+            for number in range(3):
+                (root / name / f"x{number}").write_text(f"{name} {number}")
+        (root / "q").write_text("file")
+        await together(one, other)
+        before = {"a": one, "b": other}[where].assert_tree_is_known()
+    change(tmp_path / where / "root")
+    async with pair(tmp_path, aging_s=0.1) as (one, other):
+        changed = {"a": one, "b": other}[where]
+        assert_identities(before, changed.assert_tree_is_known(), changed.root)
+        assert_same(one, other)
+        changed.assert_scan_finds_nothing()
+
+
 @pytest.mark.parametrize("pause", [0.0, 0.6, 1.0, 1.4])
 async def test_a_hard_link_and_the_folder_of_its_other_name_are_renamed(tmp_path: Path, pause: float) -> None:
     async with pair(tmp_path, aging_s=0.2) as (one, other):

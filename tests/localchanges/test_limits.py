@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -69,14 +70,23 @@ async def test_a_file_system_without_inodes_left(tmp_path: Path) -> None:
             assert sorted(_names(other.root)) == sorted(_names(one.root))
 
 
-async def test_a_folder_with_a_quota_of_its_own(tmp_path: Path) -> None:
-    """A project of XFS: the file system has room, and the folder has not."""
+#: How a root is given a limit of 3 MiB, though its file system has room: a project of XFS, a qgroup of Btrfs.
+QUOTAS = {
+    "xfs": ("prjquota", ["xfs_quota -x -c 'project -s -p {0} 42' {0}", "xfs_quota -x -c 'limit -p bhard=3m 42' {0}"]),
+    "btrfs": ("", ["btrfs quota enable {0}", "btrfs qgroup limit 3m 0/5 {0}"]),
+}
+
+
+@pytest.mark.parametrize("kind", QUOTAS)
+async def test_a_folder_with_a_quota_of_its_own(tmp_path: Path, kind: str) -> None:
     root = tmp_path / "b" / "root"
-    with mounted("xfs", root, tmp_path / "scratch", "prjquota"):
-        for command in (f"project -s -p {root} 42", "limit -p bhard=3m 42"):
-            done = subprocess.run(["xfs_quota", "-x", "-c", command, root], capture_output=True, text=True, check=False)
-            if done.returncode or "not" in done.stderr:
-                pytest.skip(f"no project quotas here: {done.stderr}")
+    options, commands = QUOTAS[kind]
+    with mounted(kind, root, tmp_path / "scratch", options):
+        for command in commands:
+            words = shlex.split(command.format(root))
+            done = subprocess.run(words, capture_output=True, text=True, check=False)
+            if done.returncode or " not " in done.stderr:  # xfs_quota may end well without
+                pytest.skip(f"no quotas of {kind} here: {done.stderr}")
         async with pair(tmp_path, aging_s=0.1) as (one, other):
             for number in range(6):
                 (Path(one.root) / f"f{number}").write_bytes(os.urandom(1 << 20))
@@ -85,6 +95,26 @@ async def test_a_folder_with_a_quota_of_its_own(tmp_path: Path) -> None:
                 (Path(one.root) / f"f{number}").unlink()
             await together(one, other)
             assert (root / "f5").read_bytes() == (Path(one.root) / "f5").read_bytes()
+
+
+async def test_a_name_that_the_file_system_refuses(tmp_path: Path) -> None:
+    root = tmp_path / "b" / "root"
+    with mounted("ntfs", root, tmp_path / "scratch", "windows_names"):
+        async with pair(tmp_path, aging_s=0.1) as (one, other):
+            top = Path(one.root)
+            (top / "why: not").write_text("x")
+            (top / "fol:der" / "in").mkdir(parents=True)
+            waiting = await waits_because(other, "failed", "parent missing")
+            (top / "fine").write_text("fine")
+            await arrives(root / "fine")
+            advice = {each["path"]: each["advice"] for each in waiting if each["reason"] == "failed"}
+            assert advice.keys() <= {"why: not", "fol:der"}
+            assert {text.partition(" (")[0] for text in advice.values()} == {"see to it that the file system takes it"}
+            (top / "why: not").rename(top / "why not")
+            (top / "fol:der").rename(top / "folder")
+            await together(one, other)
+            assert sorted(_names(other.root)) == ["fine", "folder", "why not"]
+            assert (root / "folder" / "in").is_dir()
 
 
 async def test_the_target_of_a_link_may_be_as_long_as_any_path(tmp_path: Path) -> None:
@@ -133,12 +163,12 @@ async def test_a_file_that_never_rests_is_sent_all_the_same(tmp_path: Path) -> N
         assert (Path(other.root) / "log").stat().st_size == 7 * written
 
 
-async def waits_because(member: Member, reason: str) -> list[dict[str, Any]]:
-    """The change orders that wait at a member, once all of them do for that reason."""
+async def waits_because(member: Member, reason: str, *others: str) -> list[dict[str, Any]]:
+    """The change orders that wait at a member, once all of them do for that reason (or one of the others)."""
     end = asyncio.get_running_loop().time() + PATIENCE_S
     while True:
         waiting = await member.replica.waiting()
-        if waiting and {one["reason"] for one in waiting} == {reason}:
+        if reason in (found := {one["reason"] for one in waiting}) and found <= {reason, *others}:
             return waiting
         assert asyncio.get_running_loop().time() < end, f"what waits: {waiting}"
         await asyncio.sleep(0.01)

@@ -196,16 +196,9 @@ def test_edits_on_another_file_system(kind: str) -> None:
         assert tree(demo.members["a"].root) == after
 
 
-def test_edits_where_the_agent_is_an_ordinary_user() -> None:
-    def as_nobody(changes: Callable[[], None]) -> None:
-        os.setegid(NOBODY)
-        os.seteuid(NOBODY)
-        try:
-            changes()
-        finally:
-            os.seteuid(0)
-            os.setegid(0)
-
+@contextlib.contextmanager
+def ordinary() -> Iterator[Demo]:
+    """The agent of b is an ordinary user."""
     with place() as base, Demo(base / "demo", members=2, aging=0.3) as demo:
         b = demo.members["b"]
         demo.kill9("b")
@@ -216,7 +209,42 @@ def test_edits_where_the_agent_is_an_ordinary_user() -> None:
         with open(b.log.with_name("by-hand.log"), "ab") as log:
             demo.by_hand["b"] = spawn([*user, *demo.program("run", "--config", os.fspath(b.config))], log)
         demo.until("b answers", lambda: demo.frs("status", "--config", os.fspath(b.config)).returncode == 0)
+        yield demo
+
+
+def test_edits_where_the_agent_is_an_ordinary_user() -> None:
+    def as_nobody(changes: Callable[[], None]) -> None:
+        os.setegid(NOBODY)
+        os.seteuid(NOBODY)
+        try:
+            changes()
+        finally:
+            os.seteuid(0)
+            os.setegid(0)
+
+    with ordinary() as demo:
+        b = demo.members["b"]
         check(demo, as_nobody, modes=True, own=True)
         assert demo.status("b")["sets"][0]["unstored"]["owner or group"] > 0
         assert stat.S_IMODE((b.root / "mod").stat().st_mode) == 0o555
         assert not list(b.state.glob("sets/*/lent/*"))
+
+
+def test_a_folder_that_an_ordinary_user_may_not_write_to() -> None:
+    """What goes into it waits, and nothing else."""
+    with ordinary() as demo:
+        a, b = demo.members["a"].root, demo.members["b"].root
+        (a / "closed").mkdir()
+        demo.wait_converged()
+        os.chown(b / "closed", 0, 0)
+        (a / "closed" / "f").write_bytes(b"content")
+        (a / "fine").write_bytes(b"fine")
+        demo.until("what else there is has come", (b / "fine").exists)
+        demo.until("it waits", lambda: bool(demo.status("b")["sets"][0]["waiting"]))
+        waiting = demo.status("b")["sets"][0]["waiting"]
+        assert [(one["path"], one["reason"], "ermission" in one["detail"]) for one in waiting] == [
+            ("closed/f", "failed", True)
+        ]
+        os.chown(b / "closed", NOBODY, NOBODY)
+        demo.wait_converged()
+        assert (b / "closed" / "f").read_bytes() == b"content"

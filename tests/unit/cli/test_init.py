@@ -54,6 +54,7 @@ def test_the_first_member(first: Host) -> None:
     assert len(local.set.connections) == 6
     assert local.set.primary == "one"
     assert local.set.file_filter == ("*.tmp", "*.bak", "~*")
+    assert local.set.directory_filter == ()
     assert len(config.credential.password) >= 32
     assert stat.S_IMODE(config.secret_path.stat().st_mode) == 0o600
 

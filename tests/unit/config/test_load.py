@@ -31,6 +31,7 @@ def test_a_configuration_is_read_with_its_defaults(tmp_path: Path) -> None:
     assert config.credential == Secret("FRS", "frs", 'p"w')
     assert config.dashboard_port is None
     assert (config.aging_s, config.sample_interval_s, config.workers, config.fsync) == (3.0, 5.0, 4, True)
+    assert config.scan_interval_s == 3600
     assert (config.compression, config.log_level, config.max_clock_skew_s) == ("auto", "info", 1800.0)
     assert (config.deleted_quota_bytes, config.keep_deleted_days, config.missing_percent) == (4 << 30, 30.0, 100.0)
     assert config.mass_deletion_count == 100

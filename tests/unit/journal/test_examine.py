@@ -9,6 +9,7 @@ import uuid
 import pytest
 
 from idtable.reserved import SWAP_PREFIX
+from journal import disk
 from journal import reasons as why
 from journal.changes import Aged, Kind
 from journal.examine import Examiner
@@ -319,3 +320,17 @@ def test_a_write_through_one_name_counts_for_the_other(bench):
     changes = bench.both("b")
     assert short(changes) == [("UPDATE", "a", "a"), ("UPDATE", "b", "b")]
     assert all(c.content_changed for c in changes)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_one_of_many_in_a_folder_is_looked_at_alone(bench, monkeypatch, known):
+    """100,000 entries are no reason to look at any but the one that was told of."""
+    bench.known("d/", *(f"d/f{number}" for number in range(500)))
+    bench.write("d/f7" if known else "d/new", "changed")
+    looked = []
+    real = disk.fingerprint
+    monkeypatch.setattr(disk, "fingerprint", lambda *args, **how: looked.append(args[0]) or real(*args, **how))
+    monkeypatch.setattr(os, "scandir", lambda *_: pytest.fail("a folder is listed"))
+    monkeypatch.setattr(bench.table, "children", lambda _: pytest.fail("what is known of a folder is listed"))
+    assert len(bench.examine("d/f7" if known else "d/new")) == 1
+    assert len(looked) <= 3

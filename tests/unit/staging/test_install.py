@@ -9,7 +9,7 @@ import stat
 
 import pytest
 
-from staging import beneath, fsops
+from staging import beneath, fsops, rootdir
 from staging import install as module
 from staging.beneath import free_name
 from staging.errors import StagingError, Vanished
@@ -538,6 +538,15 @@ def test_root_dir(tree):
     with pytest.raises(Vanished):
         RootDir(str(tree.path / "none"))
     check_name("..a")
+
+
+def test_a_deep_folder_is_opened_without_a_look_at_each_name_above_it(tree, monkeypatch):
+    path = "/".join(["d"] * 300)
+    os.makedirs(tree.path / path)
+    looked = []
+    monkeypatch.setattr(rootdir, "check_name", looked.append)
+    os.close(tree.root.open_dir(path))
+    assert looked == []
 
 
 def test_the_root_is_the_folder_that_was_meant(tree):
