@@ -10,6 +10,7 @@ import functools
 import importlib.metadata
 import logging
 import os
+import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -44,6 +45,7 @@ from agent.wire.packet import Packet, decode_packet, describe
 from agent.work import descriptors
 from agent.work.clock import filetime_now, iso_time
 from agent.work.supervise import Supervisor
+from agent.work.timeshares import TimeShares
 from config.model import AgentConfig, LocalSet, Member
 from idtable.errors import StoreDamaged, StoreError
 from staging.errors import StagingError
@@ -92,6 +94,7 @@ class Service:
         self.kept: dict[bytes, KeptStore] = {}  # by our member GUID in the set
         self.deleted: dict[bytes, DeletedStore] = {}  # likewise
         self._links: dict[bytes, PartnerLink] = {}  # by the partner's member GUID
+        self._shares = TimeShares()
         self._reaching: list[tuple[str, Reaching]] = []  # with the set's name
         self._workers = ThreadPoolExecutor(config.workers + 1, "frs-worker")  # see agent.replica.actions
         self._closers: list[Callable[[], Awaitable[None]]] = []
@@ -184,6 +187,7 @@ class Service:
             self.incidents,
             self._send,
             lambda partner: self._links[partner].has_room,
+            self._shares,
         )
         self.replicas[guid] = replica
         self._closers.insert(0, replica.close)
@@ -329,14 +333,16 @@ class Service:
 
     # -- the server --
 
-    def _received(self, context: CallContext, comm: CommPacket) -> int:
+    def _received(self, context: CallContext, comm: CommPacket) -> int | Awaitable[int]:
         """FrsRpcSendCommPkt (3.3.4.4): a packet that does not parse costs its sender the call, nothing more."""
         try:
             packet = decode_packet(comm.pkt)
         except WireError as error:
             self._malformed(context, error)
             return ERROR_INVALID_PARAMETER
-        return self._take(context, packet, comm)
+        status = self._take(context, packet, comm)
+        wait = self._shares.wait(packet.from_.guid, time.monotonic())
+        return asyncio.sleep(wait, status) if wait else status
 
     def _malformed(self, context: CallContext, error: WireError) -> None:
         text = f"a packet from {context.peer} (user {context.user}) is refused: {error}"

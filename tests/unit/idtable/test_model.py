@@ -230,9 +230,9 @@ class StoreMachine(RuleBasedStateMachine):
     def iter_vvjoin(self, vv: dict[bytes, int]) -> None:
         unseen = [r for r in self.model.records.values() if r.originator_vsn > vv.get(r.originator_guid, 0)]
         unseen.sort(key=lambda r: (r.originator_guid, r.originator_vsn, r.file_guid))
-        for originator in vv:
+        for originator, vsn in vv.items():
             mine = [(r.file_guid, r.originator_vsn) for r in unseen if r.originator_guid == originator]
-            assert self.store.changes_of(originator, vv[originator]) == mine
+            assert self.store.changes_of(originator, vsn) == mine
         assert list(self.store.iter_vvjoin(vv)) == [(r.file_guid, r.originator_guid, r.originator_vsn) for r in unseen]
 
     @rule(after=st.integers(0, 20), limit=st.integers(0, 4), co=guids)
