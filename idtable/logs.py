@@ -70,6 +70,12 @@ class Logs(Database):
         rows = self._rows(f"SELECT {_OUT} FROM outlog WHERE seq > ? ORDER BY seq LIMIT ?", (pack_int(after_seq), limit))
         return [self._sense(_outlog_row, row) for row in rows]
 
+    def outlog_count(self, after_seq: int, but_from: bytes, most: int) -> int:
+        """How many of the first `most` rows with numbers above `after_seq` do not come from that member."""
+        query = "SELECT count(*) FROM (SELECT from_members FROM outlog WHERE seq > ? ORDER BY seq LIMIT ?)"
+        row = self._row(f"{query} WHERE instr(from_members, ?) = 0", (pack_int(after_seq), most, but_from))
+        return int(row[0])
+
     def outlog_by_co(self, co_guid: bytes) -> OutlogRow | None:
         """The row of that change order GUID (the newest, should there be several)."""
         row = self._row(f"SELECT {_OUT} FROM outlog WHERE co_guid = ? ORDER BY seq DESC LIMIT 1", (co_guid,))

@@ -39,6 +39,17 @@ _same_of = itemgetter(*(_FIELDS.index(f) for f in _SAME))
 _changed_of = itemgetter(*(_FIELDS.index(f) for f in (*_CHANGED, "file_guid")))
 _BYTES: Final = frozenset(_FIELDS.index(f) for f in ("file_guid", "parent_guid", "name", "originator_guid", "md5"))
 _CHUNK: Final = 512
+#: By the index of originators: as many statements as there are chunks, not as there are originators.
+_UNSEEN: Final = (
+    "SELECT originator_guid, originator_vsn, file_guid FROM idtable "
+    "WHERE (originator_guid, originator_vsn, file_guid) > (?, ?, ?) "
+    f"ORDER BY originator_guid, originator_vsn, file_guid LIMIT {_CHUNK}"
+)
+_LAST_GUID: Final = b"\xff" * 16
+_CHANGES: Final = (
+    "SELECT file_guid, originator_vsn FROM idtable WHERE originator_guid = ? AND originator_vsn > ? "
+    "ORDER BY originator_vsn, file_guid"
+)
 
 Row = tuple[Any, ...]
 
@@ -188,27 +199,33 @@ class Store(Logs, Sessions):
         Those are the ones whose originator_vsn is above `vv`'s entry for their originator, or above 0 where
         it has none; they come in order of (originator_guid, originator_vsn), each once, as of the call: what
         changes meanwhile does not disturb the iteration (get() then tells the present state). Costs 24
-        bytes a record. Raises ValueError when `vv` holds what is no unsigned 64-bit number.
+        bytes a record and as many an originator. Raises ValueError when `vv` holds what is no unsigned 64-bit number.
         """
-        wanted = {guid: pack_u64(vsn) for guid, vsn in vv.items()}
-        found: list[tuple[bytes, bytes, array[int]]] = []
+        known = {guid: pack_u64(vsn) for guid, vsn in vv.items()}
+        files, vsns = bytearray(), array("Q")
+        originators, ends = bytearray(), array("Q")  # of each run of records of one originator
         originator: bytes = b""
-        while True:
-            (next_one,) = self._row("SELECT min(originator_guid) FROM idtable WHERE originator_guid > ?", (originator,))
-            if next_one is None:
-                break
-            originator = next_one
-            rows = self._rows(
-                "SELECT file_guid, originator_vsn FROM idtable WHERE originator_guid = ? AND originator_vsn > ? "
-                "ORDER BY originator_vsn, file_guid",
-                (originator, wanted.get(originator, 0)),
-            )
-            found.append((originator, b"".join([row[0] for row in rows]), array("Q", [unpack_int(r[1]) for r in rows])))
-        return (
-            (guids[16 * number : 16 * number + 16], originator, vsn)
-            for originator, guids, vsns in found
-            for number, vsn in enumerate(vsns)
-        )
+        at: tuple[bytes, int | bytes, bytes] = (b"", 0, b"")
+        while rows := self._rows(_UNSEEN, at):
+            for at in rows:
+                vsn = unpack_int(at[1])
+                if vsn > vv.get(at[0], 0):
+                    if at[0] != originator:
+                        originator = at[0]
+                        originators += originator
+                        ends.append(len(vsns))
+                    files += at[2]
+                    vsns.append(vsn)
+                    ends[-1] += 1
+            if unpack_int(at[1]) <= vv.get(at[0], 0):
+                at = (at[0], known.get(at[0], 0), _LAST_GUID)  # past all that is known of this originator
+        return _unseen(files, vsns, originators, ends)
+
+    def changes_of(self, originator: bytes, above: int) -> list[tuple[bytes, int]]:
+        """The records (tombstones too) that bear this originator and a VSN above the one given: file GUID and VSN, in
+        order of VSN. Raises ValueError for a VSN that is no unsigned 64-bit number."""
+        rows = self._rows(_CHANGES, (originator, pack_u64(above)))
+        return [(guid, unpack_int(vsn)) for guid, vsn in rows]
 
     def beyond(self, *, event_time: int, version: int, vsn: int) -> list[bytes]:
         """The file GUIDs of the records (tombstones too) of which one number is above the one given. Reads all."""
@@ -347,3 +364,15 @@ def _normal(row: Row) -> Row:
         row = tuple(unpack_int(v) if isinstance(v, bytes) and i not in _BYTES else v for i, v in enumerate(row))
     name = row[2].decode("utf-8", "surrogatepass")
     return (row[0], row[1], name, row[3] == 1, *row[4:11], row[11] == 1, *row[12:-1])
+
+
+def _unseen(
+    files: bytearray, vsns: array[int], originators: bytearray, ends: array[int]
+) -> Iterator[tuple[bytes, bytes, int]]:
+    """See Store.iter_vvjoin()."""
+    begin = 0
+    for number, end in enumerate(ends):
+        originator = bytes(originators[16 * number : 16 * number + 16])
+        for at in range(begin, end):
+            yield bytes(files[16 * at : 16 * at + 16]), originator, vsns[at]
+        begin = end

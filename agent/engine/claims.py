@@ -109,6 +109,13 @@ class Claims(Generic[Token]):
             freed.update(dict.fromkeys(self.drop(token, other)))
         return list(freed)
 
+    def go_last(self, token: Token) -> list[Token]:
+        """Queue the token anew, as if it came now; returns those that waited for it, as drop() does, key by key."""
+        keys = self._held[token]
+        freed = self.release(token)
+        self.add(token, [key for key, exclusive in keys.items() if exclusive], [k for k, e in keys.items() if not e])
+        return freed
+
     def release(self, token: Token) -> list[Token]:
         """Drop the token; returns those that waited for it, as drop() does, key by key."""
         freed: dict[Token, None] = {}

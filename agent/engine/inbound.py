@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice, takewhile
 
 from agent.engine.answers import Answers
 from agent.engine.claims import Claims
@@ -363,6 +364,12 @@ class Inbound:
         self._unblock(key for key in line if key != entry.key)
         self._let_past(entry.co.file_guid)
 
+    def let_past(self, entry: Entry, silent: bytes) -> None:
+        """What came by that connection for the entry's file before it, and of which nothing is sent, goes behind it."""
+        for key in list(takewhile(lambda key: key != entry.key, self.of_file(entry.co.file_guid))):
+            if self.entries[key].cxtion == silent:
+                self._unblock(self.claims.go_last(key))
+
     def futile(self, entry: Entry) -> str:
         """Why the entry is not tried again; empty while it is. The limits of notes 35 and 36 are passed, or it waits
         for a folder that is not here and that nobody who is a partner will send."""
@@ -429,6 +436,8 @@ class Inbound:
             if other is not None and other.waits_for in _WAITS_FOR_CLAIMS:
                 other.retry_at = 0
         self._unblock(freed)
+        for file_guid in {key[0] for key in freed if key in self.waiting}:  # somebody behind may go past it
+            self._unblock(islice((key for key in self.of_file(file_guid) if key not in self.waiting), 1))
         self._unblock(other.key for other in self.wake_orphans(entry.co.file_guid))
 
     def wake_orphans(self, parent: bytes) -> list[Entry]:

@@ -70,8 +70,7 @@ class Installs:
             return
         for other in inbound.replaced_before_their_time(entry):
             self.retire.finish(other, None, lost=True)
-        if not inbound.claims.granted_on(entry.key, ("g", entry.co.file_guid)):
-            self._overtake(entry)
+        if not inbound.claims.granted_on(entry.key, ("g", entry.co.file_guid)) and not self._overtake(entry):
             return
         if not self._judge(entry):
             return
@@ -82,18 +81,26 @@ class Installs:
         if inbound.claims.granted(entry.key):
             self._install(entry)
 
-    def _overtake(self, entry: Entry) -> None:
+    def _overtake(self, entry: Entry) -> bool:
         """An earlier change order of the same file that waits for a retry is out of date once a newer one has come
-        (3.1.1.10.4)."""
-        key = self.inbound.head(entry.co.file_guid)
-        other = self.inbound.entries.get(key) if key is not None and key in self.inbound.waiting else None
-        if other is None or other is entry or other.stage not in (Stage.QUEUED, Stage.FETCHED):
-            return
-        if change_order_wins(offered(entry.co), offered(other.co)):
-            if against_version(offered(entry.co), offered(other.co)):
-                entry.outdid = max(entry.outdid, other.co.file_version_number)
-            entry.outdid = max(entry.outdid, other.outdid)
-            self.retire.finish(other, None, lost=True)
+        (3.1.1.10.4). One whose staging file nobody sends lets past what somebody else says that is older, but news
+        here. Whether the entry is the first of its file now."""
+        inbound = self.inbound
+        while (key := inbound.head(entry.co.file_guid)) != entry.key:
+            other = inbound.entries.get(key) if key is not None and key in inbound.waiting else None
+            if other is None or other.stage not in (Stage.QUEUED, Stage.FETCHED):
+                return False
+            nobody_sends = other.waits_for is Outcome.STAGE_MISSING and other.cxtion != entry.cxtion
+            if nobody_sends:
+                inbound.let_past(entry, other.cxtion)
+            if change_order_wins(offered(entry.co), offered(other.co)):
+                if against_version(offered(entry.co), offered(other.co)):
+                    entry.outdid = max(entry.outdid, other.co.file_version_number)
+                entry.outdid = max(entry.outdid, other.outdid)
+                self.retire.finish(other, None, lost=True)
+            elif not nobody_sends:
+                return False
+        return True
 
     def _judge(self, entry: Entry) -> bool:
         """Compare with what the IDTable knows of the file; False when the change order ended here."""

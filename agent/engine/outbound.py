@@ -350,7 +350,5 @@ class Outbound:
 
     def backlog(self, flow: Flow) -> int:
         """Change orders that the partner has not acknowledged yet."""
-        count = len(flow.unacked) + len(flow.vvjoin_unacked)
-        rows = self.ctx.store.outlog_iter(flow.leading, 10_000)
-        count += sum(1 for row in rows if self._wanted(flow, row.from_members))
-        return count + (1 if flow.vvjoin is not None else 0)
+        count = len(flow.unacked) + len(flow.vvjoin_unacked) + (1 if flow.vvjoin is not None else 0)
+        return count + self.ctx.store.outlog_count(flow.leading, flow.session.cxtion.partner.guid, 10_000)

@@ -53,8 +53,7 @@ class Restored:
             self._asked = ctx.now
             self.in_sessions.ask_again("this member's database is an older one")
         if above < known:
-            others = dict.fromkeys(ctx.vv, (1 << 64) - 1) | {me: above}
-            for guid, originator, vsn in list(ctx.store.iter_vvjoin(others)):
+            for guid, vsn in ctx.store.changes_of(me, above):
                 record = ctx.store.get(guid)
-                if record is not None and originator == me and vsn <= known:
+                if record is not None and vsn <= known:
                     self.local.reannounce(record, above=record.version)

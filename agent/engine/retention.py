@@ -82,7 +82,6 @@ class Retention:
         done = max((flow.trailing for flow in self.flows.values()), default=0)
         found = {row.file_guid for row in ctx.store.outlog_iter(done, -1)}
         if self._unheard_from:
-            others = dict.fromkeys(ctx.vv, (1 << 64) - 1) | {ctx.config.originator_guid: self._unheard_from - 1}
-            own = (item for item in ctx.store.iter_vvjoin(others) if item[1] == ctx.config.originator_guid)
-            found.update(guid for guid, _, _ in own)
+            own = ctx.store.changes_of(ctx.config.originator_guid, self._unheard_from - 1)
+            found.update(guid for guid, _ in own)
         return found

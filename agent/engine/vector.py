@@ -45,20 +45,21 @@ class VersionVector:
             return False
         if originator == self.own:
             return plausible.may_be_own(vsn, now)
-        return plausible.for_vector(vsn, now) and self._has_room_for(originator)
+        return plausible.for_vector(vsn, now) and self.has_room_for(originator)
 
     def move(self, originator: bytes, vsn: int, now: int) -> bool:
         """Move one entry forward; False when it stays as it is."""
-        if not self._has_room_for(originator) and abs(now - self._looked) >= _HOUR:
+        if not self.has_room_for(originator) and abs(now - self._looked) >= _HOUR:
             self._looked = now
             self._leave_out_useless()
-        self.full = not self._has_room_for(originator)
+        self.full = not self.has_room_for(originator)
         if not self.moves(originator, vsn, now):
             return False
         self._set(originator, vsn)
         return True
 
-    def _has_room_for(self, originator: bytes) -> bool:
+    def has_room_for(self, originator: bytes) -> bool:
+        """There is an entry of the originator, or may be one."""
         return originator == self.own or originator in self.entries or len(self.entries) < self._most
 
     def issued(self, vsn: int) -> None:

@@ -105,7 +105,8 @@ def _change_order(ctx: Context, record: IDRecord, extra: int) -> ChangeOrder:
         # Carried out here while an earlier change of that originator is not: the partner must not believe
         # that it has everything up to this one either (3.1.1.10.5).
         extra = SKIP
-        ctx.behind.setdefault(record.originator_guid, set()).add((record.originator_vsn, record.file_guid))
+        if ctx.vector.has_room_for(record.originator_guid):  # else the entry never comes to it
+            ctx.behind.setdefault(record.originator_guid, set()).add((record.originator_vsn, record.file_guid))
     flags = fl.VVJOIN | extra
     if record.deleted:
         command, content = c.CO_LOCATION_DELETE, 0

@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from typing import Final
 
 from agent.engine import events as ev
 from agent.engine.cutoff import Cutoff
 from agent.engine.engine import Engine
-from agent.replica.eventqueue import EventQueue
+from agent.replica.eventqueue import EventQueue, is_staging, partner_of
 from agent.wire.filetime import SECOND
 from agent.work.clock import filetime_now
 from agent.work.supervise import Supervisor
+from agent.work.timeshares import TimeShares
 from idtable.errors import StoreError
 from idtable.store import Store
 
@@ -36,7 +38,7 @@ class Batches:
 
     `failed` is told what went wrong with the store, and what is queued is dropped then. `broken` is told of an event
     that the engine failed on: nothing is handled any more then until go_on(). `unacted` is told of an action that
-    raised an error; it raises none itself.
+    raised an error; it raises none itself. `shares` learns who took how much of the time.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Batches:
         broken: Callable[[ev.Event, Exception], None],
         runs: Callable[[], bool],
         supervisor: Supervisor,
+        shares: TimeShares,
     ) -> None:
         self._store = store
         self._lock = lock
@@ -61,6 +64,7 @@ class Batches:
         self._broken = broken
         self._runs = runs
         self._supervisor = supervisor
+        self._shares = shares
         self._events = EventQueue()
         self._cutoff = Cutoff()
         self._scheduled = False
@@ -130,7 +134,9 @@ class Batches:
             self.drop()
             return
         engine = self._engine()
-        actions = self._handle(engine)
+        began = time.monotonic()
+        taken: list[tuple[ev.Event, float]] = []
+        actions = self._handle(engine, taken)
         if actions is None:
             return
         for action in actions:
@@ -139,6 +145,7 @@ class Batches:
                     self._act(action)
                 except Exception as error:
                     self._unacted(action, error)
+        self._account(began, taken)
         try:
             self._set_timer(engine)
         except Exception as error:
@@ -149,28 +156,42 @@ class Batches:
         else:
             self._tell_settled()
 
-    def _handle(self, engine: Engine) -> list[ev.Action] | None:
-        """One transaction; its actions, or None when it failed, and somebody has been told."""
+    def _account(self, began: float, taken: list[tuple[ev.Event, float]]) -> None:
+        """Of the time that one transaction took, the engine's is that of each event, all other time everybody's.
+        That of packets for staging files does not count."""
+        now = time.monotonic()
+        each = (now - began - sum(seconds for _, seconds in taken)) / max(len(taken), 1)
+        spent: dict[bytes, float] = {}
+        for event, seconds in taken:
+            if (partner := partner_of(event)) is not None:
+                spent[partner] = spent.get(partner, 0.0) + (0.0 if is_staging(event) else seconds + each)
+        self._shares.took(spent, now)
+
+    def _handle(self, engine: Engine, taken: list[tuple[ev.Event, float]]) -> list[ev.Action] | None:
+        """One transaction; its actions, or None when it failed, and somebody has been told. `taken` is told the events
+        and for how many seconds the engine was at each."""
         actions: list[ev.Action] = []
-        taken: list[ev.Event] = []
         now = filetime_now()
         in_engine = False
         try:
             with self._lock:
                 self._store.begin()
                 for _ in range(min(BATCH, len(self._events))):
-                    taken.append(event := self._events.popleft())
+                    event = self._events.popleft()
+                    taken.append((event, 0.0))
                     self._cutoff.handled(event, actions)
-                    in_engine = True
+                    in_engine, began = True, time.monotonic()
                     actions += engine.handle(event, now)
                     in_engine = False
+                    taken[-1] = (event, time.monotonic() - began)
                     if filetime_now() - now > LONGEST:
                         break
                 self._store.commit()
         except Exception as error:
             if in_engine and not isinstance(error, StoreError | OSError | MemoryError):
-                self._events.extendleft(reversed(taken[:-1]))
-                self._hold(taken[-1], error)
+                *others, (event, _) = taken
+                self._events.extendleft(other for other, _ in reversed(others))
+                self._hold(event, error)
             else:
                 self._failed(error)
                 self.drop()

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from agent.engine import events as ev
+from agent.wire import constants as c
 from agent.wire.packet import Packet
 
 #: Bytes of packets of one partner that may wait. Of what our own agents have in flight, blocks of staging files that
@@ -20,6 +21,7 @@ MOST: Final = 32 << 20
 _EACH: Final = 4096
 _GVSN: Final = 128
 _OURS: Final = b""  # whatever is from no partner
+_STAGING: Final = frozenset((c.CMD_SEND_STAGE, c.CMD_RECEIVING_STAGE, c.CMD_RETRY_FETCH, c.CMD_ABORT_FETCH))
 
 
 def size_of(packet: Packet) -> int:
@@ -94,6 +96,16 @@ class EventQueue:
             self._bytes[partner] = self._bytes.get(partner, 0) + sign * size_of(event.packet)
             if self._bytes[partner] <= 0:
                 del self._bytes[partner]
+
+
+def partner_of(event: ev.Event) -> bytes | None:
+    """The partner whose packet it is; None for all else."""
+    return event.packet.from_.guid if isinstance(event, ev.PacketReceived) else None
+
+
+def is_staging(event: ev.Event) -> bool:
+    """A packet for a staging file: of these no more are under way than this member wants."""
+    return isinstance(event, ev.PacketReceived) and event.packet.command in _STAGING
 
 
 def _lane(event: ev.Event) -> bytes:

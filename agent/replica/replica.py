@@ -44,6 +44,7 @@ from agent.wire.packet import Packet
 from agent.work.bysize import LargeFileThreads
 from agent.work.clock import filetime_now
 from agent.work.supervise import Supervisor, failure
+from agent.work.timeshares import TimeShares
 from config.model import AgentConfig, LocalSet
 from idtable.errors import StoreDamaged, StoreError
 from idtable.store import Store
@@ -75,6 +76,7 @@ class Replica(Telling):
         incidents: Incidents,
         send: Callable[[bytes, bytes, str], None],
         has_room: Callable[[bytes], bool],
+        shares: TimeShares,
     ) -> None:
         """Opens the store and the tree. Raises ReplicaError, StoreError, StagingError, OSError."""
         self.config = config
@@ -87,6 +89,7 @@ class Replica(Telling):
         self.incidents = incidents
         self._send = send
         self._has_room = has_room
+        self._shares = shares
         self.log = get_logger("frs", set_name=self.name)
         self.lock = threading.RLock()
         self._loop = asyncio.get_running_loop()
@@ -179,6 +182,7 @@ class Replica(Telling):
             broken=self._broken,
             runs=lambda: self.error is None,
             supervisor=self.supervisor,
+            shares=self._shares,
         )
         self._actions = Actions(
             self.store,

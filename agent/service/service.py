@@ -11,6 +11,7 @@ import importlib.metadata
 import logging
 import os
 import socket
+import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -47,6 +48,7 @@ from agent.wire.packet import Packet, decode_packet, describe
 from agent.work import descriptors
 from agent.work.clock import filetime_now, iso_time
 from agent.work.supervise import Supervisor
+from agent.work.timeshares import TimeShares
 from config.model import AgentConfig, LocalSet, Member
 from idtable.errors import StoreDamaged, StoreError
 from staging.errors import StagingError
@@ -93,6 +95,7 @@ class Service:
         self.kept: dict[bytes, KeptStore] = {}  # by our member GUID in the set
         self.deleted: dict[bytes, DeletedStore] = {}  # likewise
         self._links: dict[bytes, PartnerLink] = {}  # by the partner's member GUID
+        self._shares = TimeShares()
         self._reaching: list[tuple[str, Reaching]] = []  # with the set's name
         self._workers = ThreadPoolExecutor(config.workers + 1, "frs-worker")  # see agent.replica.actions
         self._closers: list[Callable[[], Awaitable[None]]] = []
@@ -185,6 +188,7 @@ class Service:
             self.incidents,
             self._send,
             lambda partner: self._links[partner].has_room,
+            self._shares,
         )
         self.replicas[guid] = replica
         self._closers.insert(0, replica.close)
@@ -334,14 +338,16 @@ class Service:
 
     # -- the server --
 
-    def _received(self, context: CallContext, comm: CommPacket) -> int:
+    def _received(self, context: CallContext, comm: CommPacket) -> int | Awaitable[int]:
         """FrsRpcSendCommPkt (3.3.4.4): a packet that does not parse costs its sender the call, nothing more."""
         try:
             packet = decode_packet(comm.pkt)
         except WireError as error:
             self._malformed(context, error)
             return c.ERROR_INVALID_PARAMETER
-        return self._take(context, packet, comm)
+        status = self._take(context, packet, comm)
+        wait = self._shares.wait(packet.from_.guid, time.monotonic())
+        return asyncio.sleep(wait, status) if wait else status
 
     def _malformed(self, context: CallContext, error: WireError) -> None:
         text = f"a packet from {context.peer} (user {context.user}) is refused: {error}"

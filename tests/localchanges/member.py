@@ -20,6 +20,7 @@ from agent.engine import events as ev
 from agent.replica.replica import Replica
 from agent.reporting.incidents import Incidents
 from agent.wire.packet import decode_packet
+from agent.work.timeshares import TimeShares
 from config.load import load_agent_config
 from idtable.records import IDRecord
 from journal.changes import kind_of
@@ -191,7 +192,9 @@ async def _running(
     ):
         incidents = Incidents(logging.getLogger("frs"))
         deleted = deleted_store(config, local)
-        replica = Replica(config, local, Counters(), kept, deleted, workers, incidents, send, lambda _: True)
+        replica = Replica(
+            config, local, Counters(), kept, deleted, workers, incidents, send, lambda _: True, TimeShares()
+        )
         replicas[local.member.guid] = replica
         try:
             await replica.start()

@@ -17,9 +17,10 @@ from agent.wire.constants import (
     CMD_JOINING,
     CMD_REMOTE_CO,
     CMD_REMOTE_CO_DONE,
+    CMD_SEND_STAGE,
     CMD_UNJOIN_REMOTE,
 )
-from agent.wire.filetime import DAY, MINUTE, SECOND
+from agent.wire.filetime import DAY, HOUR, MINUTE, SECOND
 from agent.wire.packet import Packet
 from tests.simulation.forging import Forger
 from tests.simulation.simmember import Member
@@ -326,6 +327,50 @@ def test_nobody_waits_for_the_staging_file_of_a_partner_that_is_gone(what: str) 
     outbound = b.engine.outbound
     late = {flow.session.cxtion.partner.name for flow in outbound.flows.values() if outbound.backlog(flow)}
     assert late <= {"c"}
+
+
+@pytest.mark.parametrize("what", ["changed", "removed"])
+@pytest.mark.parametrize("how", ["gone", "silent"])
+def test_what_is_older_than_what_nobody_sends_does_not_wait_for_it(what: str, how: str) -> None:
+    """c announces versions of the file that are newer than all others, and sends none. What b says of it is older, and
+    news all the same: it comes at once if c is gone, and when c is given no more time if it is silent."""
+    world = started("abc")
+    a, b, c = (world.members[name] for name in "abc")
+    make(b, "f", b"before")
+    world.run(60)
+    record = a.store.by_name(a.root, "f")
+    assert record is not None
+    send = world.send
+
+    def silent(source: Member, partner: bytes, packet: Packet) -> None:
+        if partner != c.guid or packet.command != CMD_SEND_STAGE:
+            send(source, partner, packet)
+
+    if how == "silent":
+        world.send = silent  # type: ignore[method-assign]
+    forger = Forger(world, "c", "a")
+    newest = forger.change_order("f", file_guid=record.file_guid, file_version_number=9)
+    forger.send_change_orders(
+        *(
+            newest.replace(change_order_guid=world.new_guid(), frs_vsn=newest.frs_vsn + n, file_version_number=9 - n)
+            for n in range(4)
+        )
+    )
+    until_it_fetches(a)
+    if how == "gone":
+        c.crash()
+    for content in (b"1 of b", b"2 of b" if what == "changed" else None):
+        if content is not None:
+            write(b, "f", content)
+        else:
+            remove(b, "f")
+        world.run(60 if how == "gone" else HOUR / SECOND)
+        assert a.tree() == b.tree()
+    world.send = send  # type: ignore[method-assign]
+    if how == "gone":
+        c.start()
+    world.run(HOUR / SECOND)
+    assert names(all_agree(world)) == (["f"] if what == "changed" else [])
 
 
 def test_only_what_is_of_the_same_file_waits_for_a_partner_that_is_silent() -> None:

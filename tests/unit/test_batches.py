@@ -13,6 +13,7 @@ from agent.engine import events as ev
 from agent.replica.batches import Batches
 from agent.wire.packet import NamedGuid, Packet
 from agent.work.supervise import Supervisor
+from agent.work.timeshares import TimeShares
 from idtable.errors import StoreFull
 from idtable.store import Store
 
@@ -69,6 +70,7 @@ def run(*events: ev.Event) -> tuple[list[ev.Send], list[Any]]:
             broken=lambda event, error: done.append(error),
             runs=lambda: True,
             supervisor=Supervisor(failed),
+            shares=TimeShares(),
         )
         for event in events:
             batches.post(event)
@@ -151,6 +153,7 @@ def test_an_event_that_the_engine_fails_on_is_dropped_alone(number: int) -> None
             broken=broken,
             runs=lambda: True,
             supervisor=Supervisor(failed),
+            shares=TimeShares(),
         )
         for event in EVENTS:
             batches.post(event)
@@ -187,6 +190,7 @@ def test_a_store_that_fails_is_no_fault_of_the_event(error: Exception) -> None:
             broken=lambda event, error: done.append(event),
             runs=lambda: True,
             supervisor=Supervisor(failed),
+            shares=TimeShares(),
         )
         for event in EVENTS[1:]:
             batches.post(event)
@@ -226,6 +230,7 @@ def test_an_action_that_fails_does_not_keep_the_others_from_being_carried_out() 
             broken=lambda event, error: failed.append((event, str(error))),
             runs=lambda: True,
             supervisor=Supervisor(failed),
+            shares=TimeShares(),
         )
         for _ in range(3):
             batches.post(FROM_ONE)  # which come before the loss, as they are of the same partner

@@ -18,6 +18,7 @@ from agent.replica.eventqueue import MOST, EventQueue, size_of
 from agent.wire import constants as c
 from agent.wire.packet import Gvsn, NamedGuid, Packet
 from agent.work.supervise import Supervisor
+from agent.work.timeshares import TimeShares
 from idtable.store import Store
 
 
@@ -156,6 +157,7 @@ def test_a_transaction_ends_after_a_while(monkeypatch: pytest.MonkeyPatch) -> No
             broken=lambda event, error: pytest.fail(str(error)),
             runs=lambda: True,
             supervisor=Supervisor(failed),
+            shares=TimeShares(),
         )
         for number in range(1000):
             made.post(packet(ONE, number))

@@ -154,12 +154,12 @@ class StoreMachine(RuleBasedStateMachine):
             del self.model.records[guid]
 
     @precondition(lambda self: self.before is not None)
-    @rule(co=guids, file=guids, vsn=u64s, time=times)
-    def outlog_append(self, co: bytes, file: bytes, vsn: int, time: int) -> None:
+    @rule(co=guids, file=guids, vsn=u64s, time=times, sender=st.one_of(st.just(b""), guids))
+    def outlog_append(self, co: bytes, file: bytes, vsn: int, time: int, sender: bytes) -> None:
         self.model.head += 1
-        seq = self.store.outlog_append(b"co", b"ext", co, file, file, vsn, b"", 1, time)
+        seq = self.store.outlog_append(b"co", b"ext", co, file, file, vsn, sender, 1, time)
         assert seq == self.model.head
-        self.model.outlog[seq] = OutlogRow(seq, b"co", b"ext", co, file, file, vsn, b"", 1, time)
+        self.model.outlog[seq] = OutlogRow(seq, b"co", b"ext", co, file, file, vsn, sender, 1, time)
 
     @precondition(lambda self: self.before is not None)
     @rule(upto=st.integers(0, 20), time=times)
@@ -230,6 +230,9 @@ class StoreMachine(RuleBasedStateMachine):
     def iter_vvjoin(self, vv: dict[bytes, int]) -> None:
         unseen = [r for r in self.model.records.values() if r.originator_vsn > vv.get(r.originator_guid, 0)]
         unseen.sort(key=lambda r: (r.originator_guid, r.originator_vsn, r.file_guid))
+        for originator, vsn in vv.items():
+            mine = [(r.file_guid, r.originator_vsn) for r in unseen if r.originator_guid == originator]
+            assert self.store.changes_of(originator, vsn) == mine
         assert list(self.store.iter_vvjoin(vv)) == [(r.file_guid, r.originator_guid, r.originator_vsn) for r in unseen]
 
     @rule(after=st.integers(0, 20), limit=st.integers(0, 4), co=guids)
@@ -237,6 +240,7 @@ class StoreMachine(RuleBasedStateMachine):
         rows = [r for seq, r in sorted(self.model.outlog.items()) if seq > after][:limit]
         assert self.store.outlog_iter(after, limit) == rows
         assert self.store.outlog_get(after) == self.model.outlog.get(after)
+        assert self.store.outlog_count(after, co, limit) == sum(r.from_members != co for r in rows)
         same = [r for r in self.model.outlog.values() if r.co_guid == co]
         assert self.store.outlog_by_co(co) == (max(same, key=lambda r: r.seq) if same else None)
 

@@ -367,6 +367,49 @@ def test_vvjoin_is_not_disturbed_by_writes(store: Store) -> None:
     assert seen == [guid(i) for i in range(1, 100)]
 
 
+def test_a_vvjoin_asks_the_database_no_oftener_for_many_originators(store: Store) -> None:
+    """Whoever has the secret can make up originators: a Join must not cost a statement for each."""
+    chunk = store_module._CHUNK
+
+    def dead(n: int, originator: bytes, vsn: int) -> IDRecord:
+        return IDRecord(guid(n), guid(99), str(n), False, originator_guid=originator, originator_vsn=vsn, deleted=True)
+
+    one_each = {guid(10_000 + n): 1 for n in range(3 * chunk)}
+    put(store, *(dead(n, originator, 1) for n, originator in enumerate(one_each, 1)))
+    put(store, *(dead(20_000 + n, guid(9), n) for n in range(1, 3 * chunk)))
+
+    def statements(vv: dict[bytes, int]) -> tuple[int, int]:
+        seen: list[str] = []
+        store._conn.set_trace_callback(seen.append)
+        items = sum(1 for _ in store.iter_vvjoin(vv))
+        store._conn.set_trace_callback(None)
+        return items, len(seen)
+
+    items, asked = statements({})
+    assert (items, asked <= 8) == (6 * chunk - 1, True)
+    items, asked = statements({guid(9): 3 * chunk - 2})  # a long run that is known is not walked through
+    assert (items, asked <= 6) == (3 * chunk + 1, True)
+    items, asked = statements(one_each | {guid(9): 3 * chunk})
+    assert (items, asked <= 6) == (0, True)
+
+
+def test_the_changes_of_one_originator(store: Store) -> None:
+    numbers = [5, 3, 1 << 63, U64]
+    put(
+        store,
+        *(
+            IDRecord(guid(n), guid(99), str(n), False, originator_guid=guid(3), originator_vsn=v)
+            for n, v in enumerate(numbers, 1)
+        ),
+    )
+    put(store, IDRecord(guid(9), guid(99), "other", False, originator_guid=guid(4), originator_vsn=9))
+    assert store.changes_of(guid(3), 0) == [(guid(2), 3), (guid(1), 5), (guid(3), 1 << 63), (guid(4), U64)]
+    assert store.changes_of(guid(3), 5) == [(guid(3), 1 << 63), (guid(4), U64)]
+    assert store.changes_of(guid(5), 0) == []
+    with pytest.raises(ValueError):
+        store.changes_of(guid(3), -1)
+
+
 def test_all_live_walks_over_many_and_over_writes(store: Store) -> None:
     count = store_module._CHUNK * 2 + 3
     put(store, *(IDRecord(guid(i * 2), guid(99), str(i), False) for i in range(1, count + 1)))
@@ -394,6 +437,10 @@ def test_all_live_walks_over_many_and_over_writes(store: Store) -> None:
         (lambda s: s.children(guid(1)), "INDEX idtable_name (parent_guid=?)"),
         (
             lambda s: list(s.iter_vvjoin({})),
+            "COVERING INDEX idtable_origin ((originator_guid,originator_vsn,file_guid)>(?,?,?))",
+        ),
+        (
+            lambda s: s.changes_of(guid(3), 5),
             "COVERING INDEX idtable_origin (originator_guid=? AND originator_vsn>?)",
         ),
         (lambda s: s.purge_tombstones(1), "COVERING INDEX idtable_tombstone (deleted=? AND deleted_time<?)"),
