@@ -5,7 +5,7 @@ name taken for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from idtable.records import IDRecord
 from journal.changes import Aged, Change, Kind, same_key
@@ -64,10 +64,13 @@ def _waits(change: Change, left: set[str], paths: set[str], names: set[tuple[byt
     return change.path in left or (taken and (change.parent_guid, change.name) in names)
 
 
-def folders_above(path: str) -> list[str]:
-    """The paths of the folders above, without the root."""
-    parts = path.split("/")
-    return ["/".join(parts[:n]) for n in range(1, len(parts))]
+def folders_above(path: str) -> Iterator[str]:
+    """The paths of the folders above, without the root, the nearest first."""
+    at = path.rfind("/")
+    while at > 0:
+        path = path[:at]
+        yield path
+        at = path.rfind("/")
 
 
 def at_or_below(path: str, paths: set[str]) -> bool:
