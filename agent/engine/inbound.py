@@ -15,11 +15,13 @@ from agent.engine.answers import Answers
 from agent.engine.claims import Claims
 from agent.engine.claims import Key as ClaimKey
 from agent.engine.context import Context
+from agent.engine.descent import Descent
 from agent.engine.entry import Entry, Stage
 from agent.engine.events import DropStage, Outcome
 from agent.engine.held import Held
 from agent.engine.order import Key, RetireOrder
-from agent.engine.records import MARKS, mark, mark_of, offered
+from agent.engine.orphans import Orphans
+from agent.engine.records import MARKS, mark, offered
 from agent.engine.refusal import refusal
 from agent.engine.session import JoinState, Session
 from agent.engine.stored import change_order_of, checksum_of
@@ -27,12 +29,10 @@ from agent.reporting.causes import Cause
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder, CoExtension2
 from agent.wire.filetime import DAY
-from idtable.records import IDRecord, InlogRow
+from idtable.records import InlogRow
 
 _RESTORED = b""  # instead of a connection, in RetireOrder
 _WAITS_FOR_CLAIMS = (Outcome.PARENT_MISSING, Outcome.NAME_TAKEN, Outcome.NOT_EMPTY)
-#: Versions that are remembered of one file, and files of which any are (see passed_over).
-_MARKS, _LINES = 256, 4096
 
 
 class Inbound:
@@ -50,8 +50,9 @@ class Inbound:
         self.pending_names: dict[bytes, tuple[bytes, str]] = {}
         self.wanted: dict[tuple[bytes, str], dict[Key, None]] = {}  # parent and name -> unfinished entries that want it
         self.waiting: set[Key] = set()
+        self.orphans = Orphans(ctx, sessions, self.entries, self.waiting, self.pending_for)
         self.ahead: dict[bytes, dict[Key, None]] = {}  # of these, by file, what is dated ahead of the clock
-        self._line: dict[bytes, tuple[int, dict[int, None]]] = {}  # file GUID -> mark of its version here: descends()
+        self.descent = Descent()
         self.on_finished: Callable[[Entry], None] = lambda entry: None  # one that is finished has come in its order
         #: The worklist: what may go on now, in order. The engine works it off after every event, so that no end of a
         #: change order calls the next one's.
@@ -60,7 +61,6 @@ class Inbound:
         self.heard: dict[bytes, int] = {}  # partner (member GUID) -> the last VSN of its own that it sent
         #: What the inbound log held of connections that are no more, and whether it was finished.
         self.abandoned: list[tuple[Key, bool]] = []
-        self._orphans: dict[bytes, dict[Key, None]] = {}  # folder that is missing -> what waits for it
 
     def switch(self, entry: Entry) -> None:
         """Go on with the entry over another connection that offered it."""
@@ -229,29 +229,6 @@ class Inbound:
         key = self.by_co.get(co_guid or b"")
         return None if key is None else self.entries.get(key)
 
-    def descends(self, co: ChangeOrder, record: IDRecord) -> bool:
-        """The change was made by somebody who knew the record's version, or a change made from it (see records)."""
-        base = co.ack_version & MARKS
-        here = mark_of(record)
-        seen, line = self._line.get(co.file_guid, (0, dict[int, None]()))
-        return base == here or (base != 0 and seen == here and base in line)
-
-    def passed_over(self, co: ChangeOrder, record: IDRecord | None) -> None:
-        """A version that is never installed here: if it was made from the one that is, what is made from it is, too."""
-        if record is None or record.deleted or not self.descends(co, record):
-            return
-        here = mark_of(record)
-        seen, marks = self._line.pop(co.file_guid, (here, {}))
-        if seen != here:
-            marks = {}
-        marks[mark(co.originator_guid, co.frs_vsn)] = None
-        self._line[co.file_guid] = (here, marks)
-        # What is forgotten may cost that something is kept which need not be.
-        if len(marks) > _MARKS:
-            del marks[next(iter(marks))]
-        if len(self._line) > _LINES:
-            del self._line[next(iter(self._line))]
-
     def of_file(self, file_guid: bytes) -> Iterator[Key]:
         """The change orders of that file which have not ended, in order of arrival."""
         return self.claims.exclusive_on(("g", file_guid))
@@ -268,31 +245,6 @@ class Inbound:
         """The entry and those of its file that stand behind it."""
         keys = list(self.of_file(entry.co.file_guid))
         return keys[keys.index(entry.key) :] if entry.key in keys else [entry.key]
-
-    def without_folder(self) -> Iterator[Entry]:
-        """What waits for its folder, which is not here."""
-        for key in self.waiting:
-            entry = self.entries.get(key)
-            if entry is not None and entry.waits_for is Outcome.PARENT_MISSING:
-                yield entry
-
-    def awaited(self, folder: bytes) -> bool:
-        """Something that came waits for this folder, which is not here, or for one that was in it."""
-        for entry in self.without_folder():
-            above, seen = entry.co.new_parent_guid, set[bytes]()
-            while above not in seen:
-                if above == folder:
-                    return True
-                seen.add(above)
-                record = self.ctx.store.get(above)
-                above = record.parent_guid if record is not None else above
-        return False
-
-    def left_alone(self, entry: Entry) -> bool:
-        """The entry has waited for long, with all upstream partners joined all the time: nobody will bring its folder
-        back. (Whoever made it may have been restored from a backup since, and know nothing of it.)"""
-        since = self.ctx.now - self.ctx.limits.orphan_patience
-        return entry.first_try < since and all(s.joined and s.since < since for s in self.sessions.values())
 
     def moving(self, file_guid: bytes) -> bool:
         """As pending_for(), and it does not just wait to be tried again."""
@@ -371,34 +323,14 @@ class Inbound:
                 self._unblock(self.claims.go_last(key))
 
     def futile(self, entry: Entry) -> str:
-        """Why the entry is not tried again; empty while it is. The limits of notes 35 and 36 are passed, or it waits
-        for a folder that is not here and that nobody who is a partner will send."""
+        """Why the entry is not tried again; empty while it is. The limits of notes 35 and 36 are passed, or its folder
+        never comes."""
         limits, tried = self.ctx.limits, f"given up after {entry.attempts} attempts"
         if entry.attempts > limits.max_retries or self.ctx.now - entry.first_try > limits.max_retry_time:
             return tried if entry.waits_for is not Outcome.NO_SPACE else ""
-        if entry.waits_for is not Outcome.PARENT_MISSING or entry.is_delete or entry.attempts < limits.name_grace:
+        if not self.orphans.wait_in_vain(entry):
             return ""
-        missing = self._missing_above(entry)
-        if missing is None or self.pending_for(missing):
-            return ""
-        removed = self.ctx.store.get(missing) is not None  # then it goes to the root (see names), if it can be had
-        if entry.gone and not entry.alternates and not (removed and entry.staged):
-            without = all(s.state is JoinState.JOINED and not s.everything for s in self.sessions.values())
-        else:
-            without = not removed and self.left_alone(entry)
-        why = f"{tried}: {self.sender(entry)} sent it without the folder it is in, and no partner has that"
-        return why if without else ""
-
-    def _missing_above(self, entry: Entry) -> bytes | None:
-        """The GUID of the nearest folder above the entry's file that is not here; None where all of them are."""
-        guid, seen = entry.co.new_parent_guid, set[bytes]()
-        while guid != self.ctx.config.root_guid and guid not in seen:
-            seen.add(guid)
-            folder = self.ctx.store.get(guid)
-            if folder is None or folder.deleted or not folder.is_dir:
-                return guid
-            guid = folder.parent_guid
-        return None
+        return f"{tried}: {self.sender(entry)} sent it without the folder it is in, and no partner has that"
 
     def sender(self, entry: Entry) -> str:
         """Who sent the entry, for people."""
@@ -409,7 +341,7 @@ class Inbound:
     def orphaned(self, entry: Entry, parent: bytes) -> None:
         """The entry's folder is not here: nothing that goes there may hold up the change order that brings it."""
         self._let_past(parent)
-        self._orphans.setdefault(parent, {})[entry.key] = None
+        self.orphans.add(entry, parent)
 
     def _let_past(self, folder: bytes) -> None:
         """What goes into a folder or leaves it, and its own change orders, need not wait for each other."""
@@ -438,18 +370,7 @@ class Inbound:
         self._unblock(freed)
         for file_guid in {key[0] for key in freed if key in self.waiting}:  # somebody behind may go past it
             self._unblock(islice((key for key in self.of_file(file_guid) if key not in self.waiting), 1))
-        self._unblock(other.key for other in self.wake_orphans(entry.co.file_guid))
-
-    def wake_orphans(self, parent: bytes) -> list[Entry]:
-        """What waited for that folder, in order of arrival."""
-        woken = []
-        for key in self._orphans.pop(parent, ()):
-            entry = self.entries.get(key)
-            if entry is not None and entry.stage in (Stage.QUEUED, Stage.FETCHED):
-                entry.retry_at = 0
-                self.waiting.discard(key)
-                woken.append(entry)
-        return woken
+        self._unblock(other.key for other in self.orphans.wake(entry.co.file_guid))
 
     def wanting(self, parent: bytes, name: str, but: bytes) -> Entry | None:
         """The last unfinished entry that wants this name for another file than `but`."""
@@ -470,10 +391,7 @@ class Inbound:
         if not wanted:
             self.wanted.pop(place, None)
         self.waiting.discard(entry.key)
-        orphans = self._orphans.get(entry.co.new_parent_guid, {})
-        orphans.pop(entry.key, None)
-        if not orphans:
-            self._orphans.pop(entry.co.new_parent_guid, None)
+        self.orphans.let_go(entry)
         self._not_ahead(entry.key)
 
     def wake_for_name(self, parent: bytes, name: str) -> list[Entry]:

@@ -143,7 +143,7 @@ class Installs:
         into. The others cannot learn of the removal before this member has what waits for the folder."""
         if self.ctx.online or not record.deleted or not entry.is_dir or entry.is_delete:
             return False
-        return self.inbound.awaited(record.file_guid)
+        return self.inbound.orphans.await_folder(record.file_guid)
 
     # -- installing --
 
@@ -280,7 +280,7 @@ class Installs:
             return None
         if not entry.is_delete and entry.checksum == live.md5:
             return None
-        if self.inbound.descends(entry.co, live):
+        if self.inbound.descent.descends(entry.co, live):
             return None
         winner = self._winner(entry) if entry.is_delete else None
         if winner is not None:

@@ -73,7 +73,7 @@ class Names:
         while guid != root:
             folder = ctx.store.get(guid)
             if folder is None or folder.deleted or not folder.is_dir or len(above) > 10_000:
-                if folder is not None and self.inbound.left_alone(entry):
+                if folder is not None and self.inbound.orphans.left_alone(entry):
                     return Verdict(Place.TAKE, root, morphed_name(name, entry.co.file_guid))
                 self.inbound.orphaned(entry, parent)
                 self.inbound.retry(entry, Outcome.PARENT_MISSING, self._without_folder(entry, guid, folder))

@@ -67,7 +67,7 @@ class Retire:
             if unstored or (had and not record.flags & UNSTORED):
                 ctx.store.put_unstored(record.file_guid, unstored)
         elif aborted or lost:
-            inbound.passed_over(co, old)
+            inbound.descent.passed_over(co, old)
         session = inbound.sessions[entry.cxtion]
         if aborted or lost:
             ctx.count_co("Aborted", False)

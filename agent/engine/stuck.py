@@ -60,7 +60,7 @@ class Stuck:
         """The folders removed here for which something that the partner sent waits."""
         partner = flow.session.cxtion.partner.guid
         folders: dict[bytes, None] = {}
-        for entry in self.inbound.without_folder():
+        for entry in self.inbound.orphans:
             offered = (entry.cxtion, *(guid for guid, _ in entry.alternates))
             if any(self.inbound.sessions[guid].cxtion.partner.guid == partner for guid in offered):
                 folders[entry.co.new_parent_guid] = None

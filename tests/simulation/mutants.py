@@ -77,7 +77,7 @@ FAULTS = (
     Fault(
         "every version that is replaced is kept, also by who knew it",
         "installs.py",
-        "if self.inbound.descends(entry.co, live):",
+        "if self.inbound.descent.descends(entry.co, live):",
         "if False:",
     ),
     Fault(

@@ -501,7 +501,7 @@ def test_what_lost_is_remembered_so_long() -> None:
     for _ in range(1000):
         older = {"file_guid": co.file_guid, "event_time": co.event_time - 1, "ack_version": mark_of(record)}
         receive(b, forger.next(**older))
-    ((_, marks),) = b.engine.inbound._line.values()
+    ((_, marks),) = b.engine.inbound.descent._passed.values()
     assert len(marks) == 256
 
 
