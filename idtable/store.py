@@ -46,6 +46,7 @@ _UNSEEN: Final = (
     f"ORDER BY originator_guid, originator_vsn, file_guid LIMIT {_CHUNK}"
 )
 _LAST_GUID: Final = b"\xff" * 16
+_CHANGED_BY: Final = "SELECT file_guid FROM idtable WHERE originator_guid = ? AND originator_vsn = ? LIMIT 1"
 _CHANGES: Final = (
     "SELECT file_guid, originator_vsn FROM idtable WHERE originator_guid = ? AND originator_vsn > ? "
     "ORDER BY originator_vsn, file_guid"
@@ -220,6 +221,11 @@ class Store(Logs, Sessions):
             if unpack_int(at[1]) <= vv.get(at[0], 0):
                 at = (at[0], known.get(at[0], 0), _LAST_GUID)  # past all that is known of this originator
         return _unseen(files, vsns, originators, ends)
+
+    def changed_by(self, originator: bytes, vsn: int) -> bytes | None:
+        """The GUID of a record (a tombstone, too) that bears this originator and this VSN."""
+        row = self._row(_CHANGED_BY, (originator, pack_u64(vsn)))
+        return None if row is None else bytes(row[0])
 
     def changes_of(self, originator: bytes, above: int) -> list[tuple[bytes, int]]:
         """The records (tombstones too) that bear this originator and a VSN above the one given: file GUID and VSN, in

@@ -14,6 +14,7 @@ from agent.engine.records import ASIDE, mark_of
 from agent.engine.retire import Retire
 from agent.reporting.causes import Cause
 from agent.wire.filetime import SECOND
+from agent.wire.guid import guid_text
 from idtable.records import IDRecord
 
 Identity = tuple[bytes, int] | None  # originator and VSN of the version an install was made for
@@ -105,6 +106,16 @@ class Aftermath:
         record.event_time = max(record.event_time, entry.co.event_time)
         above = max(entry.co.file_version_number, entry.outdid)
         self.retire.finish(entry, None, lost=True, then=lambda: self.local.reannounce(record, above=above))
+
+    def refuse(self, entry: Entry, record: IDRecord | None, why: str) -> None:
+        """The change order cannot be what it says. What is here of its file is announced anew, for others may have
+        carried it out."""
+        ctx, co, sender = self.ctx, entry.co, self.inbound.sender(entry)
+        text = f"refused change order {guid_text(co.change_order_guid)} of {sender} for {ctx.path(co)}: {why}"
+        ctx.incident(Cause.IMPLAUSIBLE, sender, text)
+        above, live = max(co.file_version_number, entry.outdid), record is not None and not record.deleted
+        then = (lambda: self.local.reannounce(record, above=above)) if record is not None and live else None
+        self.retire.finish(entry, None, lost=True, then=then)
 
     def give_up(self, entry: Entry, why: str) -> None:
         """The change order is not tried again: this member may differ in its file until that is changed."""

@@ -105,6 +105,7 @@ class Arrival:
         entry = Entry(key, co, record.md5, guid, stage=Stage.FINISHED, first_try=ctx.now, arrival=ctx.arrival)
         self.inbound.entries[key] = entry
         self.inbound.by_co[co.change_order_guid] = key
+        self.inbound.numbered.setdefault(key[1:], key[0])
         self.inbound.order.arrive(guid, key)
         self.inbound.on_finished(entry)
 

@@ -43,6 +43,7 @@ class Inbound:
         self.sessions = sessions
         self.entries: dict[Key, Entry] = {}
         self.by_co: dict[bytes, Key] = {}
+        self.numbered: dict[tuple[bytes, int], bytes] = {}  # originator and VSN of the entries -> file GUID
         self.answers = Answers(ctx)
         self.held = Held(ctx, sessions, self.answers)
         self.claims: Claims[Key] = Claims()
@@ -95,6 +96,7 @@ class Inbound:
         """The entry is in the log from now on; with `ordered` it retires in the order of that `place`, a connection."""
         self.entries[entry.key] = entry
         self.by_co[entry.co.change_order_guid] = entry.key
+        self.numbered.setdefault(entry.key[1:], entry.key[0])
         if ordered:
             self.order.arrive(place, entry.key)
         if self.is_ahead(entry.co):
@@ -223,6 +225,12 @@ class Inbound:
         )
 
     # -- finding --
+
+    def number_of_another(self, entry: Entry) -> bool:
+        """A member numbers each of its changes. Of two with one number, others would take the second for known once
+        their version vector has come to the first."""
+        number = entry.key[1:]
+        return bool({self.numbered.get(number), self.ctx.store.changed_by(*number)} - {None, entry.key[0]})
 
     def entry_of(self, co_guid: bytes | None) -> Entry | None:
         """The entry of this change order GUID."""

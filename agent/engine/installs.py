@@ -107,6 +107,9 @@ class Installs:
         ctx, co = self.ctx, entry.co
         record = ctx.store.get(co.file_guid)
         entry.is_new = record is None or record.deleted
+        if self.inbound.number_of_another(entry):
+            self.aftermath.refuse(entry, record, "another file was changed with its originator and VSN")
+            return False
         if record is not None and not forgotten(record):
             if identity(record) == entry.key[1:]:
                 self.retire.finish(entry, None, dampened=True)

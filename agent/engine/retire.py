@@ -190,4 +190,6 @@ class Retire:
     def _forget(self, entry: Entry) -> None:
         self.inbound.entries.pop(entry.key, None)
         self.inbound.by_co.pop(entry.co.change_order_guid, None)
+        if self.inbound.numbered.get(entry.key[1:]) == entry.key[0]:
+            del self.inbound.numbered[entry.key[1:]]
         self.ctx.store.inlog_delete(entry.co.change_order_guid)

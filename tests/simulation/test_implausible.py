@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from agent.engine import plausible
+from agent.engine.context import Limits
 from agent.engine.entry import Stage
 from agent.engine.session import JoinState
 from agent.reporting.causes import Cause
 from agent.wire.change_order import CoExtension2
-from agent.wire.constants import CMD_JOINED, CMD_JOINING, CMD_REMOTE_CO, CMD_SEND_STAGE
+from agent.wire.constants import CMD_JOINED, CMD_JOINING, CMD_REMOTE_CO, CMD_SEND_STAGE, CO_FLAG_SKIP_VV_UPDATE
 from agent.wire.filetime import DAY, HOUR, MINUTE, SECOND
 from agent.wire.guid import guid_text
 from agent.wire.packet import Gvsn, Packet
@@ -508,3 +509,69 @@ def test_changes_made_up_for_another_member_do_not_hide_its_own(ends: str) -> No
         assert b.tree() == c.tree()
     world.members["a"].start()
     all_agree(world)
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_of_two_changes_with_one_number_the_second_is_refused(finished: bool) -> None:
+    """b would take it for known by the time that it has the first."""
+    world = World("abc", mesh("abc"), 1, limits=Limits(window=1))
+    a, b, _ = world.members.values()
+    for member in world.members.values():
+        member.start()
+    world.run(60)
+    for name in ("f", "g"):
+        make(b, name, name.encode())
+    world.run(60)
+    forger = Forger(world, "c", "a")
+    numbers = {"originator_guid": world.guid_of("nobody"), "frs_vsn": world.now}
+    for name in ("f", "g"):
+        record = a.store.by_name(a.root, name)
+        assert record is not None
+        co = forger.change_order(
+            name, file_guid=record.file_guid, file_version_number=9, location_cmd=2, content_cmd=0, flags=8, **numbers
+        )
+        forger.send_change_orders(co.replace(flags=8 | (CO_FLAG_SKIP_VV_UPDATE if finished else 0)))
+        if finished:
+            world.run(60)
+    world.run(60)
+    assert names(a) == names(b) == ["g"]
+    assert len(set(forger.acknowledged)) == 2
+    (told,) = incidents(a, Cause.IMPLAUSIBLE)
+    assert "another file was changed with its originator and VSN" in told
+    assert not a.engine.inbound.numbered
+    everything_goes_on(world)
+
+
+def test_the_numbers_of_a_member_cannot_be_taken_from_it_beforehand() -> None:
+    """While nobody can tell a, somebody tells of changes with the numbers that a gives meanwhile: those of a are
+    carried out all the same."""
+    world = World("abc", mesh("abc"), 1)
+    a, b, _ = world.members.values()
+    for member in world.members.values():
+        member.start()
+    world.run(60)
+    make(a, "first", b"x")
+    for number in range(1, 10):
+        make(b, f"f{number}", b"x")
+    world.run(60)
+    originator = a.engine.ctx.config.originator_guid
+    forger = Forger(world, "c", "b")
+    world.between("cut", a, b, ())
+    world.between("cut", a, world.members["c"], ())
+    for number in range(1, 10):
+        record = b.store.by_name(b.root, f"f{number}")
+        assert record is not None
+        co = forger.change_order(
+            f"f{number}", file_guid=record.file_guid, file_version_number=9, location_cmd=2, content_cmd=0,
+            originator_guid=originator, frs_vsn=a.engine.ctx.vv[originator] + number,
+        )  # fmt: skip
+        forger.send_change_orders(co.replace(flags=8 | CO_FLAG_SKIP_VV_UPDATE))
+    for number in range(5):
+        make(a, f"real{number}", b"x")
+    world.run(60)
+    assert names(b) == ["first"]
+    world.between("heal", a, b, ())
+    world.between("heal", a, world.members["c"], ())
+    world.run(120)
+    assert {f"real{number}" for number in range(5)} <= set(names(b))
+    everything_goes_on(world)

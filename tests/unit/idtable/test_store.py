@@ -406,6 +406,7 @@ def test_the_changes_of_one_originator(store: Store) -> None:
     assert store.changes_of(guid(3), 0) == [(guid(2), 3), (guid(1), 5), (guid(3), 1 << 63), (guid(4), U64)]
     assert store.changes_of(guid(3), 5) == [(guid(3), 1 << 63), (guid(4), U64)]
     assert store.changes_of(guid(5), 0) == []
+    assert [store.changed_by(guid(3), vsn) for vsn in (5, U64, 6)] == [guid(1), guid(4), None]
     with pytest.raises(ValueError):
         store.changes_of(guid(3), -1)
 
@@ -438,6 +439,10 @@ def test_all_live_walks_over_many_and_over_writes(store: Store) -> None:
         (
             lambda s: list(s.iter_vvjoin({})),
             "COVERING INDEX idtable_origin ((originator_guid,originator_vsn,file_guid)>(?,?,?))",
+        ),
+        (
+            lambda s: s.changed_by(guid(3), 5),
+            "COVERING INDEX idtable_origin (originator_guid=? AND originator_vsn=?)",
         ),
         (
             lambda s: s.changes_of(guid(3), 5),
