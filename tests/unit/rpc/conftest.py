@@ -36,7 +36,7 @@ class Served:
     server: RpcServer
     port: int
     seen: list[bytes] = field(default_factory=list)
-    incidents: Incidents = field(default_factory=lambda: Incidents(logging.getLogger("test")))
+    incidents: Incidents = field(default_factory=lambda: Incidents(logging.getLogger("test"), interval_s=3600))
     binds: list[bool] = field(default_factory=list)
     logons: list[tuple[bool, str]] = field(default_factory=list)
     gate: asyncio.Event = field(default_factory=asyncio.Event)
