@@ -67,6 +67,16 @@ class LargeFiles:
             for path, (_, moves) in reading.again.items():
                 yield path, moves
 
+    async def idle(self) -> None:
+        """Wait until all were read."""
+        await self._queue.idle()
+
+    def stop(self) -> None:
+        """Nobody wants any of it any more."""
+        for reading in self._reading.values():
+            reading.again.clear()
+            reading.stale.set()
+
     def ready(self, work: Work) -> bool:
         """Whether the change can be dealt with now: the file is not large, or was read; then `work` says what was."""
         found = work.change.fingerprint

@@ -48,6 +48,7 @@ T = TypeVar("T")
 BATCH: Final = 512
 MOST_TOGETHER: Final = 50_000
 RETRY_S: Final = 1.0
+LOOKS: Final = 3  # at a tree that others are to be seeded from, and whose large files change all the time
 #: Of a change that leaves its name: what is to be told of that name.
 _LEAVES: Final = {Kind.DELETE: c.REASON_FILE_DELETE, Kind.RENAME: c.REASON_RENAME_OLD_NAME}
 
@@ -154,6 +155,7 @@ class LocalWatch:
         """Stop; what was not dealt with stays in the journal."""
         for handle in self._later:
             handle.cancel()
+        self._large.stop()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
@@ -209,7 +211,7 @@ class LocalWatch:
             await self.journal.barrier()
             self._busy += 1
             try:
-                await self._scan("")
+                await self._look_at_all()
             finally:
                 self._busy -= 1
                 self.scanning = self._first = False
@@ -227,6 +229,16 @@ class LocalWatch:
             self._host.hold(why)
         finally:
             self.scanned.set()  # whoever waits for that finds that the set has stopped
+
+    async def _look_at_all(self) -> None:
+        """Compare the whole tree. What others are seeded from is known with all its large files: a copy of one that
+        they have already would else be taken for another file."""
+        await self._scan("")
+        for _ in range(LOOKS):
+            if not self._first or not any(self._large.waiting()):
+                return
+            await self._large.idle()
+            await self._scan("")
 
     async def _one_round(self) -> None:
         if self._put_offs:

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -174,3 +175,27 @@ async def test_what_cannot_be_read_is_told_and_tried_again(host: Reading) -> Non
     host.let.release()
     await host.called_up()
     assert await host.tell("large") == ["large"]
+
+
+async def test_a_tree_to_seed_others_from_is_known_with_its_large_files(host: Reading) -> None:
+    host.make("large")
+    (host.tree / "small").write_text("x")
+    host.watch._first = host.watch.scanning = True
+    host.missing = SimpleNamespace(judge=lambda missing: None, scanned=lambda: None)  # type: ignore[attr-defined]
+    looking = asyncio.create_task(host.watch._look_at_all())
+    await host.until_begun(1)
+    assert not looking.done()
+    host.let.release()
+    await asyncio.wait_for(looking, 30)
+    assert {event.name for event in host.posted} == {"large", "small"}
+    assert host.begun == ["large"]
+
+
+async def test_nothing_is_called_up_for_a_watch_that_has_stopped(host: Reading) -> None:
+    host.make("large")
+    await host.tell("large")
+    await host.until_begun(1)
+    host.watch._large.stop()
+    await asyncio.wait_for(host.watch._large.idle(), 30)
+    assert not host.watch._put_offs
+    assert not host.still.touched
