@@ -58,6 +58,7 @@ class LargeFiles:
         self._trouble = trouble
         self._drop = drop
         self._queue = WorkBySize[_Done](large, self._ended, supervisor=supervisor)
+        self.begun = 0  # so many files
         self._reading: dict[File, _Reading] = {}
         self._read: dict[File, _Reading] = {}
 
@@ -99,6 +100,7 @@ class LargeFiles:
         file = _file_of(work, found)
         reading = self._reading.get(file)
         if reading is None:
+            self.begun += 1
             reading = self._reading[file] = _Reading(work)
             begun = reading
             job: Job[_Done] = Job(

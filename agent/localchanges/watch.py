@@ -48,7 +48,7 @@ T = TypeVar("T")
 BATCH: Final = 512
 MOST_TOGETHER: Final = 50_000
 RETRY_S: Final = 1.0
-LOOKS: Final = 3  # at a tree that others are to be seeded from, and whose large files change all the time
+LOOKS: Final = 4  # at a tree that others are to be seeded from, and whose large files change all the time
 #: Of a change that leaves its name: what is to be told of that name.
 _LEAVES: Final = {Kind.DELETE: c.REASON_FILE_DELETE, Kind.RENAME: c.REASON_RENAME_OLD_NAME}
 
@@ -233,12 +233,12 @@ class LocalWatch:
     async def _look_at_all(self) -> None:
         """Compare the whole tree. What others are seeded from is known with all its large files: a copy of one that
         they have already would else be taken for another file."""
-        await self._scan("")
         for _ in range(LOOKS):
-            if not self._first or not any(self._large.waiting()):
+            begun = self._large.begun
+            await self._scan("")
+            if not self._first or self._large.begun == begun:
                 return
             await self._large.idle()
-            await self._scan("")
 
     async def _one_round(self) -> None:
         if self._put_offs:
