@@ -11,7 +11,6 @@ import functools
 import logging
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -39,6 +38,7 @@ from journal.examine import Examiner
 from journal.journal import BEHIND_S, Journal
 from journal.reasons import HARD_LINK_CHANGE, METADATA
 from journal.settle import NAMES_AT_ONCE
+from journal.system import LINUX, System
 from staging.errors import AccessDenied, Interrupted, StagingError, Torn, Unsupported, Vanished
 from staging.interrupt import interruptible
 
@@ -96,8 +96,12 @@ class LocalWatch:
         aging_s: float,
         excluded: Excluded,
         root_key: tuple[int, int],
+        system: System = LINUX,
+        journal: type[Journal] = Journal,
+        stage: type[LocalStage] = LocalStage,
     ) -> None:
         self._host = host
+        self._system = system
         self._root = root
         self._aging = aging_s
         self._lookup = LockedLookup(host.store, host.lock)
@@ -109,13 +113,15 @@ class LocalWatch:
             root_key=root_key,
             reserved_name=host.told.reserved_name,
             ours=lambda record: record.originator_guid == host.originator_guid,
+            system=system,
         )
-        self.journal = Journal(
+        self.journal = journal(
             root,
             os.path.join(state_dir, "journal.db"),
             aging_s=aging_s,
             excluded=excluded,
             count=host.count,
+            system=system,
         )
         self._thread = ThreadPoolExecutor(1, "frs-examine")
         self._aged: deque[Aged] = deque()
@@ -136,15 +142,15 @@ class LocalWatch:
         self._too_deep = False  # and the log says so
         self._moves = 0  # of folders, up to when the tree was looked at last
         self._put_offs: list[tuple[str, int]] = []  # paths that are aging again, and the moves before they were put off
-        self._sorter = Sorter(host, host.files.root.changed_ns)
-        self._stager = LocalStage(host.files, lambda: self._first, host.local_error)
+        self._sorter = Sorter(host, host.files.root.changed_ns, system)
+        self._stager = stage(host.files, lambda: self._first, host.local_error)
         self._names: dict[str, None] = {}  # of files with many hard links, to be looked at a few at a time
         self._large = LargeFiles(self._stager, host.large, host.supervisor, self._trouble, host.files.drop)
 
     async def start(self, *, first: bool) -> None:
         """Begin to watch, then compare the whole tree once. `first` is the initial scan of a primary member."""
         self.scanning = True
-        self._started = filetime(time.time_ns())
+        self._started = filetime(self._system.time_ns())
         self._first = first
         supervisor = self._host.supervisor
         self.journal.start(asyncio.get_running_loop(), self._on_aged, self._on_rescan, supervisor.failed)
@@ -306,7 +312,8 @@ class LocalWatch:
 
     def _is_patient(self, aged: Aged) -> bool:
         """Whether a path that is renamed from all the time has not been put back for longer than anything can age."""
-        return not aged.put_back_at or time.monotonic() - aged.put_back_at < LONGEST_AGING * self._aging + RETRY_S
+        waited = self._system.monotonic() - aged.put_back_at
+        return not aged.put_back_at or waited < LONGEST_AGING * self._aging + RETRY_S
 
     def _examine(self, batch: list[Aged]) -> tuple[list[Change], bool]:
         """In the examiner's thread: the changes, and whether a path is gone that nobody was seen to remove. Then what
@@ -401,7 +408,7 @@ class LocalWatch:
 
     async def _compare(self, subtree: str) -> None:
         loop = asyncio.get_running_loop()
-        begun, since = filetime(time.time_ns()), time.monotonic()
+        begun, since = filetime(self._system.time_ns()), self._system.monotonic()
         self._moves = self.journal.moves
         self._under_way = self._host.look()
         judge = functools.partial(self._judge, subtree)
@@ -416,7 +423,7 @@ class LocalWatch:
             self._rescan_later("much was missing", max(self._aging, RETRY_S))
             return
         if not subtree:
-            self.journal.behind_s = max(BEHIND_S, time.monotonic() - since)
+            self.journal.behind_s = max(BEHIND_S, self._system.monotonic() - since)
             self._patience = None
             await loop.run_in_executor(self._thread, self._host.missing.scanned)
         self._again_later()
@@ -436,7 +443,7 @@ class LocalWatch:
         put_off = self._put_offs or any(later is not None for later in list(self._later.values()))
         if self.scanning or not (put_off or self.journal.untold()):
             return False
-        now = time.monotonic()
+        now = self._system.monotonic()
         if self._patience is None:
             self._patience = now + LONGEST_AGING * self._aging + RETRY_S
         return now < self._patience
