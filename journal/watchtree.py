@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Container
 from typing import Final
 
 from . import inotify as k
@@ -96,9 +97,11 @@ class WatchTree(Watches):
         for (parent, name), deep in missed.items():
             self._add(parent, name, report=True, deep=deep)
         if self._missed:
-            # A folder that is gone for good, most often; its node is out of the tree, then.
+            # A folder that is gone for good, most often; its node is out of the tree, then. Or only the first half of
+            # the rename of one above it has been read: the second will say where it is.
             self._doubt |= any(self._rooted(parent) for parent, _ in self._missed)
-            self._missed = {}
+            moving = {node for node, _ in self._moving.values()}
+            self._missed = {key: deep for key, deep in self._missed.items() if _is_below(key[0], moving)}
         if self._doubt and not self.root_lost:
             self._repairing = True
             self._try_rewalk()
@@ -276,3 +279,11 @@ class WatchTree(Watches):
             self.root_lost = True
             return
         self._sink.rescan("the root is back" if lost else "periodic, as not all folders are watched", "")
+
+
+def _is_below(node: Node, others: Container[Node]) -> bool:
+    """Whether a folder is one of the others or, as far as is known, below one."""
+    at: Node | None = node
+    while at is not None and at not in others:
+        at = at.parent
+    return at is not None
