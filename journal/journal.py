@@ -210,6 +210,12 @@ class Journal:
         """How many moves of folders are known."""
         return self._tree.moves.count
 
+    def comparing(self, goes_on: bool) -> None:
+        """The tree is going to be compared with the IDTable, or has been. Whoever does it can come too late to the old
+        name of a folder, and have been too early at the new one; so one that is renamed meanwhile is to be examined
+        whole. Call barrier() before it is told that it is over."""
+        self._tree.comparing = goes_on
+
     def put_back(self, batch: list[Aged]) -> None:
         """A folder moved while these records were being looked at: they age once more, at the paths they have then."""
         self._queue.put(_Again(batch))

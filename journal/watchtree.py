@@ -21,8 +21,11 @@ class WatchTree(Watches):
     """The watches of a replica tree. All methods belong to one thread; raw events come through handle().
 
     `degraded` is None, or says why some folders cannot be watched: then rescan() is called every
-    `rescan_s` seconds, and the watches are tried again before each.
+    `rescan_s` seconds, and the watches are tried again before each. `comparing` may be set by any thread: folders that
+    are renamed meanwhile are to be examined whole.
     """
+
+    comparing = False
 
     # -- for the owner
 
@@ -183,7 +186,7 @@ class WatchTree(Watches):
     def _moved_to(self, node: Node, name: str, is_dir: bool, cookie: int) -> None:
         moving = self._moving.pop(cookie, None)
         source = self._sources.pop(cookie, None)
-        accepted = self._sink.record(node, name, why.RENAME_NEW_NAME, is_dir)
+        accepted = self._sink.record(node, name, why.RENAME_NEW_NAME, is_dir, deep=is_dir and self.comparing)
         if accepted and source is not None:
             self._unseen.seen(source[:2])
             self._sink.link(source[:2], (node, name))

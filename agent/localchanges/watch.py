@@ -286,29 +286,46 @@ class LocalWatch:
             self._look_at_names(self._examiner.linked)
             moved = set(await self.journal.moved_since(moves))
             moves = self._moves = self.journal.moves
-            left = await self._left(changes)
+            left = await self._left(changes, batch)
             again = stale(batch, moved, left, self._is_patient)
             if not again:
                 if moved_away:
                     self._rescan_later("something is gone that nobody was seen to remove or rename")
                 paths = {aged.path for aged in batch}
                 others = {path for path in left if not at_or_below(path, paths)}
-                return without(changes, others, self._lookup.get), batch
+                return self._hold_back(changes, others), batch
             self.journal.put_back(again)
             await self.journal.barrier()  # until then they are in hand (see told_of)
             usns = {aged.usn for aged in again}
             batch = [aged for aged in batch if aged.usn not in usns]
         return [], []
 
-    async def _left(self, changes: Sequence[Change], since: int = 0) -> set[str]:
-        """The paths of what the changes take away and that was renamed from there `since` then (FILETIME), as the
-        journal has yet to tell."""
+    async def _left(self, changes: Sequence[Change], told: Sequence[Aged], since: int = 0) -> set[str]:
+        """The paths of what the changes take away and that was renamed from there, or from another name of the chain of
+        renames that is `told`, `since` then (FILETIME), as the journal has yet to tell."""
         paths = {change.path for change in changes if takes_away(change, self._lookup.get)}
         if not paths:
             return paths
         left = set(await self.journal.left(since))
         left.update(a.path for a in self._aged if a.reason & c.REASON_RENAME_OLD_NAME and a.event_time >= since)
+        chains = {a.chain for a in told if a.chain and a.path in left}
+        left.update(a.path for a in told if a.chain in chains)
         return paths & left
+
+    async def _moved(self, changes: Sequence[Change], moves: int) -> set[str]:
+        """The paths of what the changes delete in folders that were renamed after the first `moves` moves."""
+        paths = {change.path for change in changes if change.kind is Kind.DELETE}
+        moved = set(await self.journal.moved_since(moves)) if paths else set()
+        return {path for path in paths if at_or_below(path, moved)}
+
+    def _hold_back(self, changes: Sequence[Change], left: set[str]) -> list[Change]:
+        """The changes without those at names of which the journal has yet to tell more. It does not tell of those that
+        can only be made after these: they are looked at again, and together with these."""
+        kept = without(changes, left, self._lookup.get)
+        back = {change.path for change in changes}.difference(change.path for change in kept)
+        if not back <= left:
+            self.journal.touch(dict.fromkeys(back, c.REASON_DATA_OVERWRITE))
+        return kept
 
     def _is_patient(self, aged: Aged) -> bool:
         """Whether a path that is renamed from all the time has not been put back for longer than anything can age."""
@@ -401,21 +418,24 @@ class LocalWatch:
     async def _scan(self, subtree: str) -> None:
         """Raises RootGone, TooMuchMissing."""
         self._comparing = True
+        self.journal.comparing(True)
         try:
             await self._compare(subtree)
+            await self.journal.barrier()
         finally:
             self._comparing = False
+            self.journal.comparing(False)
 
     async def _compare(self, subtree: str) -> None:
         loop = asyncio.get_running_loop()
         begun, since = filetime(self._system.time_ns()), self._system.monotonic()
-        self._moves = self.journal.moves
+        moves = self._moves = self.journal.moves
         self._under_way = self._host.look()
         judge = functools.partial(self._judge, subtree)
         batches: Iterator[list[Change]] = self._examiner.scan(subtree, judge=judge)
         try:
             while (batch := await loop.run_in_executor(self._thread, next, batches, None)) is not None:
-                batch = without(batch, await self._left(batch, begun), self._lookup.get)
+                batch = self._hold_back(batch, await self._left(batch, (), begun) | await self._moved(batch, moves))
                 for start in range(0, len(batch), BATCH):
                     await self._deal_with(batch[start : start + BATCH], {})
                 await self._host.settled()
