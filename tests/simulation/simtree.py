@@ -191,6 +191,7 @@ class Tree:
         """rename(2), over a file that may be there."""
         there = folder.children.get(name)
         if there is not None:
+            assert not there.is_dir
             self.detach(there)
         old, old_name, cookie = node.parent, node.name, next(self._cookies)
         assert old is not None

@@ -45,6 +45,7 @@ class World:
         *,
         limits: Limits | None = None,
         minor: int = 9,
+        member: type[Member] = Member,
     ) -> None:
         self.random = random.Random(seed)
         self.names = list(names)
@@ -54,10 +55,12 @@ class World:
         self.cxtion_options: dict[str, Any] = {}
         self.priorities: dict[tuple[str, str], int] = {}
         self.file_names = NAMES
-        self.now = START
+        self.sole = False  # only one member has users
+        self.now = self.began = START
         self.aging = 3 * SECOND
         self.heap: list[tuple[int, int, Callable[[], None]]] = []
         self.serial = 0
+        self.nested = 0  # threads that are at work
         self.wires: dict[tuple[str, str], deque[tuple[int, bytes]]] = {}
         self.free_at: dict[tuple[str, str], int] = {}
         self.slow: dict[frozenset[str], int] = {}
@@ -68,7 +71,7 @@ class World:
         self.written: dict[bytes, Member] = {}
         self.discharged: set[bytes] = set()
         self.contents = 0
-        self.members = {name: Member(self, name, i) for i, name in enumerate(self.names)}
+        self.members = {name: member(self, name, i) for i, name in enumerate(self.names)}
         self.by_guid = {m.guid: m for m in self.members.values()}
 
     # -- what members use --
@@ -156,6 +159,20 @@ class World:
             self.now = max(self.now, at)
             work()
         self.now = max(self.now, end)
+
+    def meanwhile(self) -> None:
+        """While a thread is at work: what comes next, comes."""
+        if self.nested >= 2:
+            return
+        self.nested += 1
+        end = self.now + self.random.randrange(1, SECOND // 20)
+        try:
+            while self.heap and self.heap[0][0] <= end:
+                at, _, work = heapq.heappop(self.heap)
+                self.now = max(self.now, at)
+                work()
+        finally:
+            self.nested -= 1
 
     def run_until_quiet(self, days: float = 3.0, most: int = 400_000) -> bool:
         """Until nothing is left to do; False when that does not come."""
@@ -297,6 +314,8 @@ class World:
         match kind:
             case "op":
                 self.operate(member, str(rest[1]), *(int(x) for x in rest[2:5]))  # type: ignore[call-overload]
+            case "while":
+                member.while_looking(lambda: self.operate(member, str(rest[1]), *(int(x) for x in rest[2:5])))  # type: ignore[call-overload]
             case "start":
                 member.start()
             case "crash":
@@ -313,6 +332,8 @@ class World:
                 skew = member.skew + int(rest[1]) * SECOND  # type: ignore[call-overload]
                 if abs(skew) < self.limits.tombstone_lifetime:  # else all deletions would be forgotten at once
                     member.set_clock(skew)
+            case "late" | "deaf":
+                member.mishear(float(rest[1]), lost=kind == "deaf")  # type: ignore[arg-type]
             case "full":
                 member.disk.full = bool(rest[1])
             case "save_backup":
@@ -395,6 +416,7 @@ class World:
                 self.violation(f"{members[0].name} and {member.name} differ in {different[:6]}")
         for member in members:
             self.check_member(member)
+            member.check()
         self.check_contents()
         self.check_vectors()
         bound = 3000 + 150 * self.operations * max(len(self.edges), 2)
