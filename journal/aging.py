@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import logging
 import sqlite3
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
@@ -13,6 +12,7 @@ from idtable.reserved import preinstall, reserved
 
 from .changes import Aged, Excluded, join, split
 from .log import JournalLog, Row
+from .system import LINUX, System
 from .watches import LIMBO, Node
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,8 @@ class AgingCache:
     above it, if those are aging. All methods belong to one thread; others may look at `pending` and `untold`.
     """
 
-    def __init__(self, log: JournalLog, aging_s: float, excluded: Excluded) -> None:
+    def __init__(self, log: JournalLog, aging_s: float, excluded: Excluded, system: System = LINUX) -> None:
+        self._system = system
         self._log = log
         self._aging = aging_s
         self._excluded = excluded
@@ -88,7 +89,7 @@ class AgingCache:
         return max(aging, len(self.pending)) + out
 
     def next_due(self) -> float | None:
-        """When, in time.monotonic() seconds, it is worth while to call age()."""
+        """When, by System.monotonic(), it is worth while to call age()."""
         return self._due[0][0] + min(0.05, self._aging / 10) if self._due else None
 
     def record(
@@ -103,7 +104,7 @@ class AgingCache:
     ) -> bool:
         """Merge an event into the aging cache; False when what it is of is excluded. `is_dir` None: it is not known
         whether that is a folder. `event_time` (FILETIME) None: it happens now; 0: that is not known."""
-        now = time.monotonic()
+        now = self._system.monotonic()
         key = (node, name)
         entry = self.pending.get(key)
         if not name or ((entry is None or entry.is_dir != is_dir) and self._is_excluded(join(node.path, name), is_dir)):
@@ -120,7 +121,7 @@ class AgingCache:
             entry.is_dir = is_dir
         entry.deep |= deep
         if event_time is None:
-            entry.event_time = time.time_ns() // 100 + _FILETIME_EPOCH
+            entry.event_time = self._system.time_ns() // 100 + _FILETIME_EPOCH
         else:
             entry.event_time = max(entry.event_time, event_time)
         self._dirty[entry.first_usn] = entry
@@ -233,12 +234,12 @@ class AgingCache:
                     again.moved_to = again.moved_to or entry.moved_to
                     again.linked |= entry.linked
                     again.waits_for |= entry.waits_for
-                    again.put_back_at = entry.put_back_at or time.monotonic()
+                    again.put_back_at = entry.put_back_at or self._system.monotonic()
         self.retire(aged.usn for aged in batch)
 
     def age(self, everything: bool = False, moves: int = 0) -> list[Aged]:
         """What has aged by now (or everything), one record a path. `moves`: see Aged."""
-        ripe = self._ripe(time.monotonic(), everything)
+        ripe = self._ripe(self._system.monotonic(), everything)
         batch: dict[str, Aged] = {}
         linked = any(entry.linked or entry.waits_for for entry in ripe)
         self._groups += linked
@@ -322,7 +323,7 @@ class AgingCache:
             self._stored.add(row.first_usn)
             entry = self.pending.get((node, name))
             if entry is None:
-                entry = Entry(node, name, row.first_usn, time.monotonic())
+                entry = Entry(node, name, row.first_usn, self._system.monotonic())
                 self.pending[node, name] = entry
                 self._push(entry, self._due_at(entry))
             else:

@@ -18,15 +18,14 @@ from typing import Final
 
 from idtable.records import IDRecord
 from idtable.reserved import SWAP_PREFIX, preinstall, reserved
-from staging.fsops import Fingerprint, fingerprint, object_id_get
-from staging.openat2 import open_beneath
+from staging.fsops import Fingerprint
 
-from .changes import Excluded, Skips, join, kind_of, mounts_below, sendable, split, too_deep
+from .changes import Excluded, Skips, join, kind_of, sendable, split, too_deep
+from .system import LINUX, LIST, System
 
 Key = tuple[int, int, int]
 """The local key of an object: device, inode, birth time."""
 
-LIST: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _PASS: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
 _MISSING: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 _MOST_TOLD: Final = 100
@@ -66,21 +65,23 @@ class Disk:
         *,
         hold: int = 0,
         told: Callable[[str, Fingerprint], None] = lambda path, fp: None,
+        system: System = LINUX,
     ) -> None:
+        self.system = system
         self._root = root
         self._root_fd = root_fd
         self.dev = dev
         self._excluded = excluded
         self.skips = skips
         self._told = told
-        self._mounts = mounts_below(root)
+        self._mounts = system.mounts_below(root)
         self._hold = hold
         self._held: OrderedDict[str, int] = OrderedDict()
 
     def close(self) -> None:
         """Close the folders that are kept open."""
         while self._held:
-            os.close(self._held.popitem()[1])
+            self.system.close(self._held.popitem()[1])
 
     def excluded(self, path: str, folder: bool | None) -> bool:
         """Whether the path is none of ours: the agent's own, or excluded by the owner (see Excluded)."""
@@ -96,7 +97,7 @@ class Disk:
     def tell_reserved(self, path: str) -> None:
         """Tell of an entry in the root at a name of the agent's own, unless it is the agent's."""
         try:
-            fp = fingerprint(path, dir_fd=self._root_fd)
+            fp = self.system.fingerprint(self._root_fd, path)
         except OSError:
             return
         private = stat.S_ISDIR(fp.mode) and fp.uid == os.geteuid() and stat.S_IMODE(fp.mode) == 0o700
@@ -108,7 +109,7 @@ class Disk:
     def folder(self, path: str) -> OpenFolder:
         """A folder of the tree, to be listed and looked into. Raises OSError: with ELOOP or ENOTDIR where it is a link
         or a file, with EXDEV where something is mounted."""
-        return OpenFolder(self, path, open_beneath(*self._from(path), LIST))
+        return OpenFolder(self, path, self.system.open_beneath(*self._from(path), LIST))
 
     def look(self, path: str, *, excluded: bool = False) -> Spot | None:
         """The object at a path, reached through no link and not following one at its end; None when there is none to
@@ -132,7 +133,7 @@ class Disk:
         try:
             if too_deep(self._root, path):
                 raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
-            fp = fingerprint(name, dir_fd=fd)
+            fp = self.system.fingerprint(fd, name)
         except OSError as error:
             self._failed(path, error)
             return None
@@ -144,7 +145,7 @@ class Disk:
         try:
             fd = self._open(parent)
             try:
-                fingerprint(name, dir_fd=fd)
+                self.system.fingerprint(fd, name)
             finally:
                 self._done(parent, fd)
         except OSError as error:
@@ -161,7 +162,7 @@ class Disk:
         except OSError:
             return None
         try:
-            return object_id_in(fd, name)
+            return self.system.object_id(fd, name)
         finally:
             self._done(parent, fd)
 
@@ -172,11 +173,11 @@ class Disk:
             return self._root_fd
         fd = self._held.get(path)
         if fd is None:
-            fd = open_beneath(*self._from(path), _PASS)
+            fd = self.system.open_beneath(*self._from(path), _PASS)
             if self._hold:
                 self._held[path] = fd
                 if len(self._held) > self._hold:
-                    os.close(self._held.popitem(last=False)[1])
+                    self.system.close(self._held.popitem(last=False)[1])
         else:
             self._held.move_to_end(path)
         return fd
@@ -190,7 +191,7 @@ class Disk:
 
     def _done(self, path: str, fd: int) -> None:
         if path and not self._hold:
-            os.close(fd)
+            self.system.close(fd)
 
     def _failed(self, path: str, error: OSError) -> None:
         """Raises Blind, unless the error says that there is nothing."""
@@ -231,12 +232,12 @@ class OpenFolder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.close(self._fd)
+        self._disk.system.close(self._fd)
 
     def entries(self) -> list[os.DirEntry[str]]:
         """The entries, all at once; they can be asked only while the folder is open. In the root, names of the agent's
         own are told of. Raises OSError."""
-        with os.scandir(self._fd) as entries:
+        with self._disk.system.scandir(self._fd) as entries:
             found = list(entries)
         if not self.path:
             for entry in found:
@@ -250,7 +251,7 @@ class OpenFolder:
 
     def object_id(self, spot: Spot) -> bytes | None:
         """The Object ID in the attribute of a file or folder that is in here."""
-        return None if spot.kind == "symlink" else object_id_in(self._fd, split(spot.path)[1])
+        return None if spot.kind == "symlink" else self._disk.system.object_id(self._fd, split(spot.path)[1])
 
 
 class Blind(Exception):
@@ -259,11 +260,6 @@ class Blind(Exception):
     def __init__(self, path: str, message: str) -> None:
         super().__init__(f"{path}: {message}")
         self.path = path
-
-
-def object_id_in(fd: int, name: str) -> bytes | None:
-    """The Object ID in the attribute of an entry of an open folder; of what has the name at this moment."""
-    return object_id_get(f"/proc/self/fd/{fd}/{name}")
 
 
 class ReservedNames:

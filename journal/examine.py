@@ -16,10 +16,11 @@ from idtable.reserved import reserved
 
 from . import reasons as why
 from .changes import Aged, Change, Excluded, Lookup, Missing, RootGone, Skips, join, kind_of, nothing_excluded
-from .disk import LIST, Disk, ReservedNames
+from .disk import Disk, ReservedNames
 from .parts import PartScan
 from .scan import Scanner
 from .settle import Settler
+from .system import LINUX, System
 
 _HOLD = 64
 
@@ -53,7 +54,9 @@ class Examiner:
         root_key: tuple[int, int] | None = None,
         reserved_name: Callable[[str], None] = lambda path: None,
         ours: Callable[[IDRecord], bool] = lambda record: True,
+        system: System = LINUX,
     ) -> None:
+        self._system = system
         self._root = os.path.realpath(root)
         self._lookup = lookup
         self._excluded = excluded
@@ -67,11 +70,11 @@ class Examiner:
         self.scanned = 0
         self._reserved_names = ReservedNames(reserved_name)
         try:
-            self._root_fd = os.open(self._root, LIST | os.O_CLOEXEC)
+            self._root_fd = system.open_root(self._root)
         except OSError as error:
             raise RootGone(f"{self._root}: {error.strerror}") from error
-        self.close = weakref.finalize(self, os.close, self._root_fd)
-        st = os.fstat(self._root_fd)
+        self.close = weakref.finalize(self, system.close, self._root_fd)
+        st = system.fstat(self._root_fd)
         if self._root_key is None:
             self._root_key = st.st_dev, st.st_ino
         self._check_root()
@@ -159,18 +162,19 @@ class Examiner:
 
     def _disk(self, *, hold: int = 0) -> Disk:
         dev, _ = self._check_root()
-        return Disk(self._root, self._root_fd, dev, self._excluded, self.skips, hold=hold, told=self._reserved_names)
+        told, system = self._reserved_names, self._system
+        return Disk(self._root, self._root_fd, dev, self._excluded, self.skips, hold=hold, told=told, system=system)
 
     def _check_root(self) -> tuple[int, int]:
         try:
-            st = os.lstat(self._root)
+            st = self._system.stat(self._root, follow_symlinks=False)
         except OSError as error:
             raise RootGone(f"{self._root}: {error.strerror}") from error
         if not stat.S_ISDIR(st.st_mode):
             raise RootGone(f"{self._root} is no folder")
-        if not os.access(self._root, os.R_OK | os.X_OK):
+        if not self._system.is_readable(self._root):
             raise RootGone(f"{self._root} cannot be read")
-        key, held = (st.st_dev, st.st_ino), os.fstat(self._root_fd)
+        key, held = (st.st_dev, st.st_ino), self._system.fstat(self._root_fd)
         if key != self._root_key or key != (held.st_dev, held.st_ino):
             raise RootGone(f"{self._root} is another folder than it was (is its file system mounted?)")
         return key

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -18,9 +16,9 @@ from typing import Final
 from . import inotify
 from .aging import AgingCache, Entry
 from .changes import Aged, Excluded, nothing_excluded, split
-from .inotify import InotifySource, Source, WatchLimit
-from .log import JournalLog
+from .inotify import Source, WatchLimit
 from .reasons import RENAME_OLD_NAME
+from .system import LINUX, System
 from .watches import Node
 from .watchtree import WatchTree
 
@@ -110,7 +108,9 @@ class Journal:
         excluded: Excluded = nothing_excluded,
         count: Count | None = None,
         rescan_s: float = 60.0,
+        system: System = LINUX,
     ) -> None:
+        self._system = system
         self._root = root
         self._db_path = db_path
         self._aging = aging_s
@@ -139,21 +139,22 @@ class Journal:
         """
         if self._thread is not None:
             raise RuntimeError("the journal is running")
-        if not os.path.isdir(self._root):
+        if not self._system.is_folder(self._root):
             raise NotADirectoryError(f"not a folder: {self._root}")
         self._loop, self._on_aged, self._on_rescan, self._on_failed = loop, on_aged, on_rescan, on_failed
         self._stopping = self._dead = False
-        self._log = JournalLog(self._db_path)
-        self._cache = AgingCache(self._log, self._aging, self._excluded)
+        self._log = self._system.records(self._db_path)
+        self._cache = AgingCache(self._log, self._aging, self._excluded, self._system)
         self._source: Source
         try:
-            self._source = InotifySource(self._hear)
+            self._source = self._system.events(self._hear)
         except WatchLimit as error:
             self._source = _Deaf(error)
-        self._tree = WatchTree(self._root, self._source, self._excluded, self, rescan_s=self._rescan_s)
-        self._thread = threading.Thread(target=self._run, name="frs-journal", daemon=True)
+        self._tree = WatchTree(
+            self._root, self._source, self._excluded, self, rescan_s=self._rescan_s, system=self._system
+        )
         self._source.start()
-        self._thread.start()
+        self._thread = self._start_turns()
 
     def stop(self) -> None:
         """Stop; waits for the journal's threads (not for the aging). What has not aged is kept on disk."""
@@ -209,6 +210,12 @@ class Journal:
         """How many moves of folders are known."""
         return self._tree.moves.count
 
+    def comparing(self, goes_on: bool) -> None:
+        """The tree is going to be compared with the IDTable, or has been. Whoever does it can come too late to the old
+        name of a folder, and have been too early at the new one; so one that is renamed meanwhile is to be examined
+        whole. Call barrier() before it is told that it is over."""
+        self._tree.comparing = goes_on
+
     def put_back(self, batch: list[Aged]) -> None:
         """A folder moved while these records were being looked at: they age once more, at the paths they have then."""
         self._queue.put(_Again(batch))
@@ -240,16 +247,15 @@ class Journal:
 
     # -- the journal's thread
 
+    def _start_turns(self) -> threading.Thread:
+        """Have the turns taken by a thread of their own."""
+        thread = threading.Thread(target=self._run, name="frs-journal", daemon=True)
+        thread.start()
+        return thread
+
     def _run(self) -> None:
         try:
-            try:
-                self._tree.begin()
-            except OSError as error:
-                self._tree.root_lost = True
-                self.rescan(f"the root cannot be watched: {error.strerror}", "")
-            if self._log.damaged:
-                self.rescan("the journal's records were damaged", "")
-            self._cache.replay(self._tree.node_for)
+            self._begin()
             running = True
             while running:
                 running = self._turn()
@@ -260,6 +266,17 @@ class Journal:
         finally:
             self._finish()
 
+    def _begin(self) -> None:
+        """What comes before the first turn."""
+        try:
+            self._tree.begin()
+        except OSError as error:
+            self._tree.root_lost = True
+            self.rescan(f"the root cannot be watched: {error.strerror}", "")
+        if self._log.damaged:
+            self.rescan("the journal's records were damaged", "")
+        self._cache.replay(self._tree.node_for)
+
     def _turn(self) -> bool:
         """Wait for something to do, do it; False after the last turn."""
         running = True
@@ -267,7 +284,7 @@ class Journal:
             item = self._queue.get(timeout=self._timeout())
         except queue.Empty:
             item = None
-        end = time.monotonic() + _SLICE_S
+        end = self._system.monotonic() + _SLICE_S
         while item is not None:
             if isinstance(item, _Heard):
                 self._follow(item)
@@ -293,7 +310,7 @@ class Journal:
                 self._cache.retire(item)
             elif isinstance(item, _Again):
                 self._cache.put_back(item.batch)
-            if time.monotonic() > end:
+            if self._system.monotonic() > end:
                 break
             try:
                 item = self._queue.get_nowait()
@@ -304,13 +321,13 @@ class Journal:
             self._age()
         self._tell_counts()
         if self._cache.unsaved:
-            now = time.monotonic()
+            now = self._system.monotonic()
             if now >= self._commit_at:
                 self._commit_at = now + (_COMMIT_S if self._cache.commit() else 1.0)
         return running
 
     def _follow(self, heard: _Heard) -> None:
-        now = time.monotonic()
+        now = self._system.monotonic()
         if self._too_late < heard.at < now - self.behind_s:
             self._too_late = now
             self._tree.too_many()
@@ -337,7 +354,7 @@ class Journal:
         idle = self._tree.next_idle()
         if idle is not None:
             times.append(idle)
-        return max(min(times) - time.monotonic(), 0.001) if times else None
+        return max(min(times) - self._system.monotonic(), 0.001) if times else None
 
     # -- what the tree tells (watchtree.Sink)
 
@@ -377,7 +394,7 @@ class Journal:
         self._abandon_all()
 
     def _hear(self, item: object) -> None:
-        self._put(_Heard(time.monotonic(), item) if isinstance(item, bytes) else item)
+        self._put(_Heard(self._system.monotonic(), item) if isinstance(item, bytes) else item)
 
     def _put(self, item: object) -> None:
         self._queue.put(item)

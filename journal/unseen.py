@@ -7,7 +7,7 @@ but not to come to the new one, where it is found once the folder is watched.
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Final, Generic, Protocol, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
@@ -30,8 +30,9 @@ class Unseen(Generic[Key]):
     """The names that were left of late for a place that is not known, and those at which something was found: what is
     said of the former waits for what is said of the latter."""
 
-    def __init__(self, waiting: Waiting[Key]) -> None:
+    def __init__(self, waiting: Waiting[Key], clock: Callable[[], float] = time.monotonic) -> None:
         self._waiting = waiting
+        self._clock = clock
         self._left: dict[Key, float] = {}
         self._found: dict[Key, float] = {}
         self._new_left: set[Key] = set()
@@ -41,7 +42,7 @@ class Unseen(Generic[Key]):
     def left(self, key: Key) -> None:
         """Something was renamed away from here."""
         self._left.pop(key, None)
-        self._left[key] = time.monotonic() + _TOGETHER_S
+        self._left[key] = self._clock() + _TOGETHER_S
         self._new_left.add(key)
 
     def seen(self, key: Key) -> None:
@@ -52,14 +53,14 @@ class Unseen(Generic[Key]):
     def found(self, key: Key) -> None:
         """Something is here that was not seen to come."""
         self._found.pop(key, None)
-        self._found[key] = time.monotonic() + _TOGETHER_S
+        self._found[key] = self._clock() + _TOGETHER_S
         self._new_found.add(key)
 
     def tie(self) -> None:
         """To be called after events, before anything is handed on."""
         if not self._new_left and not self._new_found:
             return
-        now = time.monotonic()
+        now = self._clock()
         for names in (self._left, self._found):
             while names and (key := next(iter(names))) and names[key] <= now:
                 del names[key]

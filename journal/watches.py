@@ -9,19 +9,17 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from idtable.reserved import reserved
-from staging.openat2 import open_beneath
 
 from . import inotify as k
 from . import reasons as why
-from .changes import Excluded, join, mounts_below
-from .disk import LIST
+from .changes import Excluded, join
+from .system import LINUX, LIST, System
 from .unseen import Unseen
 
 logger = logging.getLogger(__name__)
@@ -66,6 +64,7 @@ class _Opened:
     """A folder that is walked; `names` are those of the folders in it that are still to be. `fd` below 0: it is not
     open (any more)."""
 
+    system: System
     fd: int
     node: Node
     path: str
@@ -73,7 +72,7 @@ class _Opened:
 
     def close(self) -> None:
         if self.fd >= 0:
-            os.close(self.fd)
+            self.system.close(self.fd)
             self.fd = -1
 
 
@@ -122,7 +121,9 @@ class Watches:
         sink: Sink,
         *,
         rescan_s: float = 60.0,
+        system: System = LINUX,
     ) -> None:
+        self._system = system
         self._root_path = os.path.realpath(root)
         self._source = source
         self._excluded = excluded
@@ -151,12 +152,12 @@ class Watches:
         self.examined = 0
         self.rejected = 0
         self.moves = Moves()
-        self._unseen: Unseen[tuple[Node, str]] = Unseen(sink)
+        self._unseen: Unseen[tuple[Node, str]] = Unseen(sink, system.monotonic)
 
     def close(self) -> None:
         """Give the root back; nothing may be called any more."""
         if self._root_fd >= 0:
-            os.close(self._root_fd)
+            self._system.close(self._root_fd)
             self._root_fd = -1
 
     def _attach(self, child: Node, parent: Node, name: str) -> None:
@@ -183,7 +184,7 @@ class Watches:
             del node.parent.children[node.name]
         node.parent = self._limbo
         self._cookie -= 1
-        self._moving[self._cookie] = (node, time.monotonic() + MOVE_WAIT_S)
+        self._moving[self._cookie] = (node, self._system.monotonic() + MOVE_WAIT_S)
 
     def _drop(self, node: Node) -> None:
         """Forget a folder and everything below it; the nodes keep their last path."""
@@ -211,7 +212,7 @@ class Watches:
         if node.wd < 0 or LIMBO in path:
             return None
         try:
-            fd = open_beneath(self._root_fd, path, LIST)
+            fd = self._system.open_beneath(self._root_fd, path, LIST)
         except OSError:
             return None
         try:
@@ -219,7 +220,7 @@ class Watches:
                 return fd
         except OSError:
             pass
-        os.close(fd)
+        self._system.close(fd)
         return None
 
     def _open_at(self, parent_fd: int, name: str, path: str) -> int | None:
@@ -230,22 +231,22 @@ class Watches:
         if self._is_excluded(path) or path in self._mounts:
             return None
         try:
-            fd = open_beneath(parent_fd, name, LIST)
+            fd = self._system.open_beneath(parent_fd, name, LIST)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             if error.errno not in (errno.ELOOP, errno.EXDEV):
                 self._cannot("watched", path, error)
             return None
-        if self._root_key is not None and os.fstat(fd).st_dev != self._root_key[0]:
-            os.close(fd)
+        if self._root_key is not None and self._system.fstat(fd).st_dev != self._root_key[0]:
+            self._system.close(fd)
             return None
         return fd
 
     def _wd_at(self, parent_fd: int, name: str) -> int | None:
         """The watch of the folder that is at a name now; None when there is none, or none can be had."""
         try:
-            fd = open_beneath(parent_fd, name, LIST)
+            fd = self._system.open_beneath(parent_fd, name, LIST)
         except OSError:
             return None
         try:
@@ -253,7 +254,7 @@ class Watches:
         except OSError:
             return None
         finally:
-            os.close(fd)
+            self._system.close(fd)
 
     def _watch(self, fd: int, parent: Node, name: str, path: str) -> Node | None:
         """Watch the folder of a descriptor that was opened at a name in `parent`; None when that cannot be."""
@@ -290,7 +291,7 @@ class Watches:
 
     def _mounted(self, path: str) -> bool:
         """Whether a path is a mount point, perhaps a new one."""
-        self._mounts = mounts_below(self._root_path)
+        self._mounts = self._system.mounts_below(self._root_path)
         return path in self._mounts
 
     def _rooted(self, node: Node) -> bool:
@@ -315,7 +316,7 @@ class Watches:
         try:
             self._descend(fd, parent, name, report=report, deep=deep)
         finally:
-            os.close(fd)
+            self._system.close(fd)
 
     def _miss(self, parent: Node, name: str, deep: bool) -> None:
         """A folder could not be watched, as the one above it was not to be had: it is looked for once more."""
@@ -324,14 +325,14 @@ class Watches:
     def _descend(self, parent_fd: int, parent: Node, name: str, *, report: bool = False, deep: bool = False) -> None:
         """_add() by descriptors all the way: no other folder can take a path in between. Of a deep line of folders only
         the last are kept open; one above them in which there is more is opened anew, if it is still that one."""
-        above, line = _Opened(parent_fd, parent, parent.path, [name]), list[_Opened]()
+        above, line = _Opened(self._system, parent_fd, parent, parent.path, [name]), list[_Opened]()
         first = 0  # of the line that is open
         try:
             while above.names or line:
                 if not above.names:
                     line.pop().close()
                     first = min(first, len(line))
-                    above = line[-1] if line else _Opened(-1, parent, "", [])
+                    above = line[-1] if line else _Opened(self._system, -1, parent, "", [])
                     continue
                 if above.fd < 0:
                     fd = self._open_node(above.node)
@@ -348,11 +349,11 @@ class Watches:
                     continue
                 node = self._watch(fd, above.node, each, path)
                 if node is None:
-                    os.close(fd)
+                    self._system.close(fd)
                     continue
                 if deep:
                     self._find(above.node, each, True, deep=True)
-                above = _Opened(fd, node, path, [])
+                above = _Opened(self._system, fd, node, path, [])
                 line.append(above)
                 for entry_name, is_dir in self._entries(fd, path):
                     if report:
@@ -373,7 +374,7 @@ class Watches:
 
     def _entries(self, folder: int, path: str) -> Iterator[tuple[str, bool]]:
         try:
-            with os.scandir(folder) as entries:
+            with self._system.scandir(folder) as entries:
                 for entry in entries:
                     yield os.fsdecode(entry.name), entry.is_dir(follow_symlinks=False)
         except OSError as error:
@@ -404,6 +405,6 @@ class Watches:
         self._incomplete = True
         self.degraded = message
         if first:
-            self._retry_at = time.monotonic() + self._rescan_s
+            self._retry_at = self._system.monotonic() + self._rescan_s
             logger.error("%s; scanning every %g s instead: %s", message, self._rescan_s, path or "the root")
             self._sink.rescan(message, path)

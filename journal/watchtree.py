@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-import time
+from collections.abc import Container
 from typing import Final
 
 from . import inotify as k
 from . import reasons as why
-from .changes import join, mounts_below
-from .disk import LIST
+from .changes import join
 from .watches import MOVE_WAIT_S, Node, Watches
 
 logger = logging.getLogger(__name__)
@@ -22,15 +21,18 @@ class WatchTree(Watches):
     """The watches of a replica tree. All methods belong to one thread; raw events come through handle().
 
     `degraded` is None, or says why some folders cannot be watched: then rescan() is called every
-    `rescan_s` seconds, and the watches are tried again before each.
+    `rescan_s` seconds, and the watches are tried again before each. `comparing` may be set by any thread: folders that
+    are renamed meanwhile are to be examined whole.
     """
+
+    comparing = False
 
     # -- for the owner
 
     def begin(self) -> None:
         """Watch the whole tree. Raises OSError when the root is no readable folder."""
-        self._root_fd = os.open(self._root_path, LIST | os.O_CLOEXEC)
-        st = os.fstat(self._root_fd)
+        self._root_fd = self._system.open_root(self._root_path)
+        st = self._system.fstat(self._root_fd)
         self._root_key = (st.st_dev, st.st_ino)
         self._rewalk()
 
@@ -59,12 +61,12 @@ class WatchTree(Watches):
         self._overflow("more happens than can be followed")
 
     def _overflow(self, why: str) -> None:
-        self._overflow_at = self._overflow_at or time.monotonic()
+        self._overflow_at = self._overflow_at or self._system.monotonic()
         self._overflow_why = why
 
     def idle(self, drained: bool) -> None:
         """To be called after events; `drained` tells that none are waiting."""
-        now = time.monotonic()
+        now = self._system.monotonic()
         if drained or (self._overflow_at and now - self._overflow_at > _REWALK_WAIT_S):
             self.catch_up()
         else:
@@ -98,9 +100,11 @@ class WatchTree(Watches):
         for (parent, name), deep in missed.items():
             self._add(parent, name, report=True, deep=deep)
         if self._missed:
-            # A folder that is gone for good, most often; its node is out of the tree, then.
+            # A folder that is gone for good, most often; its node is out of the tree, then. Or only the first half of
+            # the rename of one above it has been read: the second will say where it is.
             self._doubt |= any(self._rooted(parent) for parent, _ in self._missed)
-            self._missed = {}
+            moving = {node for node, _ in self._moving.values()}
+            self._missed = {key: deep for key, deep in self._missed.items() if _is_below(key[0], moving)}
         if self._doubt and not self.root_lost:
             self._repairing = True
             self._try_rewalk()
@@ -108,7 +112,7 @@ class WatchTree(Watches):
         self._unseen.tie()
 
     def next_idle(self) -> float | None:
-        """When idle() has something to do, in time.monotonic() seconds."""
+        """When idle() has something to do, in seconds of the clock."""
         times = [deadline for _, deadline in self._moving.values()]
         if self._overflow_at:
             times.append(self._overflow_at)
@@ -165,7 +169,7 @@ class WatchTree(Watches):
             self.rejected += 1
             return
         if mask & k.IN_MOVED_FROM:
-            deadline = time.monotonic() + MOVE_WAIT_S
+            deadline = self._system.monotonic() + MOVE_WAIT_S
             self._sources[cookie] = (node, name, deadline)
             self._unseen.left((node, name))
             child = node.children.pop(name, None) if is_dir else None
@@ -182,7 +186,7 @@ class WatchTree(Watches):
     def _moved_to(self, node: Node, name: str, is_dir: bool, cookie: int) -> None:
         moving = self._moving.pop(cookie, None)
         source = self._sources.pop(cookie, None)
-        accepted = self._sink.record(node, name, why.RENAME_NEW_NAME, is_dir)
+        accepted = self._sink.record(node, name, why.RENAME_NEW_NAME, is_dir, deep=is_dir and self.comparing)
         if accepted and source is not None:
             self._unseen.seen(source[:2])
             self._sink.link(source[:2], (node, name))
@@ -217,13 +221,13 @@ class WatchTree(Watches):
                 self._to_limbo(child)
             self._descend(parent_fd, node, name, deep=True)
         finally:
-            os.close(parent_fd)
+            self._system.close(parent_fd)
 
     # -- all over again
 
     def _lose_root(self, reason: str) -> None:
         self.root_lost = True
-        self._retry_at = time.monotonic() + min(self._rescan_s, 5.0)
+        self._retry_at = self._system.monotonic() + min(self._rescan_s, 5.0)
         for child in list(self.root.children.values()):
             self._drop(child)
         self._unwatch(self.root)
@@ -245,7 +249,7 @@ class WatchTree(Watches):
         self._sources.clear()
         self._missed.clear()
         self._incomplete = self._deaf
-        self._mounts = mounts_below(self._root_path)
+        self._mounts = self._system.mounts_below(self._root_path)
         self._doubt = False
         self._watch_root()
         self.root.generation = self._generation
@@ -256,7 +260,7 @@ class WatchTree(Watches):
                     if is_dir:
                         self._descend(fd, self.root, name)
             finally:
-                os.close(fd)
+                self._system.close(fd)
         for node in list(self._nodes.values()):
             if node.generation != self._generation:
                 if node.parent is not None and self._in_place(node):
@@ -269,7 +273,7 @@ class WatchTree(Watches):
     def _retry(self, now: float) -> None:
         self._retry_at = now + self._rescan_s
         try:
-            st = os.stat(self._root_path)
+            st = self._system.stat(self._root_path)
             if self._root_key != (st.st_dev, st.st_ino):
                 raise FileNotFoundError
             lost, self.root_lost = self.root_lost, False
@@ -278,3 +282,11 @@ class WatchTree(Watches):
             self.root_lost = True
             return
         self._sink.rescan("the root is back" if lost else "periodic, as not all folders are watched", "")
+
+
+def _is_below(node: Node, others: Container[Node]) -> bool:
+    """Whether a folder is one of the others or, as far as is known, below one."""
+    at: Node | None = node
+    while at is not None and at not in others:
+        at = at.parent
+    return at is not None

@@ -4,7 +4,6 @@ happened. What cannot be told yet is named, to be looked at again."""
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -18,6 +17,7 @@ from idtable.records import IDRecord
 from idtable.store import Store
 from journal.changes import Aged, Change, Kind, same_key
 from journal.reasons import CONTENT
+from journal.system import LINUX, System
 from staging.fsops import Fingerprint
 from staging.unstored import Unstored, decode
 
@@ -42,8 +42,11 @@ class Sorter:
     """Sorts changes of one replica tree. `changed_ns` tells when somebody else changed a folder last, in Unix
     nanoseconds (see RootDir.changed_ns)."""
 
-    def __init__(self, identities: Identities, changed_ns: Callable[[Fingerprint], int]) -> None:
+    def __init__(
+        self, identities: Identities, changed_ns: Callable[[Fingerprint], int], system: System = LINUX
+    ) -> None:
         self._host = identities
+        self._system = system
         self._changed_ns = changed_ns
 
     def sort_out(
@@ -57,7 +60,7 @@ class Sorter:
         works: list[Work] = []
         early: Early = []
         left: set[bytes] = set()  # records that changes before leave their names to others
-        now = filetime(time.time_ns())
+        now = filetime(self._system.time_ns())
         for change in changes:
             aged = told.get(change.path)
             when = min(self._event_time(change, aged, now), now)

@@ -153,8 +153,7 @@ class LocalStage:
                 self._local_error(f"{work.change.path!r} is not staged yet: {error}")
         return self._checksum(work, name, fd), False
 
-    @staticmethod
-    def _checksum(work: Work, name: str, fd: int) -> Staged:
+    def _checksum(self, work: Work, name: str, fd: int) -> Staged:
         """Generates no staging file. Where the checksum that was announced cannot be had here, the one that was had
         instead counts for it."""
         staged = generate(name, None, object_id=work.guid, dir_fd=fd, unstored=work.unstored)

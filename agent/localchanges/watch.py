@@ -11,7 +11,6 @@ import functools
 import logging
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -39,6 +38,7 @@ from journal.examine import Examiner
 from journal.journal import BEHIND_S, Journal
 from journal.reasons import HARD_LINK_CHANGE, METADATA
 from journal.settle import NAMES_AT_ONCE
+from journal.system import LINUX, System
 from staging.errors import AccessDenied, Interrupted, StagingError, Torn, Unsupported, Vanished
 from staging.interrupt import interruptible
 
@@ -97,8 +97,12 @@ class LocalWatch:
         aging_s: float,
         excluded: Excluded,
         root_key: tuple[int, int],
+        system: System = LINUX,
+        journal: type[Journal] = Journal,
+        stage: type[LocalStage] = LocalStage,
     ) -> None:
         self._host = host
+        self._system = system
         self._root = root
         self._aging = aging_s
         self._lookup = LockedLookup(host.store, host.lock)
@@ -110,13 +114,15 @@ class LocalWatch:
             root_key=root_key,
             reserved_name=host.told.reserved_name,
             ours=lambda record: record.originator_guid == host.originator_guid,
+            system=system,
         )
-        self.journal = Journal(
+        self.journal = journal(
             root,
             os.path.join(state_dir, "journal.db"),
             aging_s=aging_s,
             excluded=excluded,
             count=host.count,
+            system=system,
         )
         self._thread = ThreadPoolExecutor(1, "frs-examine")
         self._aged: deque[Aged] = deque()
@@ -137,15 +143,15 @@ class LocalWatch:
         self._too_deep = False  # and the log says so
         self._moves = 0  # of folders, up to when the tree was looked at last
         self._put_offs: list[tuple[str, int]] = []  # paths that are aging again, and the moves before they were put off
-        self._sorter = Sorter(host, host.files.root.changed_ns)
-        self._stager = LocalStage(host.files, lambda: self._first, host.local_error)
+        self._sorter = Sorter(host, host.files.root.changed_ns, system)
+        self._stager = stage(host.files, lambda: self._first, host.local_error)
         self._names: dict[str, None] = {}  # of files with many hard links, to be looked at a few at a time
         self._large = LargeFiles(self._stager, host.large, host.supervisor, self._trouble, host.files.drop)
 
     async def start(self, *, first: bool) -> None:
         """Begin to watch, then compare the whole tree once. `first` is the initial scan of a primary member."""
         self.scanning = True
-        self._started = filetime(time.time_ns())
+        self._started = filetime(self._system.time_ns())
         self._first = first
         supervisor = self._host.supervisor
         self.journal.start(asyncio.get_running_loop(), self._on_aged, self._on_rescan, supervisor.failed)
@@ -292,33 +298,51 @@ class LocalWatch:
             self._look_at_names(self._examiner.linked)
             moved = set(await self.journal.moved_since(moves))
             moves = self._moves = self.journal.moves
-            left = await self._left(changes)
+            left = await self._left(changes, batch)
             again = stale(batch, moved, left, self._is_patient)
             if not again:
                 if moved_away:
                     self._rescan_later("something is gone that nobody was seen to remove or rename")
                 paths = {aged.path for aged in batch}
                 others = {path for path in left if not at_or_below(path, paths)}
-                return without(changes, others, self._lookup.get), batch
+                return self._hold_back(changes, others), batch
             self.journal.put_back(again)
             await self.journal.barrier()  # until then they are in hand (see told_of)
             usns = {aged.usn for aged in again}
             batch = [aged for aged in batch if aged.usn not in usns]
         return [], []
 
-    async def _left(self, changes: Sequence[Change], since: int = 0) -> set[str]:
-        """The paths of what the changes take away and that was renamed from there `since` then (FILETIME), as the
-        journal has yet to tell."""
+    async def _left(self, changes: Sequence[Change], told: Sequence[Aged], since: int = 0) -> set[str]:
+        """The paths of what the changes take away and that was renamed from there, or from another name of the chain of
+        renames that is `told`, `since` then (FILETIME), as the journal has yet to tell."""
         paths = {change.path for change in changes if takes_away(change, self._lookup.get)}
         if not paths:
             return paths
         left = set(await self.journal.left(since))
         left.update(a.path for a in self._aged if a.reason & c.REASON_RENAME_OLD_NAME and a.event_time >= since)
+        chains = {a.chain for a in told if a.chain and a.path in left}
+        left.update(a.path for a in told if a.chain in chains)
         return paths & left
+
+    async def _moved(self, changes: Sequence[Change], moves: int) -> set[str]:
+        """The paths of what the changes delete in folders that were renamed after the first `moves` moves."""
+        paths = {change.path for change in changes if change.kind is Kind.DELETE}
+        moved = set(await self.journal.moved_since(moves)) if paths else set()
+        return {path for path in paths if at_or_below(path, moved)}
+
+    def _hold_back(self, changes: Sequence[Change], left: set[str]) -> list[Change]:
+        """The changes without those at names of which the journal has yet to tell more. It does not tell of those that
+        can only be made after these: they are looked at again, and together with these."""
+        kept = without(changes, left, self._lookup.get)
+        back = {change.path for change in changes}.difference(change.path for change in kept)
+        if not back <= left:
+            self.journal.touch(dict.fromkeys(back, c.REASON_DATA_OVERWRITE))
+        return kept
 
     def _is_patient(self, aged: Aged) -> bool:
         """Whether a path that is renamed from all the time has not been put back for longer than anything can age."""
-        return not aged.put_back_at or time.monotonic() - aged.put_back_at < LONGEST_AGING * self._aging + RETRY_S
+        waited = self._system.monotonic() - aged.put_back_at
+        return not aged.put_back_at or waited < LONGEST_AGING * self._aging + RETRY_S
 
     def _examine(self, batch: list[Aged]) -> tuple[list[Change], bool]:
         """In the examiner's thread: the changes, and whether a path is gone that nobody was seen to remove. Then what
@@ -406,21 +430,24 @@ class LocalWatch:
     async def _scan(self, subtree: str) -> None:
         """Raises RootGone, TooMuchMissing."""
         self._comparing = True
+        self.journal.comparing(True)
         try:
             await self._compare(subtree)
+            await self.journal.barrier()
         finally:
             self._comparing = False
+            self.journal.comparing(False)
 
     async def _compare(self, subtree: str) -> None:
         loop = asyncio.get_running_loop()
-        begun, since = filetime(time.time_ns()), time.monotonic()
-        self._moves = self.journal.moves
+        begun, since = filetime(self._system.time_ns()), self._system.monotonic()
+        moves = self._moves = self.journal.moves
         self._under_way = self._host.look()
         judge = functools.partial(self._judge, subtree)
         batches: Iterator[list[Change]] = self._examiner.scan(subtree, judge=judge)
         try:
             while (batch := await loop.run_in_executor(self._thread, next, batches, None)) is not None:
-                batch = without(batch, await self._left(batch, begun), self._lookup.get)
+                batch = self._hold_back(batch, await self._left(batch, (), begun) | await self._moved(batch, moves))
                 for start in range(0, len(batch), BATCH):
                     await self._deal_with(batch[start : start + BATCH], {})
                 await self._host.settled()
@@ -428,7 +455,7 @@ class LocalWatch:
             self._rescan_later("much was missing", max(self._aging, RETRY_S))
             return
         if not subtree:
-            self.journal.behind_s = max(BEHIND_S, time.monotonic() - since)
+            self.journal.behind_s = max(BEHIND_S, self._system.monotonic() - since)
             self._patience = None
             await loop.run_in_executor(self._thread, self._host.missing.scanned)
         self._again_later()
@@ -448,7 +475,7 @@ class LocalWatch:
         put_off = self._put_offs or any(later is not None for later in list(self._later.values()))
         if self.scanning or not (put_off or self.journal.untold()):
             return False
-        now = time.monotonic()
+        now = self._system.monotonic()
         if self._patience is None:
             self._patience = now + LONGEST_AGING * self._aging + RETRY_S
         return now < self._patience

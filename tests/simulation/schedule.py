@@ -14,6 +14,8 @@ from typing import Any
 
 from agent.engine.context import Limits
 from agent.wire.filetime import SECOND
+from tests.simulation.journalmember import JournalMember
+from tests.simulation.simmember import Member
 from tests.simulation.simworld import MANY_NAMES, Step, World, distances
 
 OPERATIONS = (
@@ -55,6 +57,8 @@ def oneway(names: str) -> list[tuple[str, str]]:
 DRAWN_FROM = 10_000_000
 #: From this seed on schedules are busy ones.
 BUSY_FROM = 100_000_000
+#: From this seed on local changes are found by the real journal; what is left of a seed is a schedule as above.
+JOURNAL_FROM = 1_000_000_000
 #: Graphs that a schedule draws for itself: at random, and always so that everybody's changes reach everybody.
 DRAWN = ("digraph", "graph", "oneway")
 
@@ -93,6 +97,8 @@ class Schedule:
     window: int = 0  # change orders in flight; 0: the default
     lifetime: int = 0  # seconds tombstones are kept for; 0: the default
     priorities: bool = False  # of 3.1.5.1, drawn for every connection
+    journal: bool = False  # the real one, with the tree's events late or lost now and then
+    sole: bool = False  # only the first member has users
     busy: bool = False  # hundreds of changes, more names, looked at after 0.3 s
 
     def world(self) -> World:
@@ -109,9 +115,11 @@ class Schedule:
             edges = drawn(rng, self.topology, self.names)
         else:
             edges = TOPOLOGIES[self.topology](self.names)
-        world = World(self.names, edges, self.seed, limits=limits, minor=self.minor)
+        member = JournalMember if self.journal else Member
+        world = World(self.names, edges, self.seed, limits=limits, minor=self.minor, member=member)
         if self.priorities:
             world.priorities = priorities(rng, self.names, edges)
+        world.sole = self.sole
         if self.busy:
             world.aging, world.file_names = 3 * SECOND // 10, MANY_NAMES
         return world
@@ -127,12 +135,17 @@ class Schedule:
             world.check()
         except Exception as error:
             world.violation(f"{type(error).__name__}: {error}")
+        finally:
+            for member in world.members.values():
+                member.close()
         return world.violations
 
 
 def generate(seed: int) -> Schedule:
     """The schedule of a seed."""
     rng = random.Random(seed * 7919 + 1)
+    if seed >= JOURNAL_FROM:
+        return with_journal(rng, generate(seed - JOURNAL_FROM))
     if seed >= BUSY_FROM:
         return busy(rng, seed)
     names = "abcdefgh"[: rng.choice((2, 2, 2, 3, 3, 3, 3, 4, 4, 5) if rng.random() < 0.97 else (6, 7, 8))]
@@ -164,6 +177,22 @@ def generate(seed: int) -> Schedule:
             longest = rng.choice((1, 1, 4, 4, 20, 20, 100, 2500))
             steps.append(("run", round(rng.random() * longest, 2)))
     return Schedule(seed, names, topology, tuple(steps), **more)
+
+
+def with_journal(rng: random.Random, schedule: Schedule) -> Schedule:
+    """The same, with the real journal on all members, whose events are late or lost now and then."""
+    steps: list[Step] = []
+    sole = rng.random() < 0.5
+    for step in schedule.steps:
+        if step[0] == "op" and sole:
+            step = ("op", 0, *step[2:])
+        if step[0] == "op" and rng.random() < 0.06:
+            late = round(rng.random() * rng.choice((0.1, 1, 5)), 2)
+            steps.append((rng.choice(("late", "late", "deaf")), step[1], late))
+        if step[0] == "op" and rng.random() < 0.3:
+            step = ("while", *step[1:])
+        steps.append(step)
+    return replace(schedule, seed=schedule.seed + JOURNAL_FROM, steps=tuple(steps), journal=True, sole=sole)
 
 
 def busy(rng: random.Random, seed: int) -> Schedule:

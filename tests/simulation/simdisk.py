@@ -7,51 +7,12 @@ size and modification time of a file, whether a name is free, a folder empty, a 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import stat
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from agent.engine import events as ev
-
-FILE_MODE = stat.S_IFREG | 0o644
-FOLDER_MODE = stat.S_IFDIR | 0o755
-UNIX_EPOCH = 116_444_736_000_000_000
-
-
-@dataclass(eq=False)
-class Node:
-    """An inode. `oid` is the Object ID in its attribute; copies (cp -a) may share it."""
-
-    ino: int
-    is_dir: bool
-    content: bytes = b""
-    mode: int = FILE_MODE
-    mtime: int = 0
-    oid: bytes | None = None
-    parent: Node | None = None
-    name: str = ""
-    children: dict[str, Node] = field(default_factory=dict)
-    excluded: bool = False  # by a filter: it is there, and nobody replicates it
-
-    @property
-    def kind(self) -> str:
-        return "folder" if self.is_dir else "file"
-
-    def path(self) -> str:
-        names = []
-        node = self
-        while node.parent is not None:
-            names.append(node.name)
-            node = node.parent
-        return "/".join(reversed(names))
-
-    def facts(self) -> ev.Facts:
-        size = 4096 if self.is_dir else len(self.content)
-        return ev.Facts(1, self.ino, self.ino, self.mtime, self.mtime, size, self.mode, 0, 0)
-
-    def md5(self, guid: bytes) -> bytes:
-        return hashlib.md5(b"%d|%s|%d|" % (self.is_dir, guid, self.mode) + self.content).digest()
+from journal import inotify as k
+from tests.simulation.simtree import Node, Tree
 
 
 def stage_of(node: Node, guid: bytes) -> bytes:
@@ -92,78 +53,43 @@ class Place:
     old_parent_ino: int | None = None
 
 
-class Disk:
+class Disk(Tree):
     """The tree, the staging files and the kept losers of one member: what outlives a crash."""
 
     def __init__(self) -> None:
-        self.root = Node(1, True, mode=FOLDER_MODE)
-        self.next_ino = 2
+        super().__init__()
         self.stages: dict[bytes, bytes] = {}
         self.kept: list[tuple[bytes, ev.Keep | None]] = []
         self.full = False
         self.busy: dict[int, int] = {}  # inode -> open for writing until
-        self.now = 0
-        self.serial = 0  # grows with every change of the tree
         self.made: set[int] = set()  # inodes that installs under way put into the tree
-
-    # -- plain file system calls --
-
-    def walk(self, top: Node | None = None) -> Iterator[Node]:
-        """Every node below, parents first, by name."""
-        stack = [top or self.root]
-        while stack:
-            node = stack.pop()
-            if node.excluded:
-                continue
-            if node is not self.root:
-                yield node
-            stack += [node.children[n] for n in sorted(node.children, reverse=True)]
-
-    def look(self, path: str) -> Node | None:
-        node = self.root
-        for name in path.split("/") if path else []:
-            child = node.children.get(name)
-            if child is None:
-                return None
-            node = child
-        return node
-
-    def add(self, parent: Node, name: str, *, is_dir: bool, content: bytes = b"", oid: bytes | None = None) -> Node:
-        node = Node(self.next_ino, is_dir, content, FOLDER_MODE if is_dir else FILE_MODE, self.tick(), oid)
-        self.next_ino += 1
-        self.attach(node, parent, name)
-        return node
-
-    def tick(self) -> int:
-        """A modification time nobody else has."""
-        self.serial += 1
-        return (self.now - UNIX_EPOCH) * 100 + self.serial % 1000
-
-    def attach(self, node: Node, parent: Node, name: str) -> None:
-        self.serial += 1
-        node.parent, node.name = parent, name
-        parent.children[name] = node
-
-    def detach(self, node: Node) -> None:
-        self.serial += 1
-        assert node.parent is not None
-        del node.parent.children[node.name]
-        node.parent = None
-
-    @staticmethod
-    def below(node: Node, other: Node) -> bool:
-        """Whether `node` is `other` or below it."""
-        at: Node | None = node
-        while at is not None:
-            if at is other:
-                return True
-            at = at.parent
-        return False
+        self._installing = False
+        self.on_made: Callable[[bytes, Node], None] = lambda co_guid, node: None
+        self.on_entered: Callable[[Node, int], None] = lambda folder, ctime: None  # by us, with the ctime before
 
     # -- installing --
 
     def install(self, action: ev.Install, places: list[Place] | None) -> ev.Installed:
         """Carry out the steps, in order, as agent/files/fileops.py does."""
+        self._installing = True
+        try:
+            return self._install(action, places)
+        finally:
+            self._installing = False
+
+    def _entered(self, *folders: Node | None) -> None:
+        """An install gives folders their modification times back (RootDir.keeping_mtime)."""
+        if not self._installing:
+            super()._entered(*folders)
+        elif self.ears is not None:
+            for folder in folders:
+                assert folder is not None
+                before = folder.ctime or folder.mtime
+                folder.ctime = self.stamp()
+                self.tell(folder, k.IN_ATTRIB)
+                self.on_entered(folder, before)
+
+    def _install(self, action: ev.Install, places: list[Place] | None) -> ev.Installed:
         if places is None:
             return ev.Installed(action.co_guid, ev.Outcome.PARENT_MISSING)
         end = ev.Installed(action.co_guid, ev.Outcome.DONE)
@@ -186,7 +112,7 @@ class Disk:
                         end = ev.Installed(action.co_guid, ev.Outcome.DONE, moved.facts())
                 case ev.InstallStep.FOLDER:
                     outcome = ev.Outcome.DONE
-                    end = ev.Installed(action.co_guid, outcome, self._make_folder(place).facts())
+                    end = ev.Installed(action.co_guid, outcome, self._make_folder(action, place).facts())
                 case ev.InstallStep.CONTENT:
                     end = self._content(action, place)
                     outcome = end.outcome
@@ -219,10 +145,10 @@ class Disk:
         if here is None or ours or (expected and self._same(here, expected)):
             return
         if here.is_dir and action.is_dir and place.step.step is ev.InstallStep.CONTENT:
-            here.oid = action.file_guid
+            self.mark(here, action.file_guid)
             staged = Staged.read(self.stages[action.co_guid]) if action.co_guid in self.stages else None
             if staged is not None:
-                here.mode = staged.mode
+                self._set_mode(here, staged.mode)
             return
         data = self.stages.get(action.co_guid)
         if data is not None and not here.is_dir:
@@ -236,26 +162,27 @@ class Disk:
         for node in self.walk(here):
             if not node.is_dir:
                 self.kept.append((node.content, place.step.keep))
-        self.detach(here)
+        self.move_out(here)
 
     def _went_on(self, action: ev.Install, place: Place) -> bool:
         found = self.look(place.path)
         content = action.steps[-1].step is ev.InstallStep.CONTENT and found is not None and not found.is_dir
         return content and self.look(place.old_path) is None and found.oid == action.file_guid
 
-    def _make_folder(self, place: Place) -> Node:
+    def _make_folder(self, action: ev.Install, place: Place) -> Node:
         here = self.look(place.path)
         if here is not None and not here.is_dir:
             self.kept.append((here.content, None))
-            self.detach(here)
+            self.move_out(here)
             here = None
         if here is None:
             folder = self.look(place.path.rpartition("/")[0])
             assert folder is not None
             here = self.add(folder, place.path.rpartition("/")[2], is_dir=True)
             self.made.add(here.ino)
+            self.on_made(action.co_guid, here)
             here.mode = place.step.expected.mode if place.step.expected else here.mode
-        here.oid = place.step.file_guid
+        self.mark(here, place.step.file_guid)
         return here
 
     def _delete(self, place: Place) -> ev.Outcome:
@@ -277,7 +204,10 @@ class Disk:
             # What is no conflict is kept for a time only: it does not count against losses.
             if keep.reason is not ev.KeepReason.ELSEWHERE:
                 self.kept.append((node.content, keep))
-        self.detach(node)
+        if node.is_dir:
+            self.remove(node)
+        else:
+            self.move_out(node)
         return ev.Outcome.DONE
 
     def _rename(self, old: str, new: str, step: ev.Step) -> tuple[ev.Outcome, Node | None]:
@@ -296,8 +226,7 @@ class Disk:
         elif self.below(folder, node):
             return ev.Outcome.FAILED, None
         else:
-            self.detach(node)
-            self.attach(node, folder, new.rpartition("/")[2])
+            self.move(node, folder, new.rpartition("/")[2])
             return outcome, node
         if there is not None and self._same(there, expected):
             return ev.Outcome.DONE, there
@@ -320,7 +249,7 @@ class Disk:
         if action.is_dir and expected is not None:
             if here is None or not self._same(here, expected) or here.mode != expected.mode:
                 return ev.Installed(action.co_guid, ev.Outcome.TARGET_CHANGED)
-            here.mode = staged.mode
+            self._set_mode(here, staged.mode)
             return self._installed(action, here, ev.Outcome.DONE)
         if expected is None:
             outcome = ev.Outcome.DONE if here is None else ev.Outcome.NAME_TAKEN
@@ -331,24 +260,31 @@ class Disk:
         if outcome is ev.Outcome.DONE:
             folder = self.look(place.path.rpartition("/")[0])
             assert folder is not None
-            if here is not None:
-                if place.step.keep is not None:
-                    self.kept.append((here.content, place.step.keep))
-                self.detach(here)
+            if here is not None and place.step.keep is not None:
+                self.kept.append((here.content, place.step.keep))
             built.ino, self.next_ino = self.next_ino, self.next_ino + 1
             self.made.add(built.ino)
             if staged.is_dir:
                 built.mtime = self.tick()
-            self.attach(built, folder, place.path.rpartition("/")[2])
+            self.on_made(action.co_guid, built)
+            if here is not None:
+                self.move_in_for(built, here)
+            else:
+                self.move_in(built, folder, place.path.rpartition("/")[2])
             return self._installed(action, built, ev.Outcome.DONE)
         guid = action.file_guid
         if here is not None and not here.is_dir and not built.is_dir and here.md5(guid) == built.md5(guid):
-            here.oid, here.mtime = action.file_guid, staged.mtime
+            here.mtime = staged.mtime
+            self.mark(here, action.file_guid)
             return self._installed(action, here, ev.Outcome.ALREADY)
         if here is not None and here.is_dir and built.is_dir and here.oid == guid:
-            here.mode = staged.mode
+            self._set_mode(here, staged.mode)
             return self._installed(action, here, ev.Outcome.ALREADY)
         return ev.Installed(action.co_guid, outcome)
+
+    def _set_mode(self, node: Node, mode: int) -> None:
+        node.mode = mode
+        self.tell(node, k.IN_ATTRIB)
 
     @staticmethod
     def _installed(action: ev.Install, node: Node, outcome: ev.Outcome) -> ev.Installed:

@@ -173,6 +173,19 @@ class Member:
             self.disk.stages.pop(rng.choice(sorted(self.disk.stages)))
         self.world.gone(self)
 
+    def check(self) -> None:
+        """What must be true once all is quiet."""
+
+    def close(self) -> None:
+        """The world ends."""
+
+    def mishear(self, seconds: float, *, lost: bool) -> None:
+        """The tree's events are late for so long, or lost: here nobody listens to them."""
+
+    def while_looking(self, work: Callable[[], None]) -> None:
+        """A user does something in the moment in which the agent looks at the tree: here that takes no time."""
+        work()
+
     def stop_for_ever(self) -> None:
         self.crash()
         self.left = True

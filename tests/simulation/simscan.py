@@ -11,7 +11,8 @@ from idtable.store import Store
 from journal.changes import Change, Kind
 from journal.order import Orderer
 from staging.fsops import Fingerprint
-from tests.simulation.simdisk import Disk, Node
+from tests.simulation.simdisk import Disk
+from tests.simulation.simtree import Node
 
 Place = bytes | str
 

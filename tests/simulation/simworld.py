@@ -16,8 +16,8 @@ from agent.engine import events as ev
 from agent.engine.context import Limits
 from agent.wire import constants as c
 from agent.wire.packet import Packet, encode_packet
-from tests.simulation.simdisk import FILE_MODE, FOLDER_MODE, Node
 from tests.simulation.simmember import SECOND, Member
+from tests.simulation.simtree import FILE_MODE, FOLDER_MODE, Node
 
 JOINS = frozenset((c.CMD_NEED_JOIN, c.CMD_START_JOIN, c.CMD_JOINING, c.CMD_JOINED))
 START = 133_000_000_000_000_000
@@ -45,6 +45,7 @@ class World:
         *,
         limits: Limits | None = None,
         minor: int = 9,
+        member: type[Member] = Member,
     ) -> None:
         self.random = random.Random(seed)
         self.names = list(names)
@@ -54,10 +55,12 @@ class World:
         self.cxtion_options: dict[str, Any] = {}
         self.priorities: dict[tuple[str, str], int] = {}
         self.file_names = NAMES
-        self.now = START
+        self.sole = False  # only one member has users
+        self.now = self.began = START
         self.aging = 3 * SECOND
         self.heap: list[tuple[int, int, Callable[[], None]]] = []
         self.serial = 0
+        self.nested = 0  # threads that are at work
         self.wires: dict[tuple[str, str], deque[tuple[int, bytes]]] = {}
         self.free_at: dict[tuple[str, str], int] = {}
         self.slow: dict[frozenset[str], int] = {}
@@ -68,7 +71,7 @@ class World:
         self.written: dict[bytes, Member] = {}
         self.discharged: set[bytes] = set()
         self.contents = 0
-        self.members = {name: Member(self, name, i) for i, name in enumerate(self.names)}
+        self.members = {name: member(self, name, i) for i, name in enumerate(self.names)}
         self.by_guid = {m.guid: m for m in self.members.values()}
 
     # -- what members use --
@@ -157,6 +160,20 @@ class World:
             work()
         self.now = max(self.now, end)
 
+    def meanwhile(self) -> None:
+        """While a thread is at work: what comes next, comes."""
+        if self.nested >= 2:
+            return
+        self.nested += 1
+        end = self.now + self.random.randrange(1, SECOND // 20)
+        try:
+            while self.heap and self.heap[0][0] <= end:
+                at, _, work = heapq.heappop(self.heap)
+                self.now = max(self.now, at)
+                work()
+        finally:
+            self.nested -= 1
+
     def run_until_quiet(self, days: float = 3.0, most: int = 400_000) -> bool:
         """Until nothing is left to do; False when that does not come."""
         end = self.now + int(days * 86400 * SECOND)
@@ -219,17 +236,16 @@ class World:
             disk.add(folder, name, is_dir=True)
         elif kind == "write" and file is not None:
             self.gives_up(file)
-            file.content, file.mtime = self.content(member), disk.tick()
+            disk.write(file, self.content(member))
         elif kind == "append" and file is not None:
             self.gives_up(file)
-            file.content, file.mtime = self.content(member, file.content[:200]), disk.tick()
+            disk.write(file, self.content(member, file.content[:200]))
         elif kind == "truncate" and file is not None and file.content:
             self.gives_up(file)
-            file.content, file.mtime = b"", disk.tick()
+            disk.write(file, b"")
         elif kind == "chmod" and node is not None:
             base = FOLDER_MODE if node.is_dir else FILE_MODE
-            node.mode = base ^ (0o022, 0o011, 0)[a % 3]
-            disk.serial += 1
+            disk.chmod(node, base ^ (0o022, 0o011, 0)[a % 3])
         elif kind == "move" and node is not None and not disk.below(folder, node):
             self.rename(member, node, folder, name)
         elif kind == "rename" and node is not None and node.parent is not None:
@@ -239,31 +255,24 @@ class World:
         elif kind == "swap" and file is not None:
             other = files[a % len(files)]
             if other is not file and file.parent is not None and other.parent is not None:
-                first, second = (file.parent, file.name), (other.parent, other.name)
-                disk.detach(file)
-                disk.detach(other)
-                disk.attach(file, *second)
-                disk.attach(other, *first)
+                disk.exchange(file, other)
         elif kind == "delete" and file is not None:
             self.gives_up(file)
-            disk.detach(file)
+            disk.remove(file)
         elif kind == "rmdir" and len(folders) > 1:
             self.remove_tree(member, folders[1 + c % (len(folders) - 1)])
         elif kind == "save" and file is not None and file.parent is not None:
             # an editor: the new content in a new file, renamed over the old one
-            parent, name = file.parent, file.name
             self.gives_up(file)
-            disk.detach(file)
-            disk.add(parent, name, is_dir=False, content=self.content(member))
+            disk.replace(file, self.content(member))
         elif kind == "backup" and file is not None and file.parent is not None:
             # an editor that moves the old file away first (vim with backup)
             parent, old = file.parent, file.name
             if old + "~" in parent.children and not parent.children[old + "~"].is_dir:
                 self.gives_up(parent.children[old + "~"])
-                disk.detach(parent.children[old + "~"])
+                disk.remove(parent.children[old + "~"])
             if old + "~" not in parent.children:
-                disk.detach(file)
-                disk.attach(file, parent, old + "~")
+                disk.move(file, parent, old + "~")
                 disk.add(parent, old, is_dir=False, content=self.content(member))
         elif kind == "copy" and file is not None and there is None:
             # cp -a: the Object ID is copied too
@@ -285,14 +294,12 @@ class World:
             if there.is_dir or node.is_dir:
                 return
             self.gives_up(there)
-            disk.detach(there)
-        disk.detach(node)
-        disk.attach(node, folder, name)
+        disk.move(node, folder, name)
 
     def remove_tree(self, member: Member, top: Node) -> None:
         for node in [*member.disk.walk(top)]:
             self.gives_up(node)
-        member.disk.detach(top)
+        member.disk.remove(top)
 
     # -- schedules --
 
@@ -307,6 +314,8 @@ class World:
         match kind:
             case "op":
                 self.operate(member, str(rest[1]), *(int(x) for x in rest[2:5]))  # type: ignore[call-overload]
+            case "while":
+                member.while_looking(lambda: self.operate(member, str(rest[1]), *(int(x) for x in rest[2:5])))  # type: ignore[call-overload]
             case "start":
                 member.start()
             case "crash":
@@ -323,6 +332,8 @@ class World:
                 skew = member.skew + int(rest[1]) * SECOND  # type: ignore[call-overload]
                 if abs(skew) < self.limits.tombstone_lifetime:  # else all deletions would be forgotten at once
                     member.set_clock(skew)
+            case "late" | "deaf":
+                member.mishear(float(rest[1]), lost=kind == "deaf")  # type: ignore[arg-type]
             case "full":
                 member.disk.full = bool(rest[1])
             case "save_backup":
@@ -405,6 +416,7 @@ class World:
                 self.violation(f"{members[0].name} and {member.name} differ in {different[:6]}")
         for member in members:
             self.check_member(member)
+            member.check()
         self.check_contents()
         self.check_vectors()
         bound = 3000 + 150 * self.operations * max(len(self.edges), 2)

@@ -1,4 +1,4 @@
-"""Random schedules of operations and faults: 725 of them here, as many as wanted by script/simulate."""
+"""Random schedules of operations and faults: 955 of them here, as many as wanted by script/simulate."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import pytest
 
 from tests.simulation import campaign
-from tests.simulation.schedule import BUSY_FROM, DRAWN_FROM, Schedule, generate, shrink, text_of
+from tests.simulation.schedule import BUSY_FROM, DRAWN_FROM, JOURNAL_FROM, Schedule, generate, shrink, text_of
 
 BATCH = 25
 
@@ -34,7 +34,9 @@ def run(seed: int) -> None:
         pytest.fail(text_of(small, small.run() or violations), pytrace=False)
 
 
-SEEDS = [*range(500), *range(DRAWN_FROM, DRAWN_FROM + 200), *range(BUSY_FROM, BUSY_FROM + 25)]
+ENGINE = [*range(500), *range(DRAWN_FROM, DRAWN_FROM + 200), *range(BUSY_FROM, BUSY_FROM + 25)]
+JOURNAL = [*range(150), *range(DRAWN_FROM, DRAWN_FROM + 75), *range(BUSY_FROM, BUSY_FROM + 5)]
+SEEDS = [*ENGINE, *(JOURNAL_FROM + seed for seed in JOURNAL)]
 
 
 @pytest.mark.parametrize("first", range(0, len(SEEDS), BATCH))

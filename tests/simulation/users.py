@@ -32,15 +32,16 @@ def move(member: Member, old: str, new: str) -> None:
     node, folder = member.disk.look(old), member.disk.look(new.rpartition("/")[0])
     assert node is not None
     assert folder is not None
-    member.disk.detach(node)
-    member.disk.attach(node, folder, new.rpartition("/")[2])
+    member.disk.now = member.world.now
+    member.disk.move(node, folder, new.rpartition("/")[2])
     member.touch(member.world.aging)
 
 
 def remove(member: Member, path: str) -> None:
     node = member.disk.look(path)
     assert node is not None
-    member.disk.detach(node)
+    member.disk.now = member.world.now
+    member.disk.remove(node)
     member.touch(member.world.aging)
 
 
@@ -48,7 +49,7 @@ def write(member: Member, path: str, content: bytes) -> None:
     node = member.disk.look(path)
     assert node is not None
     member.disk.now = member.world.now
-    node.content, node.mtime = content, member.disk.tick()
+    member.disk.write(node, content)
     member.touch(member.world.aging)
 
 

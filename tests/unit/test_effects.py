@@ -35,9 +35,8 @@ ALLOWED = {
     ("agent.conflicts.deletedfolder", "StoreFolder.take_late"): STATE
     + ": a folder that only the agent can enter, verified",
     ("agent.tree.root", "ReplicaRoot.__init__"): ROOT,
-    ("journal.disk", "object_id_in"): "looks only, and what it finds is never believed",
-    ("journal.examine", "Examiner.__init__"): ROOT,
-    ("journal.watchtree", "WatchTree.begin"): ROOT,
+    ("journal.system", "System.open_root"): ROOT,
+    ("journal.system", "System.object_id"): "looks only, and what it finds is never believed",
     ("staging.generate", "generate"): STATE + ": the staging file that is written",
     ("staging.beneath", "make_accessible"): "exactly what is open, by the kernel's link to it",
     ("staging.lending", "Lending._write"): STATE,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from watchdog.observers.inotify_c import InotifyConstants, inotify_add_watch, inotify_init
 
-from journal import disk, inotify
+from journal import inotify, system
 from journal import reasons as why
 from journal.changes import Aged
 from journal.examine import Examiner
@@ -81,21 +81,21 @@ def watched_inodes(but: int) -> set[int]:
 @pytest.fixture
 def place(tmp_path, monkeypatch) -> Iterator[Place]:
     made = Place(str(tmp_path))
-    look = disk.fingerprint
+    look = system.fingerprint
 
     def noted(*args, **options):
         found = look(*args, **options)
         made.looked_at.add(found.ino)
         return found
 
-    monkeypatch.setattr(disk, "fingerprint", noted)
+    monkeypatch.setattr(system, "fingerprint", noted)
     yield made
     made.close()
 
 
 def after_look_at(monkeypatch, name: str, then: Callable[[], None]) -> None:
     """Somebody is quick: `then` comes right after an entry of that name was looked at."""
-    look = disk.fingerprint
+    look = system.fingerprint
 
     def watched(path, **options):
         found = look(path, **options)
@@ -103,7 +103,7 @@ def after_look_at(monkeypatch, name: str, then: Callable[[], None]) -> None:
             then()
         return found
 
-    monkeypatch.setattr(disk, "fingerprint", watched)
+    monkeypatch.setattr(system, "fingerprint", watched)
 
 
 def aged(*paths: str, deep: bool = False) -> list[Aged]:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from journal import disk, watches
 from journal import reasons as why
+from journal import system, watches
 from journal.aging import AgingCache
 from journal.changes import Aged, nothing_excluded
 from journal.journal import Journal
@@ -39,13 +39,13 @@ def line(top: str) -> list[str]:
 def walked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Of each path that is opened, how many names it has."""
     walked: list[int] = []
-    real = disk.open_beneath
+    real = system.open_beneath
 
     def counted(fd: int, path: str, flags: int) -> int:
         walked.append(path.count("/") + 1)
         return real(fd, path, flags)
 
-    monkeypatch.setattr(disk, "open_beneath", counted)
+    monkeypatch.setattr(system, "open_beneath", counted)
     return walked
 
 

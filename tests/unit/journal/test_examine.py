@@ -9,8 +9,8 @@ import uuid
 import pytest
 
 from idtable.reserved import SWAP_PREFIX
-from journal import disk
 from journal import reasons as why
+from journal import system
 from journal.changes import Aged, Kind
 from journal.examine import Examiner
 from tests.unit.journal.bench import moved, short
@@ -328,8 +328,8 @@ def test_one_of_many_in_a_folder_is_looked_at_alone(bench, monkeypatch, known):
     bench.known("d/", *(f"d/f{number}" for number in range(500)))
     bench.write("d/f7" if known else "d/new", "changed")
     looked = []
-    real = disk.fingerprint
-    monkeypatch.setattr(disk, "fingerprint", lambda *args, **how: looked.append(args[0]) or real(*args, **how))
+    real = system.fingerprint
+    monkeypatch.setattr(system, "fingerprint", lambda *args, **how: looked.append(args[0]) or real(*args, **how))
     monkeypatch.setattr(os, "scandir", lambda *_: pytest.fail("a folder is listed"))
     monkeypatch.setattr(bench.table, "children", lambda _: pytest.fail("what is known of a folder is listed"))
     assert len(bench.examine("d/f7" if known else "d/new")) == 1

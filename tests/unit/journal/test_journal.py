@@ -509,7 +509,7 @@ async def test_no_inotify_at_all_scans_now_and_then(tmp_path, monkeypatch):
     def none(put):
         raise inotify.WatchLimit(24, "no more inotify instances")
 
-    monkeypatch.setattr("journal.journal.InotifySource", none)
+    monkeypatch.setattr("journal.system.InotifySource", none)
     async with Ears(tmp_path, rescan_s=0.05) as ears:
         await ears.until(lambda: len(ears.rescans) >= 2)
         assert "instances" in ears.rescans[0][0]

@@ -1,0 +1,164 @@
+"""Members with the real journal, aging cache, examiner and local watch: what happens is noticed whenever it happens."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.journalmember import JournalMember
+from tests.simulation.schedule import mesh
+from tests.simulation.simworld import World
+from tests.simulation.users import all_agree, make, move, names, remove, write
+
+
+def started(seed: int = 1) -> tuple[World, JournalMember, JournalMember]:
+    world = World("ab", mesh("ab"), seed, member=JournalMember)
+    a, b = world.members.values()
+    assert isinstance(a, JournalMember)
+    assert isinstance(b, JournalMember)
+    a.start()
+    b.start()
+    world.run(60)
+    assert not world.pending()
+    return world, a, b
+
+
+def guids(member: JournalMember) -> dict[str | None, bytes]:
+    return {member.store.path_of(r.file_guid): r.file_guid for r in member.store.all_live()}
+
+
+def test_made_renamed_and_removed() -> None:
+    world, a, b = started()
+    make(a, "d", None)
+    make(a, "d/x", b"1")
+    make(a, "y", b"2")
+    world.run(20)
+    assert names(b) == ["d", "d/x", "y"]
+    was = guids(b)
+    move(a, "d", "e")
+    move(b, "y", "z")
+    write(a, "e/x", b"3")
+    world.run(20)
+    assert {path: content for path, (_, content) in b.tree().items()} == {"e": b"", "e/x": b"3", "z": b"2"}
+    assert [guids(a)[path] for path in ("e", "e/x", "z")] == [was[path] for path in ("d", "d/x", "y")]
+    remove(b, "e")
+    assert names(all_agree(world)) == ["z"]
+
+
+def test_events_that_are_lost_are_made_up_for() -> None:
+    world, a, b = started()
+    make(a, "d", None)
+    make(a, "d/x", b"1")
+    world.run(20)
+    a.mishear(1, lost=True)
+    move(a, "d", "e")
+    make(a, "e/new", None)
+    make(a, "e/new/y", b"2")
+    remove(a, "e/x")
+    world.run(20)
+    assert names(b) == ["e", "e/new", "e/new/y"]
+    all_agree(world)
+
+
+@pytest.mark.parametrize(("path", "time"), [(path, time) for path in ("", "i", "i/in") for time in (1, 2, 3)])
+def test_a_folder_is_renamed_while_the_tree_is_compared(path: str, time: int) -> None:
+    """What is in it is not called deleted, and what was done in it before is found where it is now."""
+    world, a, b = started()
+    for folder in ("i", "i/in"):
+        make(a, folder, None)
+    for file in ("D", "i/f", "i/g", "i/in/h"):
+        make(a, file, file.encode())
+    world.run(20)
+    was = guids(b)
+    a.crash()
+    remove(a, "D")
+    remove(a, "i/g")
+    write(a, "i/f", b"new")
+    a.at("list", path, lambda: move(a, "i", "D"), time=time)
+    a.start()
+    world.run(60)
+    assert not a.moments
+    all_agree(world)
+    assert names(b) == ["D", "D/f", "D/in", "D/in/h"]
+    assert b.tree()["D/f"][1] == b"new"
+    assert [guids(b)[p] for p in ("D", "D/f", "D/in/h")] == [was[p] for p in ("i", "i/f", "i/in/h")]
+
+
+def test_files_change_places_before_one_of_their_folders_is_watched() -> None:
+    """The journal tells of one of the names only."""
+    world, a, b = started()
+    for path in ("c", "e"):
+        make(a, path, None)
+        make(a, f"{path}/x", path.encode())
+    world.run(20)
+    was = guids(b)
+    a.crash()
+    one, other = a.disk.look("c/x"), a.disk.look("e/x")
+    assert one is not None
+    assert other is not None
+    a.at("open", "e", lambda: a.disk.exchange(one, other))
+    a.start()
+    world.run(60)
+    all_agree(world)
+    assert (b.tree()["c/x"][1], b.tree()["e/x"][1]) == (b"e", b"c")
+    assert guids(b)["c/x"] == was["e/x"]
+    assert guids(b)["e/x"] == was["c/x"]
+
+
+def test_what_can_only_be_done_after_something_that_is_renamed_again() -> None:
+    """While the agent was down p was removed, s took its name, and a new file that of s. Now s goes on: of the new file
+    no event tells."""
+    world, a, b = started()
+    make(a, "z", None)
+    make(a, "p", b"p")
+    make(a, "s", b"s")
+    world.run(20)
+    was = guids(b)
+    a.crash()
+    remove(a, "p")
+    move(a, "s", "p")
+    make(a, "s", b"new")
+    a.at("list", "z", lambda: move(a, "p", "q"), time=3)
+    a.start()
+    world.run(60)
+    assert not a.moments
+    all_agree(world)
+    assert {path: content for path, (_, content) in b.tree().items()} == {"q": b"s", "s": b"new", "z": b""}
+    assert guids(b)["q"] == was["s"]
+
+
+def test_a_file_is_renamed_on_while_it_is_examined() -> None:
+    """It is gone from its first name, and from the one that it was told to have got."""
+    world, a, b = started()
+    make(a, "f", b"f")
+    world.run(20)
+    was = guids(b)["f"]
+    move(a, "f", "g")
+    a.at("look", "g", lambda: move(a, "g", "h"))
+    world.run(20)
+    assert not a.moments
+    all_agree(world)
+    assert guids(b)["h"] == was
+
+
+def test_files_have_changed_places_and_go_on_while_that_is_examined() -> None:
+    """One of them is removed, too, which says nothing of the other."""
+    world, a, b = started()
+    make(a, "f", b"f")
+    make(a, "g", b"g")
+    world.run(20)
+    was = guids(b)["f"]
+    one, other = a.disk.look("f"), a.disk.look("g")
+    assert one is not None
+    assert other is not None
+    a.disk.exchange(one, other)
+
+    def go_on() -> None:
+        move(a, "g", "h")
+        remove(a, "f")
+
+    a.at("look", "g", go_on)
+    world.run(20)
+    assert not a.moments
+    all_agree(world)
+    assert names(b) == ["h"]
+    assert guids(b)["h"] == was
