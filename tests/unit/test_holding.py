@@ -17,7 +17,7 @@ from agent.replica import replica as replica_module
 from agent.replica.replica import Replica
 from agent.service.service import Service
 from config.load import load_agent_config
-from journal import journal
+from journal import system
 from journal.inotify import WatchLimit
 from staging import fsops
 
@@ -82,7 +82,7 @@ async def test_what_no_event_told_of_stops_the_set_until_it_is_back(
     def deaf(*_: object) -> None:
         raise WatchLimit("no inotify here")
 
-    monkeypatch.setattr(journal, "InotifySource", deaf)
+    monkeypatch.setattr(system, "InotifySource", deaf)
     monkeypatch.setattr(holding, "LOOK_S", 0.02)
     (tmp_path / "demo" / "a" / "root").mkdir(parents=True)
     async with member(tmp_path, 0.05) as replica:

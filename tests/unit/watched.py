@@ -55,6 +55,8 @@ class Still:
 
     async def barrier(self) -> None: ...
 
+    def comparing(self, goes_on: bool) -> None: ...
+
     def pending(self) -> int:
         return 0
 
