@@ -128,7 +128,10 @@ class StagingArea:
                 )  # fmt: skip
             except NoSpace as error:
                 by_disk = free <= share or isinstance(error.__cause__, OSError)
-                found = os.stat(path, dir_fd=dir_fd, follow_symlinks=False)
+                try:
+                    found = os.stat(path, dir_fd=dir_fd, follow_symlinks=False)
+                except OSError as gone:
+                    raise from_oserror(gone, "staging a file there is no room for") from error
                 size = min(found.st_size, found.st_blocks * 512 or found.st_size)  # without holes
                 raise NoSpace(self._why_not(size, None if by_disk else share)) from error
             finally:

@@ -11,14 +11,13 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from agent.localchanges.stage import LocalStage, Work
+from agent.localchanges.stage import Content, LocalStage, Work
 from agent.work.bysize import LargeFileThreads, WorkBySize, size_class
 from agent.work.supervise import Supervisor
 from agent.work.workqueue import Job
 from journal.changes import Change
 from staging.errors import Interrupted, StagingError
 from staging.fsops import Fingerprint
-from staging.generate import Staged
 from staging.interrupt import interruptible
 
 File = tuple[int, int, int, bytes, str]
@@ -36,7 +35,7 @@ class _Reading:
     work: Work
     stale: threading.Event = field(default_factory=threading.Event)
     again: dict[str, tuple[Callable[[], None], int]] = field(default_factory=dict)
-    content: tuple[Staged, bool] | None = None
+    content: Content | None = None
 
 
 _Done = tuple[_Reading, StagingError | None]
@@ -86,7 +85,7 @@ class LargeFiles:
         read = self._read.pop(_file_of(work, found), None)
         if read is None:
             return False
-        same = read.content is not None and read.content[0].fingerprint == found
+        same = read.content is not None and read.content.staged.fingerprint == found
         if not same or work.change.file_guid not in (None, read.work.guid):
             self._forget(read)
             return False
@@ -138,7 +137,7 @@ class LargeFiles:
                 again()
 
     def _forget(self, reading: _Reading) -> None:
-        if reading.content is not None and reading.content[1]:
+        if reading.content is not None and reading.content.on_disk:
             self._drop(reading.work.stage_guid)
 
 

@@ -39,6 +39,15 @@ class Unsure(StagingError):
     """Worth another look before anything is said of it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a file is; whether it has a staging file now, and whether that is compressed."""
+
+    staged: Staged
+    on_disk: bool
+    compressed: bool
+
+
 @dataclass(slots=True)
 class Work:
     """A change with everything known about where it goes."""
@@ -52,7 +61,7 @@ class Work:
     known: IDRecord | None
     verify: bool = False  # a rename of which only a checksum can say that nothing else changed
     unstored: Unstored | None = None  # of what is known
-    content: tuple[Staged, bool] | None = None  # see LocalStage.content_of(), where that was done before
+    content: Content | None = None  # where that was looked at before
 
     @property
     def has_content(self) -> bool:
@@ -96,16 +105,16 @@ class LocalStage:
         if not work.has_content:
             return self._event(work, None, staged=False, compressed=False)
         try:
-            staged, on_disk = work.content or self.content_of(work, compression)
+            content = work.content or self.content_of(work, compression)
         except StagingError as error:
             return work, error
         rename = work.change.kind is Kind.RENAME and not work.change.content_changed
-        if rename and not on_disk and work.known is not None and staged.md5 == work.known.md5:
+        if rename and not content.on_disk and work.known is not None and content.staged.md5 == work.known.md5:
             return self._event(work, None, staged=False, compressed=False)
-        return self._event(work, staged, staged=on_disk, compressed=on_disk and compression != c.COMPRESSION_NONE)
+        return self._event(work, content.staged, staged=content.on_disk, compressed=content.compressed)
 
-    def content_of(self, work: Work, compression: bytes) -> tuple[Staged, bool]:
-        """What the file is, and whether it has a staging file now. Raises StagingError."""
+    def content_of(self, work: Work, compression: bytes) -> Content:
+        """Looks at the file and stages it. Raises StagingError."""
         with self._files.root.parent(work.change.path) as at:
             staged, on_disk = self._generate(work, at.name, at.fd, compression)
             wrong = self._wrong(work.change, staged, at)
@@ -113,7 +122,7 @@ class LocalStage:
             if on_disk:
                 self._files.area.remove(work.stage_guid)
             raise Swapped(wrong)
-        return staged, on_disk
+        return Content(staged, on_disk, on_disk and compression != c.COMPRESSION_NONE)
 
     def _wrong(self, change: Change, staged: Staged, at: Entry) -> str:
         """What was staged must be what the examiner saw, and in the tree to the end: nothing else is sent."""

@@ -295,7 +295,7 @@ class LocalWatch:
         while batch:
             self._under_way = self._host.look()
             changes, moved_away = await loop.run_in_executor(self._thread, self._examine, batch)
-            self._look_at_names(self._examiner.linked)
+            self._names_wait(self._examiner.linked)
             moved = set(await self.journal.moved_since(moves))
             moves = self._moves = self.journal.moves
             left = await self._left(changes, batch)
@@ -377,13 +377,14 @@ class LocalWatch:
     def _rescan_later(self, reason: str, after: float = RETRY_S) -> None:
         self._after(after, lambda: self._on_rescan(reason, ""))
 
-    def _look_at_names(self, names: Sequence[str] = ()) -> None:
-        """Look at other names of files with many, too, now and then a few: nothing waits for all of them."""
+    def _names_wait(self, names: Sequence[str]) -> None:
+        """These other names of files with many are to be looked at, too."""
         if names and not self._names:
             self._after(RETRY_S, self._look_at_names)
         self._names.update(dict.fromkeys(names))
-        if names or not self._names:
-            return
+
+    def _look_at_names(self) -> None:
+        """Look at a few of them, now and then: nothing waits for all."""
         if len(self._aged) < BATCH:
             found = list(self._names)[:NAMES_AT_ONCE]
             for name in found:

@@ -65,15 +65,6 @@ class SimJournal(Journal):
         self._queue = cast("Any", Turns(lambda: self._turn_in(self._member.world.random.randrange(1, 50_000))))
         self._begun = self._taking = False
         self._at = 0
-        self._moves_before = 0
-
-    def comparing(self, goes_on: bool) -> None:
-        self.note_moves()
-        super().comparing(goes_on)
-        self._moves_before = self.moves
-
-    def note_moves(self) -> None:
-        self._member.mixed_up |= self._tree.comparing and self.moves != self._moves_before
 
     @property
     def idle(self) -> bool:

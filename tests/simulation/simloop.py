@@ -30,9 +30,15 @@ class SimLoop(asyncio.AbstractEventLoop):
     def __init__(self, member: JournalMember) -> None:
         self._member = member
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._ready: dict[int, asyncio.Handle] = {}
         self._last: deque[asyncio.Handle] = deque()  # of a loop that ends
+        self._at_work = 0
         self.over = False
-        self.busy = 0  # callbacks and pieces of work that are not done
+
+    @property
+    def busy(self) -> bool:
+        """Whether there are callbacks or pieces of work that are not done."""
+        return bool(self._ready or self._at_work)
 
     # -- what asyncio asks for
 
@@ -83,7 +89,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         if self.over:
             future.cancel()
             return future
-        self.busy += 1
+        self._at_work += 1
         self._member.after(self._member.world.random.randrange(1, 100_000), lambda: self._work(future, func, args))
         return future
 
@@ -100,6 +106,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     def end(self) -> None:
         """The process is killed: nothing that was begun has any effect any more."""
         self.over = True
+        self._last.extend(self._ready.values())
         for task in list(self._tasks):
             task.cancel()
         for _ in range(_MOST_AT_END):
@@ -112,10 +119,10 @@ class SimLoop(asyncio.AbstractEventLoop):
         if self.over:
             self._last.append(handle)
             return
-        self.busy += 1
+        self._ready[id(handle)] = handle
 
         def fire() -> None:
-            self.busy -= 1
+            del self._ready[id(handle)]
             self._run(handle)
 
         self._member.after(delay, fire)
@@ -142,7 +149,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             return
         finally:
             asyncio._set_running_loop(before)
-        self.busy -= 1
+        self._at_work -= 1
         if future.done() or self.over:
             return
         if failed is not None:

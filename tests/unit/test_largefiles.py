@@ -12,13 +12,14 @@ from types import SimpleNamespace
 import pytest
 
 from agent.engine import events as ev
-from agent.localchanges.stage import Work
+from agent.localchanges.stage import Content, Work
+from agent.wire.constants import COMPRESSION_LZNT1, COMPRESSION_NONE
 from agent.work.bysize import CLASSES
 from journal import reasons as why
 from journal.changes import Aged
 from staging.errors import Torn
 from staging.fsops import fingerprint
-from staging.generate import Staged, generate, generate_open
+from staging.generate import generate, generate_open
 from staging.interrupt import check
 from tests.unit.watched import Host
 
@@ -35,17 +36,18 @@ class Reading(Host):
         del self.watch._stager.stage_all
         self.watch._stager.content_of = self.read  # type: ignore[method-assign]
 
-    def read(self, work: Work, compression: bytes) -> tuple[Staged, bool]:
+    def read(self, work: Work, compression: bytes) -> Content:
         assert work.change.fingerprint is not None
         if work.change.fingerprint.size < CLASSES[0]:
-            return generate(str(self.tree / work.change.path), None, object_id=work.guid), False
+            return Content(generate(str(self.tree / work.change.path), None, object_id=work.guid), False, False)
         self.begun.append(work.change.path)
         with open(self.tree / work.change.path, "rb") as f:
             while not self.let.acquire(timeout=0.01):
                 check()
             if self.error is not None:
                 raise self.error
-            return generate_open(f.fileno(), None, object_id=work.guid), True
+            staged = generate_open(f.fileno(), None, object_id=work.guid)
+            return Content(staged, True, compression != COMPRESSION_NONE)
 
     def make(self, name: str, size: int = CLASSES[0]) -> None:
         with open(self.tree / name, "wb") as f:
@@ -199,3 +201,15 @@ async def test_nothing_is_called_up_for_a_watch_that_has_stopped(host: Reading) 
     await asyncio.wait_for(host.watch._large.idle(), 30)
     assert not host.watch._put_offs
     assert not host.still.touched
+
+
+async def test_it_is_announced_as_it_was_staged(host: Reading) -> None:
+    """By the time that it was read others have joined, who do not understand that compression."""
+    host.make("large")
+    host.files.choose = lambda allowed: COMPRESSION_LZNT1
+    await host.tell("large")
+    host.let.release()
+    await host.called_up()
+    host.files.choose = lambda allowed: COMPRESSION_NONE
+    assert await host.tell("large") == ["large"]
+    assert host.posted[0].compressed

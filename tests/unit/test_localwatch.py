@@ -282,8 +282,10 @@ def test_what_is_gone_from_a_folder_that_was_not_watched_for_a_while_may_be_else
 def test_the_many_other_names_of_a_file_are_looked_at_now_and_then_a_few(host: Host) -> None:
     names = [f"l{number}" for number in range(3 * NAMES_AT_ONCE)]
     host.watch._after = lambda seconds, what, path=None: host.later.append(what)  # type: ignore[method-assign]
-    host.watch._look_at_names(names)
-    host.watch._look_at_names(names[:5])
+    host.watch._names_wait(names)
+    for more in (names[:5], []):  # what is examined meanwhile brings no turn forward
+        host.watch._names_wait(more)
+    assert len(host.later) == 1
     assert host.watch.pending() == len(names)
     assert not host.still.touched
     told: list[str] = []
@@ -300,7 +302,7 @@ def test_the_many_other_names_of_a_file_are_looked_at_now_and_then_a_few(host: H
 
 def test_they_wait_for_what_has_aged(host: Host) -> None:
     host.watch._after = lambda seconds, what, path=None: host.later.append(what)  # type: ignore[method-assign]
-    host.watch._look_at_names(["l"])
+    host.watch._names_wait(["l"])
     host.watch._aged.extend(Aged(f"f{number}", why.DATA, False, 1, 1, 0) for number in range(BATCH))
     host.later.pop()()
     assert not host.still.touched

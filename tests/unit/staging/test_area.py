@@ -13,6 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from staging import area as area_module
 from staging.area import StagingArea
 from staging.errors import NoSpace, StagingError, Vanished
 from staging.restore import verify
@@ -446,3 +447,22 @@ class Machine(RuleBasedStateMachine):
 
 TestMachine = Machine.TestCase
 TestMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+def test_a_file_that_vanishes_while_there_is_no_room_for_it_has_vanished(tmp_path, monkeypatch):
+    """Whoever may write to the tree can do that at any moment: it is no error that nobody expects."""
+    area = StagingArea(str(tmp_path / "area"), 10_000)
+    path = tmp_path / "f"
+    path.write_bytes(os.urandom(12_000))
+    real = area_module.generate_to
+
+    def and_gone(*args, **how):
+        try:
+            return real(*args, **how)
+        finally:
+            path.unlink()
+
+    monkeypatch.setattr(area_module, "generate_to", and_gone)
+    with pytest.raises(Vanished):
+        area.stage(bytes(16), str(path), object_id=bytes(16))
+    assert os.listdir(tmp_path / "area") == []
