@@ -13,6 +13,7 @@ from agent.engine.inbound import Inbound
 from agent.engine.joining import InboundSessions, OutboundSessions
 from agent.engine.outbound import Outbound
 from agent.engine.session import NEVER
+from agent.wire.filetime import HOUR
 from agent.wire.guid import ZERO_GUID, guid_text
 
 #: Change orders that are named as unfinished.
@@ -87,7 +88,15 @@ class Telling:
 
     def pending_text(self) -> list[str]:
         """What is unfinished, for people."""
-        unfinished = [e for e in self.inbound.entries.values() if e.stage < Stage.FINISHED]
+        unfinished: list[Entry] = []
+        ahead: dict[str, list[int]] = {}
+        for entry in self.inbound.entries.values():
+            if entry.stage >= Stage.FINISHED:
+                continue
+            if self.inbound.waits_for_its_time(entry.key):
+                ahead.setdefault(self.inbound.sender(entry), []).append(entry.co.event_time - self.ctx.now)
+            else:
+                unfinished.append(entry)
         lines = [
             f"change order {guid_text(e.co.change_order_guid)} of {self.inbound.sender(e)} for {self.ctx.path(e.co)}: "
             + (e.stage.name.lower() if e.key not in self.inbound.waiting else self._waits(e))
@@ -95,6 +104,11 @@ class Telling:
         ]
         if len(unfinished) > _TOLD:
             lines.append(f"and {len(unfinished) - _TOLD} more change orders")
+        lines += [
+            f"{len(by)} change orders of {sender} are dated ahead of the clock, by up to {max(by) / HOUR:.1f} hours: "
+            f"each is looked at when the clock comes to it; compare the clocks of {sender} and of this host"
+            for sender, by in sorted(ahead.items())
+        ]
         for flow in self.outbound.flows.values():
             backlog = self.outbound.backlog(flow)
             if backlog:

@@ -564,3 +564,19 @@ def test_who_tells_two_members_of_two_changes_with_one_number_leaves_them_equal(
     assert incidents(a, Cause.IMPLAUSIBLE) or incidents(b, Cause.IMPLAUSIBLE)
     assert names(a) == names(b)
     everything_goes_on(world)
+
+
+def test_what_is_dated_ahead_of_the_clock_is_told_in_one_line_behind_all_else() -> None:
+    """Thousands of such change orders hide nothing that somebody could do something about."""
+    world = started("abc")
+    b = world.members["b"]
+    forger = Forger(world, "a", "b")
+    ahead = [
+        forger.change_order(f"n{n}", event_time=b.now + SKEW + (n + 1) * HOUR // 10, frs_vsn=b.now + n)
+        for n in range(50)
+    ]
+    forger.send_change_orders(*ahead)
+    world.run(10)
+    told = b.pending()
+    assert len(told) == 1, told
+    assert told[0].startswith("50 change orders of a are dated ahead of the clock, by up to 5.5 hours")
