@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from agent.files.underway import UnderWay
 from agent.localchanges.watch import LocalWatch
 from journal.changes import Aged, Change
 from journal.inotify import IN_MOVED_FROM
@@ -349,17 +350,17 @@ async def test_all_is_removed_while_a_folder_is_at_a_passing_name(tmp_path: Path
         await together(one, other)
         watch = one.replica.watching.watch
         assert watch is not None
-        deal_with = watch._deal_with
+        deal_with = watch._announcing.deal_with
         passing: list[Change] = []
 
-        async def remove_first(changes: list[Change], told: dict[str, Aged]) -> None:
+        async def remove_first(changes: list[Change], told: dict[str, Aged], under_way: UnderWay) -> None:
             found = [change for change in changes if change.temporary]
             if found and not passing:
                 shutil.rmtree(root / "d")
             passing.extend(found)
-            await deal_with(changes, told)
+            await deal_with(changes, told, under_way)
 
-        watch._deal_with = remove_first  # type: ignore[method-assign]
+        watch._announcing.deal_with = remove_first  # type: ignore[method-assign]
         (root / "d" / "a").rename(root / "third")
         (root / "d" / "a").mkdir()
         (root / "third").rename(root / "d" / "a" / "a")

@@ -38,7 +38,7 @@ async def fail_later(*_: Any, **__: Any) -> Any:
 
 def watch_timer(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
     assert replica.watching.watch is not None
-    replica.watching.watch._after(0, fail)
+    replica.watching.watch._later.after(0, fail)
 
 
 def watch_loop(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
