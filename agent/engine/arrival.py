@@ -80,7 +80,7 @@ class Arrival:
             entry.marked.add(entry.cxtion)
         self.inbound.take_in(entry, ordered, entry.cxtion)
         self.inbound.save(entry)
-        self.inbound.answer_ahead(session, entry, co)
+        self.inbound.ahead.answer(session, entry, co)
         ctx.count_co("Issued", False)
         return entry
 
@@ -131,21 +131,21 @@ class Arrival:
         if co.change_order_guid == entry.co.change_order_guid and entry.cxtion == guid:
             entry.co.partner_ack_seq_number = co.partner_ack_seq_number
             entry.co.sequence_number = co.sequence_number
-            self.inbound.answer_ahead(session, entry, entry.co)
+            self.inbound.ahead.answer(session, entry, entry.co)
             self.inbound.held.answer(entry)
             return entry
-        ahead = self.inbound.is_ahead(co)
-        if ahead and not self.inbound.waits_for_its_time(entry.key):
+        ahead = self.inbound.ahead.is_ahead(co)
+        if ahead and not self.inbound.ahead.waits(entry.key):
             self.inbound.answers.dampen(session, co)  # the same change with other numbers
             return None
-        self.inbound.answer_ahead(session, entry, co)
+        self.inbound.ahead.answer(session, entry, co)
         same = (guid, co.change_order_guid)
         entry.alternates = [a for a in entry.alternates if (a[0], a[1].change_order_guid) != same] + [(guid, co)]
         offers = [a for a in entry.alternates if a[0] == guid]
         if len(offers) > _OFFERS:  # nobody has so many change orders for one change
             entry.alternates.remove(offers[0])
             self.inbound.answers.dampen(session, offers[0][1])
-        sooner = not ahead and self.inbound.waits_for_its_time(entry.key)
+        sooner = not ahead and self.inbound.ahead.waits(entry.key)
         if sooner or (not self.inbound.sessions[entry.cxtion].joined and entry.stage in (Stage.QUEUED, Stage.FETCHING)):
             if sooner:  # for what is there has other numbers
                 entry.alternates = [(guid, co), *entry.alternates[:-1], (entry.cxtion, entry.co)]

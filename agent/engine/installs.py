@@ -11,10 +11,11 @@ from agent.engine import flags as fl
 from agent.engine.aftermath import Aftermath, Running, identity
 from agent.engine.context import Context, facts_of, with_facts
 from agent.engine.entry import Entry, Stage
-from agent.engine.events import Edition, Examine, Install, Installed, InstallStep, Keep, KeepReason, Outcome, Step
+from agent.engine.events import Examine, Install, Installed, InstallStep, Keep, KeepReason, Outcome, Step
 from agent.engine.fetching import Fetching
 from agent.engine.inbound import Inbound
 from agent.engine.local import LocalChanges
+from agent.engine.losers import Losers
 from agent.engine.names import Names, Place, Verdict
 from agent.engine.plausible import hopeless
 from agent.engine.reconcile import against_version, change_order_wins
@@ -22,7 +23,6 @@ from agent.engine.records import (
     ASIDE,
     MARKS,
     PASSING,
-    WRITTEN,
     edition_in,
     edition_of,
     forgotten,
@@ -46,6 +46,7 @@ class Installs:
         self.local = local
         self.retire = retire
         self.names = Names(ctx, inbound)
+        self.losers = Losers(ctx, inbound)
         self.aftermath = Aftermath(ctx, inbound, local, retire)
         self._running: dict[bytes, Running] = {}
         self._touched: dict[bytes, list[Entry]] = {}  # file of an install under way -> what waits for its end
@@ -68,7 +69,7 @@ class Installs:
             return
         if not inbound.comes_to_its_time(entry):
             return
-        for other in inbound.replaced_before_their_time(entry):
+        for other in inbound.ahead.replaced_by(entry):
             self.retire.finish(other, None, lost=True)
         if not inbound.claims.granted_on(entry.key, ("g", entry.co.file_guid)) and not self._overtake(entry):
             return
@@ -171,7 +172,7 @@ class Installs:
             if live.is_dir and ctx.store.children(co.file_guid):
                 self.aftermath.not_empty(entry, "")
                 return
-            self._start(entry, record, Verdict(Place.TAKE, steps=[self._removal(entry, live)]))
+            self._start(entry, record, Verdict(Place.TAKE, steps=[self.losers.removal(entry, live)]))
             return
         verdict = self.names.settle(entry)
         if verdict.place is Place.WAIT:
@@ -208,7 +209,7 @@ class Installs:
         if entry.needs_stage:
             keep = in_the_way if aside else None
             if live is not None:
-                keep = self._keep(entry, live, KeepReason.UPDATED)
+                keep = self.losers.keep(entry, live, KeepReason.UPDATED)
             step = Step(
                 InstallStep.CONTENT,
                 verdict.parent,
@@ -266,41 +267,6 @@ class Installs:
         steps = tuple(verdict.steps)
         partner = self.inbound.sessions[entry.cxtion].cxtion.partner.guid
         self.ctx.out.append(Install(co.change_order_guid, co.file_guid, entry.is_dir, steps, entry.checksum, partner))
-
-    def _removal(self, entry: Entry, live: IDRecord) -> Step:
-        keep = self._keep(entry, live, KeepReason.DELETED)
-        if keep is None:
-            keep = Keep(KeepReason.ELSEWHERE, edition_of(live), edition_in(entry.co, entry.checksum))
-        return Step(
-            InstallStep.DELETE, live.parent_guid, live.name, facts_of(live), file_guid=live.file_guid, keep=keep
-        )
-
-    def _keep(self, entry: Entry, live: IDRecord, reason: KeepReason) -> Keep | None:
-        """What was written or last changed here, and is replaced by a change that was not made from it, is kept.
-        Elsewhere it need not be."""
-        ours = live.originator_guid in self.ctx.own_originators or live.flags & WRITTEN
-        if live.is_dir or not ours:
-            return None
-        if not entry.is_delete and entry.checksum == live.md5:
-            return None
-        if self.inbound.descent.descends(entry.co, live):
-            return None
-        winner = self._winner(entry) if entry.is_delete else None
-        if winner is not None:
-            return Keep(KeepReason.NAME, edition_of(live), winner)
-        return Keep(reason, edition_of(live), edition_in(entry.co, entry.checksum))
-
-    def _winner(self, entry: Entry) -> Edition | None:
-        """The file that got the name, where a deletion bears no mark of descent: its file lost a conflict of names
-        elsewhere (see LocalChanges.issue_removal)."""
-        co = entry.co
-        if co.ack_version & MARKS:
-            return None
-        coming = self.inbound.wanting(co.new_parent_guid, co.file_name, but=co.file_guid)
-        if coming is not None:
-            return edition_in(coming.co, coming.checksum)
-        here = self.ctx.store.by_name(co.new_parent_guid, co.file_name)
-        return edition_of(here) if here is not None and here.file_guid != co.file_guid else None
 
     def _lose_name(self, entry: Entry, record: IDRecord | None, live: IDRecord | None, verdict: Verdict) -> None:
         """The entry's file loses its name to another: it is removed, here and, by our announcement, everywhere."""
