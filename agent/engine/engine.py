@@ -396,7 +396,6 @@ class Engine:
         for entry in self.inbound.due():
             if entry.attempts >= 3:
                 self.retire.pass_on_behind(entry)
-            entry.judged = False
             self.installs.advance(entry)
         if any(s.joined for s in self.in_sessions.sessions.values()):
             self.reseed.in_touch()

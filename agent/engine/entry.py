@@ -34,7 +34,6 @@ class Entry:
     cxtion: bytes
     stage: Stage = Stage.QUEUED
     alternates: list[tuple[bytes, ChangeOrder]] = field(default_factory=list)
-    judged: bool = False
     is_new: bool = True
     needs_stage: bool = False
     staged: bool = False

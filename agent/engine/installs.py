@@ -139,7 +139,6 @@ class Installs:
             same = same and co.ack_version & MARKS == mark_of(record)
             if same and co.file_attributes == record.attributes:
                 entry.needs_stage = False
-        entry.judged = True
         return True
 
     def _undoes(self, entry: Entry, record: IDRecord) -> bool:
