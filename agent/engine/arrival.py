@@ -77,7 +77,7 @@ class Arrival:
             key, co, packet.checksum or bytes(16), session.cxtion.guid, first_try=ctx.now, arrival=ctx.arrival
         )
         if not ordered:
-            entry.marked.add(entry.cxtion)
+            entry.out_of_order_by.add(entry.cxtion)
         self.inbound.take_in(entry, ordered, entry.cxtion)
         self.inbound.save(entry)
         self.inbound.ahead.answer(session, entry, co)
@@ -114,7 +114,7 @@ class Arrival:
         guid = session.cxtion.guid
         if ordered:
             self.inbound.order.arrive(guid, entry.key)
-            entry.marked.discard(guid)
+            entry.out_of_order_by.discard(guid)
             if entry.co.flags & c.CO_FLAG_SKIP_VV_UPDATE:
                 # Its turn is now, after a restart too: not when it came first, ahead of others.
                 entry.co.flags &= ~c.CO_FLAG_SKIP_VV_UPDATE
@@ -122,7 +122,7 @@ class Arrival:
                 entry.arrival = self.ctx.arrival
                 self.inbound.save(entry)
         elif guid != entry.cxtion and all(guid != other for other, _ in entry.alternates):
-            entry.marked.add(guid)
+            entry.out_of_order_by.add(guid)
         if entry.stage >= Stage.FINISHED:
             self.inbound.answers.dampen(session, co)
             if ordered:

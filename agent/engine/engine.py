@@ -49,7 +49,7 @@ from agent.engine.online import Online
 from agent.engine.originator import ORIGINATOR
 from agent.engine.outbound import Outbound
 from agent.engine.reseed import Reseed
-from agent.engine.restored import Restored
+from agent.engine.restored import RestoredDatabase
 from agent.engine.retire import Retire
 from agent.engine.schedule import next_change
 from agent.engine.serving import Serving
@@ -99,7 +99,7 @@ class Engine:
         self.inbound = Inbound(ctx, self.in_sessions.sessions)
         self.arrival = Arrival(ctx, self.inbound)
         self.local = LocalChanges(ctx, self.outbound)
-        self.restored = Restored(ctx, self.in_sessions, self.local)
+        self.restored = RestoredDatabase(ctx, self.in_sessions, self.local)
         self.mending = Mending(ctx, self.in_sessions, self.local)
         self.out_sessions = OutboundSessions(
             ctx, self.outbound.joined, self.outbound.unjoined, self.restored.behind, self.mending.clocks_agree
@@ -262,7 +262,7 @@ class Engine:
     def _retry_fetch(self, session: Session, packet: Packet) -> None:
         """CMD_RETRY_FETCH (3.3.4.4.11). What a partner sent that is no more, and nobody else has, ends."""
         entry = self.inbound.entry_of(packet.co_guid)
-        if entry is None or not entry.gone or entry.alternates or entry.put_off < _NOBODY_HAS_IT:
+        if entry is None or not entry.former_cxtion or entry.alternates or entry.retry_fetches < _NOBODY_HAS_IT:
             self.fetching.retry_fetch(packet)
         elif entry.stage is Stage.FETCHING:
             self.retire.finish(entry, None, aborted=True)

@@ -76,7 +76,7 @@ class Inbound:
                 self.fetches_ended += 1
                 if self.order.waits(entry.key):
                     co.flags &= ~c.CO_FLAG_SKIP_VV_UPDATE  # it came in its order, too
-                entry.cxtion, entry.co, entry.gone = guid, co, b""
+                entry.cxtion, entry.co, entry.former_cxtion = guid, co, b""
                 entry.stage, entry.received, entry.requested = Stage.QUEUED, 0, 0
                 entry.staged = entry.begun = False
                 self.by_co[co.change_order_guid] = entry.key
@@ -154,12 +154,12 @@ class Inbound:
                 attempts=row.retry_count,
                 first_try=row.first_try_time,
                 arrival=row.arrival,
-                gone=row.cxtion_guid if cxtion != row.cxtion_guid else b"",
+                former_cxtion=row.cxtion_guid if cxtion != row.cxtion_guid else b"",
             )
             self.ctx.arrival = max(self.ctx.arrival, row.arrival)
             ordered = not co.flags & (c.CO_FLAG_OUT_OF_ORDER | c.CO_FLAG_SKIP_VV_UPDATE)
             if not ordered:
-                entry.marked.add(entry.cxtion)
+                entry.out_of_order_by.add(entry.cxtion)
             self.take_in(entry, ordered, _RESTORED)
             if entry.stage >= Stage.FINISHED:
                 self.ahead.drop(key)
@@ -173,7 +173,7 @@ class Inbound:
         self.ctx.store.inlog_put(
             InlogRow(
                 co_guid=entry.co.change_order_guid,
-                cxtion_guid=entry.gone or entry.cxtion,
+                cxtion_guid=entry.former_cxtion or entry.cxtion,
                 co=entry.co.encode(),
                 ext=ext.encode(),
                 state=int(entry.stage),
@@ -301,7 +301,7 @@ class Inbound:
 
     def sender(self, entry: Entry) -> str:
         """Who sent the entry, for people."""
-        if entry.gone:
+        if entry.former_cxtion:
             return "a member that is no partner any more"
         return self.sessions[entry.cxtion].cxtion.partner.name
 

@@ -96,8 +96,8 @@ class Installs:
                 inbound.let_past(entry, other.cxtion)
             if change_order_wins(offered(entry.co), offered(other.co)):
                 if against_version(offered(entry.co), offered(other.co)):
-                    entry.outdid = max(entry.outdid, other.co.file_version_number)
-                entry.outdid = max(entry.outdid, other.outdid)
+                    entry.beaten_version = max(entry.beaten_version, other.co.file_version_number)
+                entry.beaten_version = max(entry.beaten_version, other.beaten_version)
                 self.retire.finish(other, None, lost=True)
             elif not nobody_sends:
                 return False
@@ -120,17 +120,17 @@ class Installs:
             if ctx.fault(here) is not None:
                 pass  # nobody takes over the numbers of what is here, so they are no reason to refuse what comes
             elif self._undoes(entry, record):
-                entry.outdid, entry.not_before = max(entry.outdid, record.version), record.event_time
+                entry.beaten_version, entry.not_before = max(entry.beaten_version, record.version), record.event_time
             elif not change_order_wins(coming, here):
                 # An originator whose later change is older than its earlier one has lost its memory.
                 amnesia = co.originator_guid == record.originator_guid and co.frs_vsn > record.originator_vsn
-                again = against or amnesia or entry.outdid > record.version
-                above = max(co.file_version_number, entry.outdid)
+                again = against or amnesia or entry.beaten_version > record.version
+                above = max(co.file_version_number, entry.beaten_version)
                 then = (lambda: self.local.reannounce(record, above=above)) if again else None
                 self.retire.finish(entry, None, lost=True, then=then)
                 return False
             elif against:
-                entry.outdid = max(entry.outdid, record.version)
+                entry.beaten_version = max(entry.beaten_version, record.version)
         entry.needs_stage = fl.needs_staging_file(co.location_cmd, co.flags, co.content_cmd)
         if entry.needs_stage and record is not None and not record.deleted and entry.is_rename:
             # Only the name changed since the very version that is here (note 84): no need to fetch it. The checksum
@@ -282,7 +282,7 @@ class Installs:
 
     def _lost_name(self, entry: Entry, record: IDRecord | None) -> None:
         after = record_after(entry.co, entry.checksum, record, None, fetched=entry.needs_stage)
-        after.version = max(after.version, entry.outdid)
+        after.version = max(after.version, entry.beaten_version)
         self.retire.finish(entry, None, lost=True, then=lambda: self.local.issue_removal(after))
 
     # -- the end of an install --
@@ -374,8 +374,8 @@ class Installs:
     def _end(self, entry: Entry, new: IDRecord, *, announce: bool = False, unstored: bytes = b"") -> None:
         then = None
         new.event_time = max(new.event_time, entry.not_before)
-        if entry.outdid >= new.version:
-            then = lambda: self.local.reannounce(new, above=entry.outdid)  # noqa: E731
+        if entry.beaten_version >= new.version:
+            then = lambda: self.local.reannounce(new, above=entry.beaten_version)  # noqa: E731
         elif announce and self.inbound.pending_for(entry.co.file_guid, but=entry.key):
             new.flags |= ASIDE
         elif announce:

@@ -151,10 +151,10 @@ class Retire:
         if entry.stage is Stage.PASSED_ON:
             return
         entry.stage = Stage.PASSED_EARLY if extra else Stage.PASSED_ON
-        sources = [guid for guid, _ in entry.alternates] + ([] if entry.gone else [entry.cxtion])
+        sources = [guid for guid, _ in entry.alternates] + ([] if entry.former_cxtion else [entry.cxtion])
         if not extra and self._ordered(entry):
             # Who offered it out of its order has it, but waits for it in its order, as everybody does.
-            sources = [guid for guid in sources if guid not in entry.marked]
+            sources = [guid for guid in sources if guid not in entry.out_of_order_by]
         partners = [self.inbound.sessions[g].cxtion.partner.guid for g in sources]
         # Who sent it has it, unless its database has been restored from a backup since.
         forgot = [p for p in partners if self.ctx.forgetful.get(p, 0) >= entry.arrival]
