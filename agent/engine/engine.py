@@ -172,6 +172,35 @@ class Engine:
         while (entry := self.inbound.next_unblocked()) is not None:
             self.installs.advance(entry)
 
+    @property
+    def is_online(self) -> bool:
+        """The initial sync is over."""
+        return self.ctx.online
+
+    @property
+    def is_primary(self) -> bool:
+        """Others are seeded from this member."""
+        return self.ctx.config.primary
+
+    @property
+    def originator_guid(self) -> bytes:
+        """What this member is known by in version vectors."""
+        return self.ctx.config.originator_guid
+
+    @property
+    def own_originators(self) -> frozenset[bytes]:
+        """What this member is, or was before, known by in version vectors."""
+        return self.ctx.own_originators
+
+    @property
+    def last_error(self) -> tuple[int, str] | None:
+        """What `frs status` shows: when (FILETIME), and what."""
+        return self.ctx.last_error
+
+    def note_error(self, when: int, text: str) -> None:
+        """Something of the set failed that is not the engine's own."""
+        self.ctx.last_error = (when, text)
+
     def check(self, packet: Packet) -> int:
         """The result of FrsRpcSendCommPkt for a packet that parsed (3.3.4.4.1): 0, or an error code when
         the connection or the replica set is not here. Needs no transaction and changes nothing."""

@@ -66,20 +66,21 @@ class Recovery:
             return
         else:
             parts.incidents.report(Cause.FAULT, parts.name, f"{what}; it is dropped", level="error")
-            parts.engine.ctx.last_error = (filetime_now(), what)
+            parts.engine.note_error(filetime_now(), what)
         parts.log.error("%s", "where it failed:", exc_info=error)
         parts.supervisor.start(self._renew_engine(), "starting the engine anew")
 
     async def _renew_engine(self) -> None:
         """Begin anew from the store at once, when what the former engine began is over."""
         parts, running = self._parts, self._running
-        last_error = parts.engine.ctx.last_error
+        last_error = parts.engine.last_error
         await parts.actions.idle()
         if running.closed or running.stopped or running.error is not None:
             return
         if not running.remake_engine():
             return
-        parts.engine.ctx.last_error = last_error
+        if last_error is not None:
+            parts.engine.note_error(*last_error)
         parts.actions.renew()
         parts.batches.go_on(running.first_event(), lambda event: survives(event) and not self._is_barred(event))
 

@@ -229,12 +229,12 @@ class Replica:
     @property
     def originator_guid(self) -> bytes:
         """What this member is known by in version vectors."""
-        return self.engine.ctx.config.originator_guid
+        return self.engine.originator_guid
 
     @property
     def own_originators(self) -> frozenset[bytes]:
         """What this member is, or was before, known by in version vectors."""
-        return self.engine.ctx.own_originators
+        return self.engine.own_originators
 
     def partners(self) -> set[str]:
         """The names of the members that it has connections with."""
@@ -354,7 +354,11 @@ class Replica:
     def local_error(self, text: str) -> None:
         """A local change could not be staged. Called from any thread."""
         self.log.error("%s", text)
-        self.engine.ctx.last_error = (filetime_now(), text)
+        if not self.running.closed:
+            self._loop.call_soon_threadsafe(self._note_error, filetime_now(), text)
+
+    def _note_error(self, when: int, text: str) -> None:
+        self.engine.note_error(when, text)
 
     def stop_for(self, text: str) -> None:
         """See Running.stop_for()."""

@@ -52,7 +52,7 @@ class ReplicaStatus:
         """As `frs status` shows it."""
         if self._running.error is not None:
             return "stopped"
-        if not self._engine().ctx.online:
+        if not self._engine().is_online:
             return "seeding"
         return "online" if self._running.started else "starting"
 
@@ -66,7 +66,7 @@ class ReplicaStatus:
             waiting = watch.pending()
             if waiting:
                 found.append(f"{waiting} changed paths are aging or being staged")
-        elif self._running.error is None and self._engine().ctx.online:
+        elif self._running.error is None and self._engine().is_online:
             found.append("the tree is about to be compared with the IDTable")
         try:
             with self._lock:
@@ -93,7 +93,7 @@ class ReplicaStatus:
             self._local,
             state,
             wrong,
-            originator_guid=self._engine().ctx.config.originator_guid,
+            originator_guid=self._engine().originator_guid,
             counts=counts,
             staging=(self._area.used_bytes, self._area.free_bytes),
             pending=pending
@@ -101,7 +101,7 @@ class ReplicaStatus:
                 "aging": watch.journal.pending() if watch is not None else 0,
                 "local": watch.pending() if watch is not None else 0,
             },
-            last_error=self._engine().ctx.last_error,
+            last_error=self._engine().last_error,
             connections=connections,
             missing=self._running.holding.loss,
             deleted=self._deleted,

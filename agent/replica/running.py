@@ -108,11 +108,11 @@ class Running:
         with parts.lock:
             folders = folders_of_unfinished(parts.store)
         await asyncio.to_thread(give_times_back, parts.files.root, folders)
-        if not parts.engine.ctx.online:  # what is in the tree is looked at when the initial sync is over
+        if not parts.engine.is_online:  # what is in the tree is looked at when the initial sync is over
             self._begin()
             return
         parts.batches.post(self.first_event())
-        first = parts.engine.ctx.config.primary and parts.store.meta_get(_SCANNED) is None
+        first = parts.engine.is_primary and parts.store.meta_get(_SCANNED) is None
         await self._start_watch(first=first)
         if (watch := parts.watching.watch) is not None:  # else it is said why, and tried again
             parts.supervisor.start(self._begin_when_read(watch, first), "reading the tree")
@@ -314,7 +314,7 @@ class Running:
         if watch is not None:
             watch.rescan("the disk could not be written for a while")
         parts.batches.go_on(self.first_event(), lambda _: False)
-        if watch is None and parts.engine.ctx.online:
+        if watch is None and parts.engine.is_online:
             self._watch_soon()
 
     async def _start_again(self, looked: bool) -> None:

@@ -4,6 +4,7 @@ below it."""
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -68,3 +69,10 @@ def test_rooms_import_only_those_below(room: str) -> None:
 def test_the_other_packages_know_nothing_of_the_agent(package: str) -> None:
     for path in sorted((AGENT.parent / package).rglob("*.py")):
         assert not any(name.split(".")[0] == "agent" for name in imports_of(path)), path
+
+
+def test_nobody_outside_reaches_into_the_engine() -> None:
+    """What its parts share is written by the engine alone, in the event loop's thread."""
+    for path in sorted(AGENT.rglob("*.py")):
+        if path.parent.name != "engine":
+            assert not re.search(r"engine(\(\))?\.ctx\b", path.read_text()), path

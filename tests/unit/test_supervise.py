@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from threading import get_ident
 from types import SimpleNamespace
 from typing import Any
 
@@ -182,3 +183,13 @@ async def test_a_set_that_cannot_be_opened_for_a_fault_says_so(tmp_path: Path, m
         assert "trying again" not in service.status()["sets"][0]["error"]
     finally:
         await service.close()
+
+
+async def test_errors_of_other_threads_reach_the_engine_in_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with member(tmp_path, aging_s=0.05) as one:
+        noted: list[tuple[int, str]] = []
+        monkeypatch.setattr(one.replica.engine, "note_error", lambda when, text: noted.append((get_ident(), text)))
+        await asyncio.to_thread(one.replica.local_error, "a file cannot be staged")
+        assert noted == [(get_ident(), "a file cannot be staged")]
