@@ -16,6 +16,7 @@ from idtable.reserved import reserved
 
 from . import reasons as why
 from .changes import Aged, Change, Excluded, Lookup, Missing, RootGone, Skips, join, kind_of, nothing_excluded
+from .changesof import ChangesOf
 from .disk import Disk, ReservedNames
 from .parts import PartScan
 from .scan import Scanner
@@ -89,7 +90,7 @@ class Examiner:
         """What the aged paths mean for the IDTable, in order (see Change). Raises RootGone."""
         disk = self._disk(hold=_HOLD)
         try:
-            settler = Settler(disk, self._lookup, self._root_guid, ours=self._ours)
+            settler = Settler(disk, self._lookup, self._root_guid)
             deep: list[str] = []
             for aged in paths:
                 spot = settler.visit(aged.path, aged.reason)
@@ -101,7 +102,7 @@ class Examiner:
                     disk.tell_reserved(aged.path)
             self._visit_below(disk, settler, deep)
             self._visit_below(disk, settler, _forgotten(settler, paths))
-            changes = settler.changes()
+            changes = ChangesOf(settler, disk, self._lookup, self._root_guid, ours=self._ours).all()
             self.linked = [path for path in settler.linked if path not in settler.spots]
             self.absent = [a.path for a in paths if a.path not in settler.spots and not disk.exists(a.path)]
         finally:

@@ -10,7 +10,6 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from . import inotify
@@ -19,6 +18,7 @@ from .changes import Aged, Excluded, nothing_excluded, split
 from .inotify import Source, WatchLimit
 from .reasons import RENAME_OLD_NAME
 from .system import LINUX, System
+from .turns import FLUSH, STOP, Again, Barrier, Heard, Touched, abandon, resolve
 from .watches import Node
 from .watchtree import WatchTree
 
@@ -34,36 +34,6 @@ Count = Callable[[str, int], None]
 BEHIND_S: Final = 10.0
 _COMMIT_S: Final = 0.1
 _SLICE_S: Final = 0.1
-
-_STOP: Final = object()
-_FLUSH: Final = object()
-
-
-@dataclass(frozen=True, slots=True)
-class _Heard:
-    """Raw events, and when they were read."""
-
-    at: float
-    events: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class _Touched:
-    paths: Mapping[str, int]
-    event_time: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Again:
-    batch: list[Aged]
-
-
-@dataclass(frozen=True, slots=True)
-class _Barrier:
-    """`passed` gets the paths of those in the aging cache that are `wanted`."""
-
-    passed: asyncio.Future[list[str]]
-    wanted: Callable[[Entry], bool] | None
 
 
 class _Deaf:
@@ -162,7 +132,7 @@ class Journal:
             return
         self._stopping = True
         self._source.stop()
-        self._put(_STOP)
+        self._put(STOP)
         self._thread.join()
         self._thread = None
         self._tree.close()
@@ -171,7 +141,7 @@ class Journal:
     def touch(self, paths: Mapping[str, int], event_time: int = 0) -> None:
         """Put paths, with their reasons, into the aging cache, as if something had happened to them at `event_time`
         (FILETIME; 0 when that is not known). They are handed on together."""
-        self._queue.put(_Touched(paths, event_time))
+        self._queue.put(Touched(paths, event_time))
 
     async def barrier(self) -> None:
         """Wait until every event the kernel has queued by now is in the aging cache or beyond it.
@@ -193,7 +163,7 @@ class Journal:
     async def _pass(self, wanted: Callable[[Entry], bool] | None = None) -> list[str]:
         if self._thread is None:
             raise RuntimeError("the journal is not running")
-        barrier = _Barrier(self._loop.create_future(), wanted)
+        barrier = Barrier(self._loop.create_future(), wanted)
         if isinstance(self._source, _Deaf):
             self._put(barrier)
         else:
@@ -218,7 +188,7 @@ class Journal:
 
     def put_back(self, batch: list[Aged]) -> None:
         """A folder moved while these records were being looked at: they age once more, at the paths they have then."""
-        self._queue.put(_Again(batch))
+        self._queue.put(Again(batch))
 
     def pending(self) -> int:
         """How many paths are in the aging cache."""
@@ -238,7 +208,7 @@ class Journal:
 
     def flush(self) -> None:
         """Let everything age at once."""
-        self._queue.put(_FLUSH)
+        self._queue.put(FLUSH)
 
     @property
     def degraded(self) -> str | None:
@@ -286,29 +256,29 @@ class Journal:
             item = None
         end = self._system.monotonic() + _SLICE_S
         while item is not None:
-            if isinstance(item, _Heard):
+            if isinstance(item, Heard):
                 self._follow(item)
-            elif item is _STOP:
+            elif item is STOP:
                 running = False
-            elif item is _FLUSH:
+            elif item is FLUSH:
                 self._age(everything=True)
             elif item is inotify.READER_FAILED:
                 self._tree.deaf("reading file system events failed")
-            elif isinstance(item, _Barrier):
+            elif isinstance(item, Barrier):
                 self._tree.catch_up()
                 self._age()
                 self._tell_counts()
                 if self._stopping:
-                    self._call(_abandon, item.passed)
+                    self._call(abandon, item.passed)
                 else:
                     entries = filter(item.wanted, self._cache.pending.values()) if item.wanted is not None else ()
                     paths = [entry.path for entry in entries]
-                    self._call(_resolve, item.passed, paths)
-            elif isinstance(item, _Touched):
+                    self._call(resolve, item.passed, paths)
+            elif isinstance(item, Touched):
                 self._touched(item)
             elif isinstance(item, list):
                 self._cache.retire(item)
-            elif isinstance(item, _Again):
+            elif isinstance(item, Again):
                 self._cache.put_back(item.batch)
             if self._system.monotonic() > end:
                 break
@@ -326,7 +296,7 @@ class Journal:
                 self._commit_at = now + (_COMMIT_S if self._cache.commit() else 1.0)
         return running
 
-    def _follow(self, heard: _Heard) -> None:
+    def _follow(self, heard: Heard) -> None:
         now = self._system.monotonic()
         if self._too_late < heard.at < now - self.behind_s:
             self._too_late = now
@@ -335,7 +305,7 @@ class Journal:
             self._tree.handle(heard.events)
         self._source.consumed(len(heard.events))
 
-    def _touched(self, item: _Touched) -> None:
+    def _touched(self, item: Touched) -> None:
         keys = []
         for path, reason in item.paths.items():
             parent, name = split(path)
@@ -394,7 +364,7 @@ class Journal:
         self._abandon_all()
 
     def _hear(self, item: object) -> None:
-        self._put(_Heard(self._system.monotonic(), item) if isinstance(item, bytes) else item)
+        self._put(Heard(self._system.monotonic(), item) if isinstance(item, bytes) else item)
 
     def _put(self, item: object) -> None:
         self._queue.put(item)
@@ -407,8 +377,8 @@ class Journal:
                 item = self._queue.get_nowait()
             except queue.Empty:
                 break
-            if isinstance(item, _Barrier):
-                self._call(_abandon, item.passed)
+            if isinstance(item, Barrier):
+                self._call(abandon, item.passed)
 
     # -- telling
 
@@ -433,13 +403,3 @@ class Journal:
             if new != old:
                 self._call(self._count, name, new - old)
         self._told = now
-
-
-def _resolve(future: asyncio.Future[list[str]], paths: list[str]) -> None:
-    if not future.done():
-        future.set_result(paths)
-
-
-def _abandon(future: asyncio.Future[list[str]]) -> None:
-    if not future.done():
-        future.set_exception(RuntimeError("the journal has stopped"))

@@ -18,8 +18,10 @@ from idtable.records import IDRecord
 
 from . import reasons as why
 from .changes import Change, Kind, Lookup, Missing, content_differs, join, same_key, sendable, split
-from .disk import Blind, Disk, Key, OpenFolder, Spot
-from .settle import Found, Settler, may_succeed
+from .changesof import ChangesOf
+from .disk import Blind, Disk, OpenFolder, Spot
+from .folderwalk import FolderWalk
+from .settle import Found, Settler
 
 BATCH = 512
 """How many changes go into one batch."""
@@ -55,9 +57,8 @@ class Scanner:
         self._check = check
         self._judge = judge
         self._settler = Settler(disk, lookup, root_guid, whole_tree=True)
-        self._odd: dict[str, Found] = {}
-        self._moved: dict[bytes, str] = {}
-        self._seen: dict[str, Key] = {}  # which folders those were that are not in their places
+        self._settled = ChangesOf(self._settler, disk, lookup, root_guid)
+        self._folders = FolderWalk(disk, lookup)
         self._parents: dict[str, _Folder] = {}
         self._suspects: list[bytes] = []
         self._settled_later: set[str] = set()
@@ -71,7 +72,7 @@ class Scanner:
         """The changes in batches, each to be applied before the next is asked for."""
         top = self._top()
         if top is not None:
-            self._walk_folders(top)
+            self._folders.run(top.path, top.guid)
             yield from self._compare(top)
         self._check()
         changes = self._settle()
@@ -92,79 +93,12 @@ class Scanner:
             return None
         place = self._settler.place(self._subtree)
         if isinstance(place, str):
-            self._odd[self._subtree] = Found(None)
+            self._folders.odd[self._subtree] = Found(None)
             return _Folder(self._subtree, None, held=True)
         found = self._settler.found[self._subtree]
         if found.moved or found.succeeds:
-            self._odd[self._subtree] = found
+            self._folders.odd[self._subtree] = found
         return _Folder(self._subtree, place)
-
-    def _walk_folders(self, top: _Folder) -> None:
-        """Find the folders that are not in their place, and what they are."""
-        unsettled: list[tuple[Spot, IDRecord | None]] = []
-        stack: list[tuple[str, bytes | None]] = [(top.path, top.guid)]
-        while stack:
-            path, guid = stack.pop()
-            try:
-                with self._disk.folder(path) as folder:
-                    for entry in folder.entries():
-                        self._walk_folder(folder, guid, entry, stack, unsettled)
-            except OSError:
-                continue  # met again, and reported, in the second walk
-        for spot, known in unsettled:  # a folder before those in it
-            there = known if known is not None else self._in_made_anew(spot.path)
-            free = there is not None and there.kind == "folder" and there.file_guid not in self._moved
-            if there is not None and free and may_succeed(there, spot.fp):
-                self._odd[spot.path] = Found(there, succeeds=True)
-                self._moved[there.file_guid] = spot.path
-            else:
-                self._odd[spot.path] = Found(None)
-
-    def _walk_folder(
-        self,
-        above: OpenFolder,
-        guid: bytes | None,
-        entry: os.DirEntry[str],
-        stack: list[tuple[str, bytes | None]],
-        unsettled: list[tuple[Spot, IDRecord | None]],
-    ) -> None:
-        if not entry.is_dir(follow_symlinks=False):
-            return
-        child = join(above.path, entry.name)
-        if self._disk.excluded(child, True):
-            return
-        there = self._lookup.by_name(guid, entry.name) if guid is not None else None
-        if self._disk.unseen(child, entry.inode(), there):
-            return
-        if there is not None and there.kind == "folder" and _quick_key(there, entry):
-            stack.append((child, there.file_guid))
-            return
-        try:
-            spot = above.look(entry.name)
-        except Blind:
-            return
-        if spot is None or spot.kind != "folder":
-            return
-        if there is not None and there.kind == "folder" and same_key(there, spot.fp):
-            stack.append((child, there.file_guid))
-            return
-        self._seen[child] = spot.key
-        records = self._lookup.by_local_key(*spot.key)
-        moved = next((r for r in records if r.kind == "folder" and r.file_guid not in self._moved), None)
-        if moved is not None:
-            self._moved[moved.file_guid] = child
-            self._odd[child] = Found(moved, moved=True)
-            stack.append((child, moved.file_guid))
-        elif not any(record.kind == "folder" for record in records):
-            unsettled.append((spot, there))
-            stack.append((child, None))
-        # Else it was seen elsewhere before, so that it was moved meanwhile: the second walk leaves it to its events.
-
-    def _in_made_anew(self, path: str) -> IDRecord | None:
-        """The record at a path whose folder is not the one that was there, but has its place."""
-        parent, name = split(path)
-        above = self._odd.get(parent)
-        return None if above is None or above.record is None else self._lookup.by_name(above.record.file_guid, name)
 
     # -- comparing
 
@@ -292,8 +226,8 @@ class Scanner:
     def _folder(
         self, folder: _Folder, here: OpenFolder, spot: Spot, record: IDRecord | None, stack: list[_Folder]
     ) -> None:
-        found = self._odd.get(spot.path)
-        if found is None or self._seen.get(spot.path, spot.key) != spot.key:
+        found = self._folders.odd.get(spot.path)
+        if found is None or self._folders.seen.get(spot.path, spot.key) != spot.key:
             if record is not None and record.kind == "folder" and same_key(record, spot.fp):
                 self._in_place(folder, here, spot, record)
                 stack.append(_Folder(spot.path, record.file_guid, folder))
@@ -339,7 +273,7 @@ class Scanner:
         if folder.path and folder.path not in self._settler.found:
             self._parents[folder.path] = folder
         self._settled_later.add(spot.path)
-        found = self._odd.get(spot.path)
+        found = self._folders.odd.get(spot.path)
         if found is not None:
             self._settler.know(spot.path, found)
         return True
@@ -350,7 +284,7 @@ class Scanner:
         for path, folder in self._parents.items():
             guid = self._made(folder)
             self._settler.know(path, Found(None if guid is None else self._lookup.get(guid)))
-        return self._settler.changes()
+        return self._settled.all()
 
     def _missing(self, settled: list[Change]) -> Missing:
         """What is missing: what the settler deletes, and the suspects that did not turn up."""
@@ -381,11 +315,11 @@ class Scanner:
 
     def _turned_up(self, guid: bytes) -> bool:
         """Whether what a record is of was seen somewhere, even if it is not known where it is by now."""
-        return guid in self._settler.claimed or guid in self._moved
+        return guid in self._settler.claimed or guid in self._folders.moved
 
     def _still_missing(self, guid: bytes) -> IDRecord | None:
         """The record of a suspect that did not turn up until now."""
-        if self._turned_up(guid) or guid in self._settler.deleted:
+        if self._turned_up(guid) or guid in self._settled.deleted:
             return None
         record = self._lookup.get(guid)
         return None if record is None or record.deleted or self._there_again(record) else record
@@ -401,7 +335,7 @@ class Scanner:
             stack: list[tuple[IDRecord, bool]] = [(record, False)]
             while stack:
                 each, below_done = stack.pop()
-                if self._turned_up(each.file_guid) or each.file_guid in self._settler.deleted:
+                if self._turned_up(each.file_guid) or each.file_guid in self._settled.deleted:
                     continue
                 if each.kind == "folder":
                     children = self._lookup.children(each.file_guid)
@@ -413,7 +347,7 @@ class Scanner:
                         kept.add(each.file_guid)
                         self.retry.append(self._lookup.path_of(each.file_guid) or each.name)
                         continue
-                batch.append(self._settler.deletion(each))
+                batch.append(self._settled.deletion(each))
                 if len(batch) >= BATCH:
                     self._check()
                     yield batch
@@ -438,12 +372,3 @@ class Scanner:
             self.retry.append(path)
             return True
         return False
-
-
-def _quick_key(record: IDRecord, entry: os.DirEntry[str]) -> bool:
-    """Whether a folder is surely the record's: equal in all that lstat tells, ctime included."""
-    try:
-        st = entry.stat(follow_symlinks=False)
-    except OSError:
-        return False
-    return record.ino == st.st_ino and record.dev == st.st_dev and record.ctime_ns == st.st_ctime_ns

@@ -1,14 +1,14 @@
-"""Who is who: which records the objects seen on disk are, and what that makes of the IDTable.
+"""Who is who: which records the objects seen on disk are.
 
 A Settler is given the places looked at and decides for each object found: it is the record at its name (the
 same inode), a record that was renamed to here (the inode of another record, which is no longer at its
 name), the successor of the record at its name (editors save by renaming a new file over the old one), or
-new. Records at looked-at names that no object turned out to be are deleted.
+new. Records at looked-at names that no object turned out to be are deleted (see changesof).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container
 from typing import Final, NamedTuple
 
 from idtable.records import IDRecord
@@ -16,15 +16,12 @@ from idtable.reserved import reserved
 from staging.fsops import Fingerprint
 
 from . import reasons as why
-from .changes import Change, Kind, Lookup, content_differs, differs, join, same_key, split
+from .changes import Lookup, join, same_key, split
 from .disk import Blind, Disk, Key, Spot
-from .order import Orderer, Place
+from .order import Place
 
 #: So many other names of inodes with several are looked at with a batch; see Settler.linked.
 NAMES_AT_ONCE: Final = 64
-
-
-_MAYBE_CONTENT: Final = why.CONTENT | why.HARD_LINK_CHANGE
 
 
 class Found(NamedTuple):
@@ -36,9 +33,9 @@ class Found(NamedTuple):
 
 
 class Settler:
-    """One batch. Use: visit() or add() the places, then changes().
+    """One batch. Use: visit() or add() the places, then resolve().
 
-    `whole_tree` says that the caller looks below replaced folders itself. `ours`: see Examiner. `linked` are names of
+    `whole_tree` says that the caller looks below replaced folders itself. `linked` are names of
     inodes that have so many that not all were looked at: something may have happened to them through another name.
     """
 
@@ -49,21 +46,17 @@ class Settler:
         root_guid: bytes,
         *,
         whole_tree: bool = False,
-        ours: Callable[[IDRecord], bool] = lambda record: True,
     ) -> None:
-        self._whole_tree = whole_tree
-        self._ours = ours
+        self.whole_tree = whole_tree
         self._disk = disk
         self._lookup = lookup
         self._root = root_guid
         self.spots: dict[str, Spot] = {}
         self.missing: dict[str, int] = {}
-        self.unsettled: set[str] = set()
         self.unasked: set[str] = set()  # of `missing`: looked at on the way to others
         self.blind: set[str] = set()
         self.found: dict[str, Found] = {}
         self.linked: dict[str, None] = {}
-        self.deleted: set[bytes] = set()
         self.claimed: dict[bytes, str] = {}
         self._folder_keys: dict[Key, str] = {}
         self._only_at: dict[Key, str] = {}  # where that was seen which can be at one place only
@@ -71,7 +64,6 @@ class Settler:
         self._names: dict[tuple[bytes, str], IDRecord | None] = {}
         self._named: dict[Key, list[IDRecord]] = {}  # the records of an inode with several names that left theirs
         self._names_left = NAMES_AT_ONCE
-        self._records: dict[bytes, IDRecord] = {}
 
     # -- gathering
 
@@ -184,7 +176,7 @@ class Settler:
             there = None
         found = self._renamed(spot)
         if found is None:
-            elsewhere = there is not None and _key_of(there) in self._folder_keys
+            elsewhere = there is not None and key_of(there) in self._folder_keys
             succeeds = there is not None and not elsewhere and may_succeed(there, spot.fp)
             found = Found(there, succeeds=True) if succeeds else Found(None)
         return self._claim(spot, found)
@@ -213,7 +205,7 @@ class Settler:
     def _at_home(self, record: IDRecord) -> bool | None:
         """Whether the inode of a record is still where the IDTable has it; None when its folder is not where it was,
         and not known to be elsewhere."""
-        path = self._home(record)
+        path = self.home(record)
         if path is None:
             return None
         try:
@@ -222,7 +214,7 @@ class Settler:
             return True
         return spot is not None and spot.kind == record.kind and same_key(record, spot.fp)
 
-    def _home(self, record: IDRecord) -> str | None:
+    def home(self, record: IDRecord) -> str | None:
         """Where a record's name is on disk now: through the folder that is its parent, wherever that went. None when
         that is not known."""
         below: list[IDRecord] = []  # the folders down to the record, whose places follow from the one above
@@ -233,7 +225,7 @@ class Settler:
                 folder = self._lookup.get(guid)
                 if folder is None or folder.deleted or folder.kind != "folder":
                     return None
-                path = self._folder_keys.get(_key_of(folder))
+                path = self._folder_keys.get(key_of(folder))
                 if path is None:
                     below.append(folder)
                     guid = folder.parent_guid
@@ -246,7 +238,7 @@ class Settler:
     def resolve(self) -> None:
         """Decide for all objects, and for those that come up meanwhile."""
         self._resolve_folders()
-        if not self._whole_tree:
+        if not self.whole_tree:
             self._visit_links()
         while any(path not in self.found for path in self.spots):
             self._resolve_once()
@@ -286,16 +278,16 @@ class Settler:
             there = self.record_at(path)
             if there is None or there.kind == "folder" or same_key(there, spot.fp):
                 continue
-            keys.setdefault(_key_of(there), 0)
-        self._visit_names(keys)
+            keys.setdefault(key_of(there), 0)
+        self.visit_names(keys)
         self._resolve_folders()
 
-    def _visit_names(self, keys: dict[Key, int]) -> bool:
+    def visit_names(self, keys: dict[Key, int]) -> bool:
         """Look at the names the IDTable has for some inodes; whether there were any not looked at before."""
         before = len(self.spots)
         for key, reasons in keys.items():
             for record in self._lookup.by_local_key(*key):
-                home = self._home(record)
+                home = self.home(record)
                 if home is None:
                     continue
                 if home in self.spots or self._names_left > 0:
@@ -316,114 +308,9 @@ class Settler:
                 done.add(path)
                 self.place(path)
                 found = self.found[path]
-                if found.succeeds and found.record is not None and not self._whole_tree:
+                if found.succeeds and found.record is not None and not self.whole_tree:
                     for child in self._lookup.children(found.record.file_guid):
                         self.visit(join(path, child.name), why.FILE_DELETE)
-
-    # -- changes
-
-    def changes(self) -> list[Change]:
-        """All that has to be done to the IDTable, in order (see Change)."""
-        while True:
-            self.resolve()
-            self._unsettle()
-            gone = self._all_gone()
-            if self._whole_tree or not self._visit_names({_key_of(r): 0 for r in gone.values() if not r.is_dir}):
-                break
-        out = [
-            change
-            for spot in self.spots.values()
-            if not self._is_unsettled(spot.path) and (change := self.change_of(spot)) is not None
-        ]
-        out += [self.deletion(record) for record in gone.values()]
-        return Orderer(self._lookup, self._root, self._records).order(out)
-
-    def _unsettle(self) -> None:
-        """Where something new stands that nobody asked for (a folder above what was asked for, or where something was
-        renamed to), and the record of that name is not known to be elsewhere: what is told of that name has not
-        aged yet. Until it has, nothing can be said of what stands there, least of all that the record is gone."""
-        if self._whole_tree:
-            return
-        for path, spot in self.spots.items():
-            if not spot.asked and path not in self.unsettled:
-                there = self.record_at(path)
-                if there is not None and there.file_guid not in self.claimed:
-                    self.unsettled.add(path)
-        if self.unsettled:
-            self.blind.update(path for path, spot in self.spots.items() if spot.asked and self._is_unsettled(path))
-
-    def _is_unsettled(self, path: str) -> bool:
-        return bool(self.unsettled) and any(above in self.unsettled for above in _from_the_top(path))
-
-    def _all_gone(self) -> dict[bytes, IDRecord]:
-        """The records that no object turned out to be. One that is excluded is let alone, unless its name is needed for
-        something that is not (a folder in place of a file, or a file in place of a folder)."""
-        gone: dict[bytes, IDRecord] = {}
-        missing = (path for path in self.missing if path not in self.unasked)
-        for path in (*self.spots, *missing):
-            if self._is_unsettled(path):
-                continue
-            there = self.record_at(path)
-            if there is None or there.file_guid in self.claimed:
-                continue
-            if path in self.spots or not self._disk.excluded(path, there.is_dir):
-                self._gone(there, gone)
-        return gone
-
-    def _gone(self, record: IDRecord, gone: dict[bytes, IDRecord]) -> None:
-        """A record and all below it that did not move elsewhere."""
-        stack = [record]
-        while stack:
-            each = stack.pop()
-            if each.file_guid in gone or each.file_guid in self.claimed or not each.name:
-                continue
-            gone[each.file_guid] = each
-            if each.kind == "folder":
-                stack.extend(self._lookup.children(each.file_guid))
-
-    def deletion(self, record: IDRecord) -> Change:
-        """The DELETE of a record."""
-        self._records[record.file_guid] = record
-        self.deleted.add(record.file_guid)
-        path = self._home(record) or self._lookup.path_of(record.file_guid) or record.name
-        return Change(
-            Kind.DELETE, path, record.file_guid, record.parent_guid, split(path)[0], record.name, record.kind,
-            None, self.missing.get(path, 0) or why.FILE_DELETE,
-        )  # fmt: skip
-
-    def _set_meanwhile(self, record: IDRecord, spot: Spot) -> bool:
-        """Somebody set an attribute of what was installed here: if it was at the same moment, no time tells."""
-        return bool(spot.reasons & why.METADATA) and not self._ours(record)
-
-    def change_of(self, spot: Spot) -> Change | None:
-        """What one object means for the IDTable; None when the record says it all."""
-        found = self.found[spot.path]
-        record = found.record
-        parent_path, name = split(spot.path)
-        place = self.place(parent_path)
-        parent = None if isinstance(place, str) else place
-        file_guid = None
-        if record is None:
-            kind, changed = Kind.CREATE, True
-        else:
-            file_guid = record.file_guid
-            if found.moved:
-                kind = Kind.RENAME
-                changed = content_differs(record, spot.fp) or bool(spot.reasons & _MAYBE_CONTENT)
-                if record.parent_guid == place and record.name == name:
-                    kind = Kind.UPDATE
-                self._records[file_guid] = record
-            elif found.succeeds:
-                kind, changed = Kind.UPDATE, True
-            elif spot.asked and (differs(record, spot.fp, spot.reasons) or self._set_meanwhile(record, spot)):
-                kind = Kind.UPDATE
-                changed = content_differs(record, spot.fp) or bool(spot.reasons & _MAYBE_CONTENT)
-            else:
-                return None
-        return Change(
-            kind, spot.path, file_guid, parent, parent_path, name, spot.kind, spot.fp, spot.reasons, changed,
-            self._disk.object_id(spot),
-        )  # fmt: skip
 
 
 def _up_to_known(path: str, known: Container[str]) -> list[str]:
@@ -437,16 +324,6 @@ def _up_to_known(path: str, known: Container[str]) -> list[str]:
     return unknown
 
 
-def _from_the_top(path: str) -> Iterator[str]:
-    """The folders above a path and the path itself, the topmost first; none for the root."""
-    at = path.find("/")
-    while at >= 0:
-        yield path[:at]
-        at = path.find("/", at + 1)
-    if path:
-        yield path
-
-
 def may_succeed(record: IDRecord, made: Fingerprint) -> bool:
     """Whether a folder that was made anew at the name of a record may be taken for that one: only if both are of one
     owner. On other members the folder that is there stays, and is given the rights of the new one, and what they
@@ -455,5 +332,6 @@ def may_succeed(record: IDRecord, made: Fingerprint) -> bool:
     return record.uid is None or made.uid == record.uid
 
 
-def _key_of(record: IDRecord) -> Key:
+def key_of(record: IDRecord) -> Key:
+    """The inode of a record, as the IDTable has it."""
     return (record.dev or 0, record.ino or 0, record.btime_ns or 0)

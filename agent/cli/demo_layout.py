@@ -32,7 +32,6 @@ from config.topology import TOPOLOGY_KINDS, TopologyKind, new_replica_set
 from config.write import SECRET_MODE, agent_text, secret_text, topology_text, with_number, write_file
 
 SET_NAME = "demo"
-MAX_MEMBERS = len(string.ascii_lowercase)
 DEFAULT_MEMBERS = 2
 DEFAULT_TOPOLOGY: TopologyKind = "full-mesh"
 DEFAULT_AGING_S = 3.0

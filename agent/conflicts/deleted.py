@@ -16,9 +16,7 @@ import secrets
 import stat
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from agent.conflicts import deletedgroup, kepttree
@@ -29,13 +27,12 @@ from agent.conflicts.deletedgroup import (
     DeletedFolder,
     Line,
     Missed,
-    Summary,
     charge_of,
     size_of,
 )
+from agent.conflicts.deletedroom import Group, Groups
 from agent.conflicts.kept import ItemBusy, UnknownItem
 from agent.wire.filetime import DAY, SECOND
-from agent.wire.guid import guid_text
 from agent.work.clock import filetime_now, iso_time
 from staging import fsops
 from staging.fsops import Fingerprint
@@ -45,27 +42,6 @@ _MISSED_LINES: Final = 1000
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class Group(Summary):
-    """A group in the store. `moving`: files on their way in. `busy`: it is being restored or discarded."""
-
-    id: str = ""
-    moving: int = 0
-    busy: bool = False
-
-    def as_json(self) -> dict[str, object]:
-        """As `frs conflicts list --deleted --json` shows it, without the set."""
-        return {
-            "id": self.id,
-            "originator": guid_text(self.by),
-            "began": iso_time(self.began),
-            "last": iso_time(self.last),
-            "files": self.files,
-            "size": self.size,
-            "not_kept": self.missed,
-        }
 
 
 class DeletedStore:
@@ -94,19 +70,17 @@ class DeletedStore:
         self._now = now
         self._lock = threading.RLock()
         self._flushing = threading.Lock()
-        self._groups: dict[str, Group] = {}  # the oldest first
         self._open: dict[bytes, str] = {}  # originator -> the group that what it deletes goes into
         self._dirty: set[str] = set()
-        self._doomed: list[str] = []  # what is to be removed once nobody waits for the lock
         self._new = False
-        self._used = 0
         self._folder = StoreFolder(dir, read_only=read_only)
+        self._groups = Groups(self._folder, quota_bytes, self._lock)
         self.dir = self._folder.path
         try:
-            self._load(read_only)
+            self._groups.load(read_only)
             if not read_only:
                 with self._lock:
-                    self._make_room(0, None)
+                    self._groups.make_room(0, None)
                 self.expire()
         except BaseException:
             self.close()
@@ -122,25 +96,6 @@ class DeletedStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _load(self, read_only: bool) -> None:
-        ids, self._doomed = self._folder.names()
-        found: list[Group] = []
-        for group_id in ids:
-            try:
-                with self.opened(group_id) as group_fd:
-                    summary, missing = deletedgroup.summary(group_fd)
-                    if not read_only and self._folder.take_late(group_fd, missing):
-                        summary, _ = deletedgroup.summary(group_fd)
-            except OSError as error:
-                log.error("the deleted files in %s cannot be read: %s", self._folder.at(group_id), error)
-                continue
-            found.append(Group(**{key: getattr(summary, key) for key in Summary.__slots__}, id=group_id))
-        for group in sorted(found, key=lambda group: (group.began, group.id)):
-            self._groups[group.id] = group
-            self._used += group.charge
-            if not group.files and not group.missed and not read_only:
-                self._try_to_drop(group)
-
     # -- asking --
 
     @property
@@ -152,22 +107,22 @@ class DeletedStore:
     def used_bytes(self) -> int:
         """What all groups count against the quota."""
         with self._lock:
-            return self._used
+            return self._groups.used
 
     def count(self) -> int:
         """How many files are kept."""
         with self._lock:
-            return sum(group.files for group in self._groups.values())
+            return sum(group.files for group in self._groups.by_id.values())
 
     def groups(self) -> list[Group]:
         """The groups, the newest first."""
         with self._lock:
-            return [group for group in reversed(self._groups.values()) if group.files or group.missed]
+            return [group for group in reversed(self._groups.by_id.values()) if group.files or group.missed]
 
     def get(self, group_id: str) -> Group:
         """Raises UnknownItem."""
         with self._lock:
-            group = self._groups.get(group_id)
+            group = self._groups.by_id.get(group_id)
         if group is None:
             raise UnknownItem(f"no group of deleted files has the id {group_id!r}")
         return group
@@ -200,7 +155,7 @@ class DeletedStore:
         with self._lock:
             group = self._group_of(by) if self.keeps else None
             number = self._admit(group, st, tree_path) if group is not None else 0
-        self._sweep()
+        self._groups.sweep()
         if group is None or number == 0:
             os.unlink(name, dir_fd=dir_fd)
             return False
@@ -218,7 +173,7 @@ class DeletedStore:
             return True
         except OSError as error:
             with self._lock:
-                self._account(group, st, -1)
+                self._groups.account(group, st, -1)
             if error.errno not in _FULL:
                 raise
             log.error("the disk is full: %r, which was deleted elsewhere, cannot be kept", tree_path)
@@ -231,8 +186,8 @@ class DeletedStore:
     def keep_folder(self, tree_path: str, found: Fingerprint, *, by: bytes) -> None:
         """A folder was removed with what was in it: if that is given back, so is the folder."""
         with self._lock:
-            group = self._groups.get(self._open.get(by, ""))
-            if group is None or not self._goes_on(group) or not self._make_room(LINE_CHARGE, group):
+            group = self._groups.by_id.get(self._open.get(by, ""))
+            if group is None or not self._goes_on(group) or not self._groups.make_room(LINE_CHARGE, group):
                 return
             try:
                 line = DeletedFolder(tree_path, stat.S_IMODE(found.mode), found.uid, found.gid)
@@ -242,7 +197,7 @@ class DeletedStore:
                 log.warning("the mode of the folder %r, which was deleted, is not remembered: %s", tree_path, error)
                 return
             group.charge += LINE_CHARGE
-            self._used += LINE_CHARGE
+            self._groups.used += LINE_CHARGE
             self._dirty.add(group.id)
 
     def flush(self) -> None:
@@ -261,7 +216,7 @@ class DeletedStore:
 
     def _group_of(self, by: bytes) -> Group:
         """The group for what is deleted now. Under the lock."""
-        group = self._groups.get(self._open.get(by, ""))
+        group = self._groups.by_id.get(self._open.get(by, ""))
         if group is not None and self._goes_on(group):
             return group
         now = self._now()
@@ -271,7 +226,7 @@ class DeletedStore:
                 deletedgroup.begin(self._folder.fd, group_id, by, now)
                 break
         group = Group(by, now, now, files=0, size=0, charge=0, first=1, next=1, missed=0, id=group_id)
-        self._groups[group_id] = group
+        self._groups.by_id[group_id] = group
         self._open[by] = group_id
         self._new = True
         return group
@@ -287,10 +242,10 @@ class DeletedStore:
     def _admit(self, group: Group, st: os.stat_result, tree_path: str) -> int:
         """The number of a file in its group, which counts from now on; 0 when there is no room. Under the lock."""
         group.last = self._now()
-        if self._make_room(charge_of(st), group):
+        if self._groups.make_room(charge_of(st), group):
             number, group.next = group.next, group.next + 1
             group.moving += 1
-            self._account(group, st, 1)
+            self._groups.account(group, st, 1)
             return number
         if group.missed == 0:
             log.warning("not all that is deleted now elsewhere can be kept: deleted_quota is used up by it alone")
@@ -299,12 +254,6 @@ class DeletedStore:
                 deletedgroup.note(group_fd, Missed(tree_path, size_of(st)))
         group.missed += 1
         return 0
-
-    def _account(self, group: Group, st: os.stat_result, sign: int) -> None:
-        group.files += sign
-        group.size += sign * size_of(st)
-        group.charge += sign * charge_of(st)
-        self._used += sign * charge_of(st)
 
     def _take(self, group: Group, name: str, dir_fd: int, file: DeletedFile) -> None:
         noted = False
@@ -317,98 +266,21 @@ class DeletedStore:
                     self._folder.take(name, dir_fd, group_fd, file.number)
                 break
             except OSError as error:
-                if error.errno not in _FULL or attempt == 2 or not self._drop_oldest_but(group):
+                if error.errno not in _FULL or attempt == 2 or not self._groups.drop_oldest_but(group):
                     raise
         with self._lock:
             self._dirty.add(group.id)
 
-    # -- making room --
+    # -- going --
 
     def expire(self) -> None:
         """Drops what was deleted longer ago than it is to be kept. To be called now and then."""
         with self._lock:
-            for group in list(self._groups.values()):
+            for group in list(self._groups.by_id.values()):
                 if self._now() - group.last > self._days * DAY and not group.busy and not group.moving:
                     log.info("what was deleted until %s is dropped: %d files", iso_time(group.last), group.files)
-                    self._try_to_drop(group)
-        self._sweep()
-
-    def _make_room(self, charge: int, but: Group | None) -> bool:
-        """Drops the oldest files of other groups than `but` until there is room for so much in that. False when only
-        what members with less deleted could go. Under the lock."""
-        stuck: set[str] = set()
-        while (excess := self._used + charge - self.quota_bytes) > 0:
-            group, more = self._first_to_go(charge, but, stuck)
-            if group is None:
-                return False
-            before = group.charge
-            self._drop_some(group, min(excess, max(more, 1)))
-            if group.charge == before:
-                stuck.add(group.id)
-        return True
-
-    def _first_to_go(self, charge: int, but: Group | None, stuck: Set[str]) -> tuple[Group | None, int]:
-        """The oldest group, other than `but`, of the member whose deletions take most, with so much more for `but`;
-        and how much more they take than those of any other. None when nothing of that member can go."""
-        charges = Counter({but.by: charge} if but is not None else {})
-        for group in self._groups.values():
-            charges[group.by] += group.charge
-        first, *others = [*charges.most_common(2), (b"", 0)]
-        for group in self._groups.values():
-            free = group is not but and group.id not in stuck and not group.busy and not group.moving
-            if free and charges[group.by] == first[1]:
-                return group, first[1] - others[0][1]
-        return None, 0
-
-    def _drop_some(self, group: Group, excess: int) -> None:
-        """Drops the oldest files of a group until it counts that much less."""
-        target = group.charge - excess
-        try:
-            with self.opened(group.id) as group_fd:
-                while group.files and group.charge > target:
-                    try:
-                        st = os.stat(str(group.first), dir_fd=group_fd, follow_symlinks=False)
-                        os.unlink(str(group.first), dir_fd=group_fd)
-                        self._account(group, st, -1)
-                    except FileNotFoundError:
-                        if group.first >= group.next:
-                            break
-                    group.first += 1
-        except OSError as error:
-            log.error("%s cannot be dropped: %s", self._folder.at(group.id), error)
-        if group.files == 0:
-            self._try_to_drop(group)
-
-    def _drop_oldest_but(self, group: Group) -> bool:
-        with self._lock:
-            oldest, _ = self._first_to_go(0, group, frozenset())
-            dropped = oldest is not None and self._try_to_drop(oldest)
-        self._sweep()
-        return dropped
-
-    def _drop(self, group: Group) -> None:
-        """Takes a group out of the store for good; _sweep() then removes it. Under the lock. Raises OSError."""
-        self._doomed.append(self._folder.drop(group.id))
-        del self._groups[group.id]
-        self._used -= group.charge
-
-    def _try_to_drop(self, group: Group) -> bool:
-        try:
-            self._drop(group)
-            return True
-        except OSError as error:
-            log.error("%s cannot be dropped: %s", self._folder.at(group.id), error)
-            return False
-
-    def _sweep(self) -> None:
-        """Removes what was taken out of the store. Not under the lock: it may take long."""
-        while self._doomed:
-            try:
-                self._folder.remove(self._doomed.pop())
-            except IndexError:
-                return
-            except OSError as error:
-                log.error("a group of deleted files cannot be removed: %s", error)
+                    self._groups.try_to_drop(group)
+        self._groups.sweep()
 
     # -- giving back --
 
@@ -428,21 +300,21 @@ class DeletedStore:
                 group.busy = False
                 if self._open.get(group.by) == group.id:
                     del self._open[group.by]
-                if group.files == 0 and group.id in self._groups:
-                    self._try_to_drop(group)
-            self._sweep()
+                if group.files == 0 and group.id in self._groups.by_id:
+                    self._groups.try_to_drop(group)
+            self._groups.sweep()
 
     def left(self, group: Group, st: os.stat_result) -> None:
         """A file, as it was then, is in its group no more."""
         with self._lock:
-            self._account(group, st, -1)
+            self._groups.account(group, st, -1)
 
     def discard(self, group_id: str, number: int | None = None) -> None:
         """Deletes a group, or one file of it. Raises UnknownItem, ItemBusy, OSError."""
         with self.claimed(group_id) as group:
             if number is None:
                 with self._lock:
-                    self._drop(group)
+                    self._groups.drop(group)
             else:
                 with self.opened(group.id) as group_fd:
                     try:

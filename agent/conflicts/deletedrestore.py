@@ -9,8 +9,9 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from typing import Final
 
-from agent.conflicts.deleted import DeletedStore, Group
+from agent.conflicts.deleted import DeletedStore
 from agent.conflicts.deletedgroup import DeletedFile, DeletedFolder
+from agent.conflicts.deletedroom import Group
 from agent.conflicts.kept import KeptError, UnknownItem
 from agent.conflicts.keptrestore import put_back
 from staging import fsops

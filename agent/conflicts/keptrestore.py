@@ -49,7 +49,7 @@ class TargetTaken(KeptError):
     """Something is at the place where an item was to be restored."""
 
 
-class Restored:
+class GivenBack:
     """An item that is in the tree again; its folder is open until `close`."""
 
     def __init__(self, path: str, folder: int) -> None:
@@ -75,7 +75,7 @@ def put_back(
     exact: bool,
     durable: bool,
     as_they_were: Set[FolderKey] = frozenset(),
-) -> Restored:
+) -> GivenBack:
     """Moves `source` to `path` in the tree, or copies it where that is another file system; `exact`: there and
     nowhere else, otherwise beside what is there already. `as_they_were`: folders known to be like those it was in.
 
@@ -94,7 +94,7 @@ def put_back(
             _close_to_others(source, [one for one in on_the_way if one[1:3] not in as_they_were], path)
             names = list(_names(parts[-1], suffix))
             name = _put(source, item_id, root, Place(folder, "/".join(above)), names)
-            return Restored("/".join((*above, name)), folder)
+            return GivenBack("/".join((*above, name)), folder)
         except BaseException:
             os.close(folder)
             raise

@@ -104,7 +104,7 @@ class Aftermath:
     def stays(self, entry: Entry, record: IDRecord) -> None:
         """A removal is not carried out here: what stays is announced anew, so that it comes back elsewhere."""
         record.event_time = max(record.event_time, entry.co.event_time)
-        above = max(entry.co.file_version_number, entry.outdid)
+        above = max(entry.co.file_version_number, entry.beaten_version)
         self.retire.finish(entry, None, lost=True, then=lambda: self.local.reannounce(record, above=above))
 
     def refuse(self, entry: Entry, record: IDRecord | None, why: str) -> None:
@@ -113,7 +113,7 @@ class Aftermath:
         ctx, co, sender = self.ctx, entry.co, self.inbound.sender(entry)
         text = f"refused change order {guid_text(co.change_order_guid)} of {sender} for {ctx.path(co)}: {why}"
         ctx.incident(Cause.IMPLAUSIBLE, sender, text)
-        above, live = max(co.file_version_number, entry.outdid), record is not None and not record.deleted
+        above, live = max(co.file_version_number, entry.beaten_version), record is not None and not record.deleted
         then = (lambda: self.local.reannounce(record, above=above)) if record is not None and live else None
         self.retire.finish(entry, None, lost=True, then=then)
 
@@ -125,7 +125,9 @@ class Aftermath:
         if entry.is_delete and record is not None and not record.deleted:
             self.stays(entry, record)
         else:
-            self.retire.finish(entry, None, lost=not entry.gone, aborted=True)  # nobody waits for an answer then
+            self.retire.finish(
+                entry, None, lost=not entry.former_cxtion, aborted=True
+            )  # nobody waits for an answer then
 
     def unsupported(self, entry: Entry, why: str) -> None:
         """Trying again is of no use (see Outcome.UNSUPPORTED)."""

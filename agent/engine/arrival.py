@@ -77,10 +77,10 @@ class Arrival:
             key, co, packet.checksum or bytes(16), session.cxtion.guid, first_try=ctx.now, arrival=ctx.arrival
         )
         if not ordered:
-            entry.marked.add(entry.cxtion)
+            entry.out_of_order_by.add(entry.cxtion)
         self.inbound.take_in(entry, ordered, entry.cxtion)
         self.inbound.save(entry)
-        self.inbound.answer_ahead(session, entry, co)
+        self.inbound.ahead.answer(session, entry, co)
         ctx.count_co("Issued", False)
         return entry
 
@@ -114,7 +114,7 @@ class Arrival:
         guid = session.cxtion.guid
         if ordered:
             self.inbound.order.arrive(guid, entry.key)
-            entry.marked.discard(guid)
+            entry.out_of_order_by.discard(guid)
             if entry.co.flags & c.CO_FLAG_SKIP_VV_UPDATE:
                 # Its turn is now, after a restart too: not when it came first, ahead of others.
                 entry.co.flags &= ~c.CO_FLAG_SKIP_VV_UPDATE
@@ -122,7 +122,7 @@ class Arrival:
                 entry.arrival = self.ctx.arrival
                 self.inbound.save(entry)
         elif guid != entry.cxtion and all(guid != other for other, _ in entry.alternates):
-            entry.marked.add(guid)
+            entry.out_of_order_by.add(guid)
         if entry.stage >= Stage.FINISHED:
             self.inbound.answers.dampen(session, co)
             if ordered:
@@ -131,21 +131,21 @@ class Arrival:
         if co.change_order_guid == entry.co.change_order_guid and entry.cxtion == guid:
             entry.co.partner_ack_seq_number = co.partner_ack_seq_number
             entry.co.sequence_number = co.sequence_number
-            self.inbound.answer_ahead(session, entry, entry.co)
+            self.inbound.ahead.answer(session, entry, entry.co)
             self.inbound.held.answer(entry)
             return entry
-        ahead = self.inbound.is_ahead(co)
-        if ahead and not self.inbound.waits_for_its_time(entry.key):
+        ahead = self.inbound.ahead.is_ahead(co)
+        if ahead and not self.inbound.ahead.waits(entry.key):
             self.inbound.answers.dampen(session, co)  # the same change with other numbers
             return None
-        self.inbound.answer_ahead(session, entry, co)
+        self.inbound.ahead.answer(session, entry, co)
         same = (guid, co.change_order_guid)
         entry.alternates = [a for a in entry.alternates if (a[0], a[1].change_order_guid) != same] + [(guid, co)]
         offers = [a for a in entry.alternates if a[0] == guid]
         if len(offers) > _OFFERS:  # nobody has so many change orders for one change
             entry.alternates.remove(offers[0])
             self.inbound.answers.dampen(session, offers[0][1])
-        sooner = not ahead and self.inbound.waits_for_its_time(entry.key)
+        sooner = not ahead and self.inbound.ahead.waits(entry.key)
         if sooner or (not self.inbound.sessions[entry.cxtion].joined and entry.stage in (Stage.QUEUED, Stage.FETCHING)):
             if sooner:  # for what is there has other numbers
                 entry.alternates = [(guid, co), *entry.alternates[:-1], (entry.cxtion, entry.co)]

@@ -183,7 +183,7 @@ class Context:
         self.vv = self.vector.entries
         self.online = False
         self.last_error: tuple[int, str] | None = None
-        self.ours: set[bytes] = set()  # members that announced a compression only we have
+        self.zstd_members: set[bytes] = set()  # members that announced a compression only we have
         self.numbers: OwnNumbers  # set by the engine, which reads the version vector
         self.originator_of: dict[bytes, bytes] = {}  # downstream partner (member GUID) -> its originator GUID
         self.arrival = 0  # number of the last change order that came in

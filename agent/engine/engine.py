@@ -16,7 +16,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from agent.engine import seeding
+from agent.engine import online
 from agent.engine.arrival import Arrival
 from agent.engine.context import Context, CounterSink, EngineConfig, EngineStore
 from agent.engine.entry import Stage
@@ -37,7 +37,6 @@ from agent.engine.events import (
     StageRefused,
     Started,
     Tick,
-    WentOnline,
 )
 from agent.engine.fetching import Fetching
 from agent.engine.inbound import Inbound
@@ -46,10 +45,11 @@ from agent.engine.joining import InboundSessions, OutboundSessions
 from agent.engine.local import LocalChanges
 from agent.engine.massdeletion import MassDeletions
 from agent.engine.mending import Mending
+from agent.engine.online import Online
 from agent.engine.originator import ORIGINATOR
 from agent.engine.outbound import Outbound
 from agent.engine.reseed import Reseed
-from agent.engine.restored import Restored
+from agent.engine.restored import RestoredDatabase
 from agent.engine.retire import Retire
 from agent.engine.schedule import next_change
 from agent.engine.serving import Serving
@@ -63,8 +63,6 @@ from agent.wire.filetime import DAY, HOUR, MINUTE, SECOND
 from agent.wire.guid import ZERO_GUID
 from agent.wire.packet import Packet
 
-_ONLINE = "online"
-_SEEDED = "this member is seeded again"
 _SET_BACK = "this member's clock was set back"
 _LATE = "the partner has not taken what is older than the outbound log keeps: it is compared anew"
 
@@ -94,14 +92,14 @@ class Engine:
         originator = store.meta_get(ORIGINATOR) or config.originator_guid
         config = dataclasses.replace(config, originator_guid=originator)
         self.ctx = ctx = Context(config, store, counters, new_guid)
-        ctx.online = store.meta_get(_ONLINE) == b"1" or (config.primary and store.meta_get(_ONLINE) is None)
+        ctx.online = online.stored(store, primary=config.primary)
         self.outbound = Outbound(ctx)
         self.serving = Serving(ctx, self.outbound)
         self.in_sessions = InboundSessions(ctx, self._inbound_joined, self._inbound_unjoined, self._may_join)
         self.inbound = Inbound(ctx, self.in_sessions.sessions)
         self.arrival = Arrival(ctx, self.inbound)
         self.local = LocalChanges(ctx, self.outbound)
-        self.restored = Restored(ctx, self.in_sessions, self.local)
+        self.restored = RestoredDatabase(ctx, self.in_sessions, self.local)
         self.mending = Mending(ctx, self.in_sessions, self.local)
         self.out_sessions = OutboundSessions(
             ctx, self.outbound.joined, self.outbound.unjoined, self.restored.behind, self.mending.clocks_agree
@@ -116,6 +114,7 @@ class Engine:
         self.installs = Installs(ctx, self.inbound, self.fetching, self.local, self.retire)
         self.stuck = Stuck(ctx, self.inbound, self.outbound)
         self.reseed = Reseed(ctx, self.outbound, self.local)
+        self.online = Online(ctx, self.inbound, self.in_sessions, self.out_sessions, self.reseed)
         deletions = MassDeletions(ctx, self.out_sessions.sessions.values)
         ctx.on_deleted, self.mass_deletions = deletions.deleted, deletions.told
         tell = Telling(ctx, self.inbound, self.outbound, self.in_sessions, self.out_sessions)
@@ -172,6 +171,35 @@ class Engine:
     def _go_on(self) -> None:
         while (entry := self.inbound.next_unblocked()) is not None:
             self.installs.advance(entry)
+
+    @property
+    def is_online(self) -> bool:
+        """The initial sync is over."""
+        return self.ctx.online
+
+    @property
+    def is_primary(self) -> bool:
+        """Others are seeded from this member."""
+        return self.ctx.config.primary
+
+    @property
+    def originator_guid(self) -> bytes:
+        """What this member is known by in version vectors."""
+        return self.ctx.config.originator_guid
+
+    @property
+    def own_originators(self) -> frozenset[bytes]:
+        """What this member is, or was before, known by in version vectors."""
+        return self.ctx.own_originators
+
+    @property
+    def last_error(self) -> tuple[int, str] | None:
+        """What `frs status` shows: when (FILETIME), and what."""
+        return self.ctx.last_error
+
+    def note_error(self, when: int, text: str) -> None:
+        """Something of the set failed that is not the engine's own."""
+        self.ctx.last_error = (when, text)
 
     def check(self, packet: Packet) -> int:
         """The result of FrsRpcSendCommPkt for a packet that parsed (3.3.4.4.1): 0, or an error code when
@@ -263,7 +291,7 @@ class Engine:
     def _retry_fetch(self, session: Session, packet: Packet) -> None:
         """CMD_RETRY_FETCH (3.3.4.4.11). What a partner sent that is no more, and nobody else has, ends."""
         entry = self.inbound.entry_of(packet.co_guid)
-        if entry is None or not entry.gone or entry.alternates or entry.put_off < _NOBODY_HAS_IT:
+        if entry is None or not entry.former_cxtion or entry.alternates or entry.retry_fetches < _NOBODY_HAS_IT:
             self.fetching.retry_fetch(packet)
         elif entry.stage is Stage.FETCHING:
             self.retire.finish(entry, None, aborted=True)
@@ -283,7 +311,7 @@ class Engine:
         if self.window.full(session):
             return  # not all of it was taken
         self.in_sessions.vvjoin_done(session)
-        self._maybe_online()
+        self.online.look()
 
     def _unjoin_remote(self, session: Session) -> None:
         """CMD_UNJOIN_REMOTE: tear the connection's session down (3.3.4.4.13)."""
@@ -302,12 +330,15 @@ class Engine:
             if session.cxtion.partner.guid == event.partner:
                 waiting = session.deadline > self.ctx.now and not session.joined
                 self.in_sessions.unjoin(session, event.error, retry=not waiting)
-        self._maybe_online()
+        self.online.look()
 
     def _inbound_unjoined(self, session: Session) -> None:
         self.reseed.in_touch(save=True)
         for entry in self.inbound.unjoined(session):
             self.installs.advance(entry)
+
+    def _may_join(self, session: Session) -> bool:
+        return self.online.may_join(session)
 
     def _inbound_joined(self, session: Session) -> None:
         self.reseed.in_touch(save=True)
@@ -316,60 +347,13 @@ class Engine:
                 if entry.waits_for is Outcome.STAGE_MISSING:
                     entry.retry_at = 0
                 self.installs.advance(entry)
-        self._maybe_online()
-
-    def _maybe_online(self) -> None:
-        """Initial sync is over once every upstream partner that answers has sent all it has (3.1.5.1)."""
-        sessions = self.in_sessions.sessions.values()
-        if self.ctx.online or self.reseed.removing:
-            return
-        if self.reseed.goes_first(sessions):
-            self._go_online()
-        elif seeding.is_over(sessions):
-            if self.reseed.active:
-                self.reseed.end()
-            if not self.reseed.active:
-                self._go_online()
-
-    def _go_online(self) -> None:
-        ctx = self.ctx
-        ctx.online = True
-        ctx.store.meta_set(_ONLINE, b"1")
-        ctx.out.append(WentOnline())
-        for session in self.out_sessions.sessions.values():
-            self.out_sessions.start_join(session)
-
-    def _may_join(self, session: Session) -> bool:
-        """In initial sync, one upstream partner at a time; who was away too long, begins anew."""
-        ctx = self.ctx
-        if self.reseed.due():
-            self._seed_again()
-        if ctx.online:
-            return True
-        guid = session.cxtion.guid
-        if any(e.cxtion == guid and e.stage < Stage.FINISHED for e in self.inbound.entries.values()):
-            return True  # what it began to send is missing, and may be in the way of others
-        return seeding.may_join(self.in_sessions.sessions.values(), session)
-
-    def _seed_again(self) -> None:
-        ctx = self.ctx
-        ctx.online = False
-        ctx.store.meta_set(_ONLINE, b"0")
-        self.reseed.begin()
-        for session in self.in_sessions.sessions.values():
-            if session.joined:
-                close(ctx, session)
-                self.in_sessions.unjoin(session, _SEEDED)
-        self.in_sessions.ask_for_everything()
-        for session in self.out_sessions.sessions.values():
-            if session.joined:
-                self.out_sessions.end(session, _SEEDED)
+        self.online.look()
 
     def _installed(self, event: Installed) -> None:
         if not self.reseed.installed(event):
             self.installs.installed(event)
         elif not self.reseed.active:
-            self._go_online()
+            self.online.begin()
 
     def _force(self, event: ForceReplication) -> None:
         """Force replication: join now, whatever the schedule says, until it next changes."""
@@ -431,7 +415,7 @@ class Engine:
                 close(ctx, session)
                 self.in_sessions.unjoin(session, "what it had sent is done", retry=False)
                 self.in_sessions.need_join(session)
-        self._maybe_online()
+        self.online.look()
         self.out_sessions.tick()
         self.stuck.tick()
         self.mending.tick()
@@ -441,7 +425,6 @@ class Engine:
         for entry in self.inbound.due():
             if entry.attempts >= 3:
                 self.retire.pass_on_behind(entry)
-            entry.judged = False
             self.installs.advance(entry)
         if any(s.joined for s in self.in_sessions.sessions.values()):
             self.reseed.in_touch()
@@ -457,8 +440,7 @@ class Engine:
         self._is_resumed = True
         ctx.count("Replica Sets Started")
         self.mending.at_start()
-        if ctx.config.primary and ctx.store.meta_get(_ONLINE) is None:
-            ctx.store.meta_set(_ONLINE, b"1")
+        self.online.resume()
         self._trim_at = ctx.now + min(HOUR, ctx.limits.tombstone_lifetime // 10)
         for entry in self.inbound.restore():
             entry.staged = entry.co.change_order_guid in event.stages
@@ -468,7 +450,8 @@ class Engine:
                 entry.stage = Stage.FETCHED
         ctx.restore_forgetful(min((e.arrival for e in self.inbound.entries.values()), default=1 << 62))
         self.outbound.take_over(event.stages - self.inbound.by_co.keys())
-        self._take_over_abandoned()
+        if self.retire.take_over_abandoned():
+            self.in_sessions.ask_for_everything()
         for entry in sorted(self.inbound.entries.values(), key=lambda e: e.arrival):
             self.installs.advance(entry)
 
@@ -482,19 +465,3 @@ class Engine:
         if ctx.online:
             for session in self.out_sessions.sessions.values():
                 self.out_sessions.start_join(session)
-
-    def _take_over_abandoned(self) -> None:
-        """A partner is no partner any more, and change orders of it were not at their end. What was finished here and
-        not passed on is news of this member's; in place of the others, what they outdid is asked for again."""
-        unfinished = False
-        for key, finished in self.inbound.abandoned:
-            record = self.ctx.store.get(key[0])
-            if not finished:
-                unfinished = True
-                if key not in self.inbound.entries:
-                    self.retire.announce_aside(key)
-            elif record is not None and (record.originator_guid, record.originator_vsn) == key[1:]:
-                self.local.reannounce(record, above=record.version)
-        self.inbound.abandoned.clear()
-        if unfinished:
-            self.in_sessions.ask_for_everything()

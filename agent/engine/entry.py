@@ -34,7 +34,6 @@ class Entry:
     cxtion: bytes
     stage: Stage = Stage.QUEUED
     alternates: list[tuple[bytes, ChangeOrder]] = field(default_factory=list)
-    judged: bool = False
     is_new: bool = True
     needs_stage: bool = False
     staged: bool = False
@@ -54,17 +53,17 @@ class Entry:
     first_try: int = 0
     arrival: int = 0
     retry_fetch: bool = False
-    put_off: int = 0  # times that CMD_RETRY_FETCH was the answer
+    retry_fetches: int = 0  # times that CMD_RETRY_FETCH was the answer
     not_found: bytes = b""  # GUID of what was to make room and was not at its place (in initial sync)
     lost_folders: list[bytes] = field(default_factory=list)  # GUIDs, topmost first: see installs
-    marked: set[bytes] = field(default_factory=set)  # connections that offered it out of its order only
-    outdid: int = -1  # the highest version number that it beat by its event time alone (see reconcile)
-    gone: bytes = b""  # the connection it came by, where that is no more and `cxtion` stands in for it
+    out_of_order_by: set[bytes] = field(default_factory=set)  # connections that offered it out of its order only
+    beaten_version: int = -1  # the highest version number that it beat by its event time alone (see reconcile)
+    former_cxtion: bytes = b""  # the connection it came by, where that is no more and `cxtion` stands in for it
     not_before: int = 0  # event time of the removal that it undoes
 
     def came_by(self, cxtion: bytes) -> bool:
         """The change order came by this connection, which does not just stand in for another one."""
-        return self.cxtion == cxtion and not self.gone
+        return self.cxtion == cxtion and not self.former_cxtion
 
     @property
     def is_delete(self) -> bool:

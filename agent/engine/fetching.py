@@ -153,7 +153,7 @@ class Fetching:
         staging files are fetched."""
         limits = self.ctx.limits
         ahead = 1
-        if session.cxtion.partner.guid in self.ctx.ours:
+        if session.cxtion.partner.guid in self.ctx.zstd_members:
             busy = len(self._active.get(entry.cxtion, ()))
             ahead = max(1, min(limits.fetch_window, limits.fetches // max(busy, 1)))
         while entry.requested < entry.stage_size and entry.requested - entry.stored < ahead * c.MAX_BLOCK:
@@ -207,7 +207,7 @@ class Fetching:
         if offset < entry.received or offset in entry.early:
             return  # it came twice
         if offset >= entry.requested or offset % c.MAX_BLOCK:
-            if not entry.attempts and not entry.put_off:  # else it may be late, and was asked for before
+            if not entry.attempts and not entry.retry_fetches:  # else it may be late, and was asked for before
                 self._refuse(session, entry, Cause.FLOOD, f"a block at {offset} that was not asked for")
             return
         wrong = f"a block of {len(data)} bytes at {offset} of {size}"
@@ -278,8 +278,8 @@ class Fetching:
         self.inbound.discard(entry)
         entry.stage = Stage.QUEUED
         limits = self.ctx.limits
-        delay = limits.retry_fetch_delay << max(0, min(entry.put_off, 20) - 10)
-        entry.put_off += 1
+        delay = limits.retry_fetch_delay << max(0, min(entry.retry_fetches, 20) - 10)
+        entry.retry_fetches += 1
         entry.retry_at = self.ctx.now + min(delay, max(limits.max_retry, limits.retry_fetch_delay))
         self.inbound.waiting.add(entry.key)
         self.ctx.count_co("Retried at Fetch", False)

@@ -64,10 +64,8 @@ class Flow:
     session: Session
     leading: int = 0
     trailing: int = 0
-    saved_trailing: int = 0
     unacked: InFlight = field(default_factory=InFlight)
     vvjoin: Iterator[tuple[ChangeOrder, bytes]] | None = None
-    vvjoin_seq: int = 0
     vvjoin_unacked: InFlight = field(default_factory=InFlight)
     offered: dict[bytes, Key] = field(default_factory=dict)  # change order -> the change, of those in vvjoin_unacked
     resume_at: int = 0

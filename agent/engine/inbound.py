@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, takewhile
 
+from agent.engine.ahead import Ahead
 from agent.engine.answers import Answers
 from agent.engine.claims import Claims
 from agent.engine.claims import Key as ClaimKey
@@ -21,14 +22,12 @@ from agent.engine.events import DropStage, Outcome
 from agent.engine.held import Held
 from agent.engine.order import Key, RetireOrder
 from agent.engine.orphans import Orphans
-from agent.engine.records import MARKS, mark, offered
 from agent.engine.refusal import refusal
 from agent.engine.session import JoinState, Session
 from agent.engine.stored import change_order_of, checksum_of
 from agent.reporting.causes import Cause
 from agent.wire import constants as c
-from agent.wire.change_order import ChangeOrder, CoExtension2
-from agent.wire.filetime import DAY
+from agent.wire.change_order import CoExtension2
 from idtable.records import InlogRow
 
 _RESTORED = b""  # instead of a connection, in RetireOrder
@@ -52,7 +51,7 @@ class Inbound:
         self.wanted: dict[tuple[bytes, str], dict[Key, None]] = {}  # parent and name -> unfinished entries that want it
         self.waiting: set[Key] = set()
         self.orphans = Orphans(ctx, sessions, self.entries, self.waiting, self.pending_for)
-        self.ahead: dict[bytes, dict[Key, None]] = {}  # of these, by file, what is dated ahead of the clock
+        self.ahead = Ahead(ctx, self.entries, self.waiting, self.answers)
         self.descent = Descent()
         self.on_finished: Callable[[Entry], None] = lambda entry: None  # one that is finished has come in its order
         #: The worklist: what may go on now, in order. The engine works it off after every event, so that no end of a
@@ -77,7 +76,7 @@ class Inbound:
                 self.fetches_ended += 1
                 if self.order.waits(entry.key):
                     co.flags &= ~c.CO_FLAG_SKIP_VV_UPDATE  # it came in its order, too
-                entry.cxtion, entry.co, entry.gone = guid, co, b""
+                entry.cxtion, entry.co, entry.former_cxtion = guid, co, b""
                 entry.stage, entry.received, entry.requested = Stage.QUEUED, 0, 0
                 entry.staged = entry.begun = False
                 self.by_co[co.change_order_guid] = entry.key
@@ -99,59 +98,19 @@ class Inbound:
         self.numbered.setdefault(entry.key[1:], entry.key[0])
         if ordered:
             self.order.arrive(place, entry.key)
-        if self.is_ahead(entry.co):
-            self.ahead.setdefault(entry.co.file_guid, {})[entry.key] = None
+        if self.ahead.is_ahead(entry.co):
+            self.ahead.add(entry)
         else:
             self._claim(entry)
 
-    # -- what is dated ahead of the clock --
-
-    def is_ahead(self, co: ChangeOrder) -> bool:
-        """The numbers of the change order will be plausible, and are not yet (see plausible)."""
-        return self.ctx.due(offered(co)) > self.ctx.now
-
-    def waits_for_its_time(self, key: Key) -> bool:
-        """Whether the entry is dated ahead of the clock."""
-        return key in self.ahead.get(key[0], ())
-
-    def _not_ahead(self, key: Key) -> None:
-        waiting = self.ahead.get(key[0], {})
-        waiting.pop(key, None)
-        if not waiting:
-            self.ahead.pop(key[0], None)
-
-    def answer_ahead(self, session: Session, entry: Entry, co: ChangeOrder) -> None:
-        """What waits for the clock is in the inbound log, and is answered at once: what its sender has behind it, which
-        may be the end of a VVJoin, is not to wait for the clock, too."""
-        if self.is_ahead(co) and self.waits_for_its_time(entry.key):
-            self.answers.done(session, co, dampened=True)
-
     def comes_to_its_time(self, entry: Entry) -> bool:
         """False while the entry waits for the clock. It holds nothing until then: it counts as if it came then."""
-        if not self.waits_for_its_time(entry.key):
+        if not self.ahead.waits(entry.key):
             return True
-        due = self.ctx.due(offered(entry.co))
-        if due > self.ctx.now:
-            entry.retry_at = min(due, self.ctx.now + DAY)
-            entry.waits_for = Outcome.AHEAD
-            self.waiting.add(entry.key)
+        if not self.ahead.has_come(entry):
             return False
-        self._not_ahead(entry.key)
-        entry.retry_at, entry.waits_for = 0, None
-        self.waiting.discard(entry.key)
         self._claim(entry)
         return True
-
-    def replaced_before_their_time(self, entry: Entry) -> list[Entry]:
-        """What is dated ahead of the clock, and was the base of this entry's change, or an earlier change of its file
-        by the same originator."""
-        co, found = entry.co, []
-        for key in self.ahead.get(co.file_guid, ()):
-            if key != entry.key:
-                earlier = key[1] == co.originator_guid and key[2] < co.frs_vsn
-                if earlier or co.ack_version & MARKS == mark(key[1], key[2]):
-                    found.append(self.entries[key])
-        return found
 
     def _claim(self, entry: Entry) -> None:
         ctx, co = self.ctx, entry.co
@@ -195,15 +154,15 @@ class Inbound:
                 attempts=row.retry_count,
                 first_try=row.first_try_time,
                 arrival=row.arrival,
-                gone=row.cxtion_guid if cxtion != row.cxtion_guid else b"",
+                former_cxtion=row.cxtion_guid if cxtion != row.cxtion_guid else b"",
             )
             self.ctx.arrival = max(self.ctx.arrival, row.arrival)
             ordered = not co.flags & (c.CO_FLAG_OUT_OF_ORDER | c.CO_FLAG_SKIP_VV_UPDATE)
             if not ordered:
-                entry.marked.add(entry.cxtion)
+                entry.out_of_order_by.add(entry.cxtion)
             self.take_in(entry, ordered, _RESTORED)
             if entry.stage >= Stage.FINISHED:
-                self._not_ahead(key)
+                self.ahead.drop(key)
                 if key in self.claims:
                     self.claims.release(key)
         return sorted(self.entries.values(), key=lambda e: e.arrival)
@@ -214,7 +173,7 @@ class Inbound:
         self.ctx.store.inlog_put(
             InlogRow(
                 co_guid=entry.co.change_order_guid,
-                cxtion_guid=entry.gone or entry.cxtion,
+                cxtion_guid=entry.former_cxtion or entry.cxtion,
                 co=entry.co.encode(),
                 ext=ext.encode(),
                 state=int(entry.stage),
@@ -342,7 +301,7 @@ class Inbound:
 
     def sender(self, entry: Entry) -> str:
         """Who sent the entry, for people."""
-        if entry.gone:
+        if entry.former_cxtion:
             return "a member that is no partner any more"
         return self.sessions[entry.cxtion].cxtion.partner.name
 
@@ -400,7 +359,7 @@ class Inbound:
             self.wanted.pop(place, None)
         self.waiting.discard(entry.key)
         self.orphans.let_go(entry)
-        self._not_ahead(entry.key)
+        self.ahead.drop(entry.key)
 
     def wake_for_name(self, parent: bytes, name: str) -> list[Entry]:
         """What waited for that name, which is free now, in order of arrival."""

@@ -11,10 +11,11 @@ from agent.engine import flags as fl
 from agent.engine.aftermath import Aftermath, Running, identity
 from agent.engine.context import Context, facts_of, with_facts
 from agent.engine.entry import Entry, Stage
-from agent.engine.events import Edition, Examine, Install, Installed, InstallStep, Keep, KeepReason, Outcome, Step
+from agent.engine.events import Examine, Install, Installed, InstallStep, Keep, KeepReason, Outcome, Step
 from agent.engine.fetching import Fetching
 from agent.engine.inbound import Inbound
 from agent.engine.local import LocalChanges
+from agent.engine.losers import Losers
 from agent.engine.names import Names, Place, Verdict
 from agent.engine.plausible import hopeless
 from agent.engine.reconcile import against_version, change_order_wins
@@ -22,7 +23,6 @@ from agent.engine.records import (
     ASIDE,
     MARKS,
     PASSING,
-    WRITTEN,
     edition_in,
     edition_of,
     forgotten,
@@ -46,6 +46,7 @@ class Installs:
         self.local = local
         self.retire = retire
         self.names = Names(ctx, inbound)
+        self.losers = Losers(ctx, inbound)
         self.aftermath = Aftermath(ctx, inbound, local, retire)
         self._running: dict[bytes, Running] = {}
         self._touched: dict[bytes, list[Entry]] = {}  # file of an install under way -> what waits for its end
@@ -68,7 +69,7 @@ class Installs:
             return
         if not inbound.comes_to_its_time(entry):
             return
-        for other in inbound.replaced_before_their_time(entry):
+        for other in inbound.ahead.replaced_by(entry):
             self.retire.finish(other, None, lost=True)
         if not inbound.claims.granted_on(entry.key, ("g", entry.co.file_guid)) and not self._overtake(entry):
             return
@@ -95,8 +96,8 @@ class Installs:
                 inbound.let_past(entry, other.cxtion)
             if change_order_wins(offered(entry.co), offered(other.co)):
                 if against_version(offered(entry.co), offered(other.co)):
-                    entry.outdid = max(entry.outdid, other.co.file_version_number)
-                entry.outdid = max(entry.outdid, other.outdid)
+                    entry.beaten_version = max(entry.beaten_version, other.co.file_version_number)
+                entry.beaten_version = max(entry.beaten_version, other.beaten_version)
                 self.retire.finish(other, None, lost=True)
             elif not nobody_sends:
                 return False
@@ -119,17 +120,17 @@ class Installs:
             if ctx.fault(here) is not None:
                 pass  # nobody takes over the numbers of what is here, so they are no reason to refuse what comes
             elif self._undoes(entry, record):
-                entry.outdid, entry.not_before = max(entry.outdid, record.version), record.event_time
+                entry.beaten_version, entry.not_before = max(entry.beaten_version, record.version), record.event_time
             elif not change_order_wins(coming, here):
                 # An originator whose later change is older than its earlier one has lost its memory.
                 amnesia = co.originator_guid == record.originator_guid and co.frs_vsn > record.originator_vsn
-                again = against or amnesia or entry.outdid > record.version
-                above = max(co.file_version_number, entry.outdid)
+                again = against or amnesia or entry.beaten_version > record.version
+                above = max(co.file_version_number, entry.beaten_version)
                 then = (lambda: self.local.reannounce(record, above=above)) if again else None
                 self.retire.finish(entry, None, lost=True, then=then)
                 return False
             elif against:
-                entry.outdid = max(entry.outdid, record.version)
+                entry.beaten_version = max(entry.beaten_version, record.version)
         entry.needs_stage = fl.needs_staging_file(co.location_cmd, co.flags, co.content_cmd)
         if entry.needs_stage and record is not None and not record.deleted and entry.is_rename:
             # Only the name changed since the very version that is here (note 84): no need to fetch it. The checksum
@@ -138,7 +139,6 @@ class Installs:
             same = same and co.ack_version & MARKS == mark_of(record)
             if same and co.file_attributes == record.attributes:
                 entry.needs_stage = False
-        entry.judged = True
         return True
 
     def _undoes(self, entry: Entry, record: IDRecord) -> bool:
@@ -171,7 +171,7 @@ class Installs:
             if live.is_dir and ctx.store.children(co.file_guid):
                 self.aftermath.not_empty(entry, "")
                 return
-            self._start(entry, record, Verdict(Place.TAKE, steps=[self._removal(entry, live)]))
+            self._start(entry, record, Verdict(Place.TAKE, steps=[self.losers.removal(entry, live)]))
             return
         verdict = self.names.settle(entry)
         if verdict.place is Place.WAIT:
@@ -208,7 +208,7 @@ class Installs:
         if entry.needs_stage:
             keep = in_the_way if aside else None
             if live is not None:
-                keep = self._keep(entry, live, KeepReason.UPDATED)
+                keep = self.losers.keep(entry, live, KeepReason.UPDATED)
             step = Step(
                 InstallStep.CONTENT,
                 verdict.parent,
@@ -267,41 +267,6 @@ class Installs:
         partner = self.inbound.sessions[entry.cxtion].cxtion.partner.guid
         self.ctx.out.append(Install(co.change_order_guid, co.file_guid, entry.is_dir, steps, entry.checksum, partner))
 
-    def _removal(self, entry: Entry, live: IDRecord) -> Step:
-        keep = self._keep(entry, live, KeepReason.DELETED)
-        if keep is None:
-            keep = Keep(KeepReason.ELSEWHERE, edition_of(live), edition_in(entry.co, entry.checksum))
-        return Step(
-            InstallStep.DELETE, live.parent_guid, live.name, facts_of(live), file_guid=live.file_guid, keep=keep
-        )
-
-    def _keep(self, entry: Entry, live: IDRecord, reason: KeepReason) -> Keep | None:
-        """What was written or last changed here, and is replaced by a change that was not made from it, is kept.
-        Elsewhere it need not be."""
-        ours = live.originator_guid in self.ctx.own_originators or live.flags & WRITTEN
-        if live.is_dir or not ours:
-            return None
-        if not entry.is_delete and entry.checksum == live.md5:
-            return None
-        if self.inbound.descent.descends(entry.co, live):
-            return None
-        winner = self._winner(entry) if entry.is_delete else None
-        if winner is not None:
-            return Keep(KeepReason.NAME, edition_of(live), winner)
-        return Keep(reason, edition_of(live), edition_in(entry.co, entry.checksum))
-
-    def _winner(self, entry: Entry) -> Edition | None:
-        """The file that got the name, where a deletion bears no mark of descent: its file lost a conflict of names
-        elsewhere (see LocalChanges.issue_removal)."""
-        co = entry.co
-        if co.ack_version & MARKS:
-            return None
-        coming = self.inbound.wanting(co.new_parent_guid, co.file_name, but=co.file_guid)
-        if coming is not None:
-            return edition_in(coming.co, coming.checksum)
-        here = self.ctx.store.by_name(co.new_parent_guid, co.file_name)
-        return edition_of(here) if here is not None and here.file_guid != co.file_guid else None
-
     def _lose_name(self, entry: Entry, record: IDRecord | None, live: IDRecord | None, verdict: Verdict) -> None:
         """The entry's file loses its name to another: it is removed, here and, by our announcement, everywhere."""
         if live is None:
@@ -317,7 +282,7 @@ class Installs:
 
     def _lost_name(self, entry: Entry, record: IDRecord | None) -> None:
         after = record_after(entry.co, entry.checksum, record, None, fetched=entry.needs_stage)
-        after.version = max(after.version, entry.outdid)
+        after.version = max(after.version, entry.beaten_version)
         self.retire.finish(entry, None, lost=True, then=lambda: self.local.issue_removal(after))
 
     # -- the end of an install --
@@ -409,8 +374,8 @@ class Installs:
     def _end(self, entry: Entry, new: IDRecord, *, announce: bool = False, unstored: bytes = b"") -> None:
         then = None
         new.event_time = max(new.event_time, entry.not_before)
-        if entry.outdid >= new.version:
-            then = lambda: self.local.reannounce(new, above=entry.outdid)  # noqa: E731
+        if entry.beaten_version >= new.version:
+            then = lambda: self.local.reannounce(new, above=entry.beaten_version)  # noqa: E731
         elif announce and self.inbound.pending_for(entry.co.file_guid, but=entry.key):
             new.flags |= ASIDE
         elif announce:

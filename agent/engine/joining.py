@@ -311,7 +311,7 @@ class OutboundSessions:
         session.minor = minor
         session.last_error = None
         if c.COMPRESSION_ZSTD in session.compressions:
-            ctx.ours.add(session.cxtion.partner.guid)
+            ctx.zstd_members.add(session.cxtion.partner.guid)
         session.state = JoinState.JOINED
         session.deadline = 0
         session.interval = ctx.limits.first_join_interval

@@ -85,7 +85,7 @@ class Orphans:
         if missing is None or self._pending_for(missing):
             return False
         removed = self.ctx.store.get(missing) is not None  # then it goes to the root (see names), if it can be had
-        if entry.gone and not entry.alternates and not (removed and entry.staged):
+        if entry.former_cxtion and not entry.alternates and not (removed and entry.staged):
             return all(s.state is JoinState.JOINED and not s.everything for s in self._sessions.values())
         return not removed and self.left_alone(entry)
 

@@ -40,7 +40,7 @@ class Outbound:
         """Take over a connection's indexes from the store."""
         row = self.ctx.store.cxtion_get(session.cxtion.guid)
         trailing = row.trailing_seq if row else 0
-        self.flows[session.cxtion.guid] = Flow(session, trailing, trailing, trailing)
+        self.flows[session.cxtion.guid] = Flow(session, leading=trailing, trailing=trailing)
 
     def take_over(self, stages: Iterable[bytes]) -> None:
         """At start: of these staging files, which no entry of the inbound log needs, drop what nobody will ask for."""
@@ -317,7 +317,6 @@ class Outbound:
                 vvjoin_done=session.last_join_time != NEVER,
             )
         )
-        flow.saved_trailing = flow.trailing
 
     def send_present(self, flow: Flow, record: IDRecord, *, again: bool = False) -> None:
         """The version asked for was replaced. The present one is in the log, but perhaps behind much that waits for it

@@ -17,7 +17,7 @@ from agent.wire.change_order import ChangeOrder
 from agent.wire.filetime import HOUR
 
 
-class Restored:
+class RestoredDatabase:
     """What the engine does when the database turns out to be older than it was."""
 
     def __init__(self, ctx: Context, in_sessions: InboundSessions, local: LocalChanges) -> None:

@@ -151,10 +151,10 @@ class Retire:
         if entry.stage is Stage.PASSED_ON:
             return
         entry.stage = Stage.PASSED_EARLY if extra else Stage.PASSED_ON
-        sources = [guid for guid, _ in entry.alternates] + ([] if entry.gone else [entry.cxtion])
+        sources = [guid for guid, _ in entry.alternates] + ([] if entry.former_cxtion else [entry.cxtion])
         if not extra and self._ordered(entry):
             # Who offered it out of its order has it, but waits for it in its order, as everybody does.
-            sources = [guid for guid in sources if guid not in entry.marked]
+            sources = [guid for guid in sources if guid not in entry.out_of_order_by]
         partners = [self.inbound.sessions[g].cxtion.partner.guid for g in sources]
         # Who sent it has it, unless its database has been restored from a backup since.
         forgot = [p for p in partners if self.ctx.forgetful.get(p, 0) >= entry.arrival]
@@ -193,3 +193,19 @@ class Retire:
         if self.inbound.numbered.get(entry.key[1:]) == entry.key[0]:
             del self.inbound.numbered[entry.key[1:]]
         self.ctx.store.inlog_delete(entry.co.change_order_guid)
+
+    def take_over_abandoned(self) -> bool:
+        """A partner is no partner any more, and change orders of it were not at their end. What was finished here and
+        not passed on is news of this member's; in place of the others, what they outdid is asked for again. Whether
+        there were such others."""
+        unfinished = False
+        for key, finished in self.inbound.abandoned:
+            record = self.ctx.store.get(key[0])
+            if not finished:
+                unfinished = True
+                if key not in self.inbound.entries:
+                    self.announce_aside(key)
+            elif record is not None and (record.originator_guid, record.originator_vsn) == key[1:]:
+                self.local.reannounce(record, above=record.version)
+        self.inbound.abandoned.clear()
+        return unfinished

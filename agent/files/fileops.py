@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 from agent.conflicts.deleted import DeletedStore
 from agent.conflicts.kept import KeptStore
 from agent.engine import events as ev
-from agent.files.installing import NOT_OURS, Installer, Report, ResolvedInstall
+from agent.files.displaced import NOT_OURS, Report
+from agent.files.installing import Installer, ResolvedInstall
 from agent.files.keeping import keep_displaced
 from agent.files.stages import Stages
 from agent.files.underway import Key

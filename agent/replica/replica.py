@@ -3,65 +3,52 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Any, Final
+from typing import Any
 
 from agent.conflicts.deleted import DeletedStore
 from agent.conflicts.kept import KeptStore
 from agent.counters.registry import Counters
 from agent.engine import events as ev
+from agent.engine.context import Cxtion
 from agent.engine.engine import Engine
-from agent.engine.entry import Stage
 from agent.engine.stored import Unreadable
-from agent.files.cutshort import folders_of_unfinished, give_times_back
 from agent.files.fileops import FileOps
 from agent.files.underway import UnderWay
 from agent.localchanges.missing import TooMuchMissing
-from agent.localchanges.periodicscan import PeriodicScan
-from agent.localchanges.watch import LocalWatch
 from agent.replica.actions import Actions
 from agent.replica.batches import Batches
 from agent.replica.enginesetup import connections_of, engine_config, stage_compressions
-from agent.replica.faults import Faults, answer_to, survives, told
-from agent.replica.holding import Holding, missing_files
-from agent.replica.telling import Telling
-from agent.replica.waiting import disk_is_full
+from agent.replica.faults import Faults
+from agent.replica.holding import missing_files
+from agent.replica.intake import Intake
+from agent.replica.recovery import Recovery
+from agent.replica.replicastatus import ReplicaStatus
+from agent.replica.running import Running
+from agent.replica.watching import Watching
 from agent.reporting.causes import Cause
 from agent.reporting.incidents import Incidents
 from agent.reporting.log import get_logger
-from agent.tree.excluded import Excluded
 from agent.tree.identity import ReplicaError
 from agent.tree.incidents import TreeIncidents
 from agent.tree.root import ReplicaRoot
 from agent.wire import constants as c
-from agent.wire.guid import ZERO_GUID, new_guid
+from agent.wire.guid import ZERO_GUID, guid_text, new_guid
 from agent.wire.packet import Packet
 from agent.work.bysize import LargeFileThreads
 from agent.work.clock import filetime_now
-from agent.work.supervise import Supervisor, failure
+from agent.work.supervise import Supervisor
 from agent.work.timeshares import TimeShares
 from config.model import AgentConfig, LocalSet
-from idtable.errors import StoreDamaged, StoreError
+from idtable.errors import StoreDamaged
 from idtable.store import Store
-from journal.changes import RootGone
 from staging.area import StagingArea
-from staging.errors import StagingError
-
-RESTART_S: Final = 5.0
-ROOT_CHECK_S: Final = 2.0
-READ_S: Final = 600  # users who move folders about all the time may make reading the tree last as long as they like
-EXPIRY_S: Final = 600.0
-_SCANNED: Final = "scanned"
-#: ERROR_IO_DEVICE: tells the partner to come again later, with a new session.
-_COME_LATER: Final = c.ERROR_RETRY
 
 
-class Replica(Telling):
+class Replica:
     """One replica set. `send` delivers an encoded packet to the partner with that member GUID, on the connection
     of that key; `has_room` says whether that partner takes what it is sent (see partners)."""
 
@@ -93,18 +80,7 @@ class Replica(Telling):
         self.log = get_logger("frs", set_name=self.name)
         self.lock = threading.RLock()
         self._loop = asyncio.get_running_loop()
-        self.error: str | None = None
-        self._closed = False
-        self._started = False  # partners are joined; what they send is taken
-        self._starting: asyncio.Task[None] | None = None
-        self._refused: dict[bytes, bytes] = {}  # connection -> the session of which a packet was refused
-        self._faults = Faults()
-        self._lost = False  # stopped for good, or
-        self._root_gone = False  # until the root is back
-        self._restarting = False
-        self._watch = None
         self.supervisor = Supervisor(self.part_failed)
-        self._scan = None
         self.under_way = UnderWay()
         self.large = LargeFileThreads(config.workers // 2)
         self.told = TreeIncidents(incidents, self.name)
@@ -169,22 +145,29 @@ class Replica(Telling):
             self.counters.add_cxtion(self.name, cxtion.key)
         self.counters.set_value(self.name, "KB of Staging Space In Use", lambda: self.area.used_bytes >> 10)
         self.counters.set_value(self.name, "KB of Staging Space Free", lambda: self.area.free_bytes >> 10)
-        self._make_engine()
+        self.make_engine()
         self.missing = missing_files(self.config, self.local, self._identity, self.store, self.lock)
-        self.holding = Holding(self.missing, self._waits)
-        self._batches = Batches(
+        self.watching = Watching(self, self.missing.examiner)
+        self.running = Running(self, self.missing)
+        self.holding = self.running.holding
+        self.faults = Faults()
+        self.recovery = Recovery(self, self.running, self.faults)
+        self.batches = Batches(
             self.store,
             self.lock,
             lambda: self.engine,
             act=self._act,
-            unacted=self._unacted,
-            failed=self._failed,
-            broken=self._broken,
+            unacted=self.recovery.unacted,
+            failed=self.running.failed,
+            broken=self.recovery.broken,
             runs=lambda: self.error is None,
             supervisor=self.supervisor,
             shares=self._shares,
         )
-        self._actions = Actions(
+        self._intake = Intake(
+            self.name, self.batches, self.faults, self.incidents, engine=lambda: self.engine, runs=self._takes_packets
+        )
+        self.actions = Actions(
             self.store,
             self.lock,
             self.files,
@@ -199,9 +182,20 @@ class Replica(Telling):
             incidents=self.incidents,
             log=self.log,
         )
+        self.shown = ReplicaStatus(
+            self.local,
+            self.store,
+            self.lock,
+            self.area,
+            self.deleted,
+            self.files.root,
+            self.running,
+            self.watching,
+            engine=lambda: self.engine,
+        )
 
-    def _make_engine(self) -> None:
-        """Raises StoreError."""
+    def make_engine(self) -> None:
+        """An engine made from the store. Raises StoreError."""
         config = engine_config(self.config, self.local, self._identity, self._cxtions)
         try:
             with self.lock, self.store.transaction():
@@ -209,154 +203,71 @@ class Replica(Telling):
         except Unreadable as error:
             raise self.store.damage(error) from error
 
+    # -- what it tells --
+
+    @property
+    def error(self) -> str | None:
+        """Why it does not run; None while it does."""
+        return self.running.error
+
+    def status(self) -> dict[str, Any]:
+        """See ReplicaStatus.status()."""
+        return self.shown.status()
+
+    def pending(self) -> list[str]:
+        """See ReplicaStatus.pending()."""
+        return self.shown.pending()
+
+    async def waiting(self) -> list[dict[str, Any]]:
+        """See ReplicaStatus.waiting()."""
+        return await self.shown.waiting()
+
+    def backlogs(self) -> dict[str, int]:
+        """See ReplicaStatus.backlogs()."""
+        return self.shown.backlogs()
+
+    @property
+    def originator_guid(self) -> bytes:
+        """What this member is known by in version vectors."""
+        return self.engine.originator_guid
+
+    @property
+    def own_originators(self) -> frozenset[bytes]:
+        """What this member is, or was before, known by in version vectors."""
+        return self.engine.own_originators
+
+    def partners(self) -> set[str]:
+        """The names of the members that it has connections with."""
+        return {cxtion.partner.name for cxtion in self._cxtions}
+
+    def cxtions_of(self, partner: bytes) -> list[Cxtion]:
+        """The connections with this partner."""
+        return [x for x in self._cxtions if x.partner.guid == partner]
+
+    def joined_partners(self) -> set[bytes]:
+        """Member GUIDs of the partners that some session is joined with."""
+        sessions = [*self.engine.in_sessions.sessions.values(), *self.engine.out_sessions.sessions.values()]
+        return {s.cxtion.partner.guid for s in sessions if s.joined}
+
+    def originators(self) -> dict[str, str]:
+        """The partners by their originator GUIDs, as text, as far as those are known."""
+        known = ((s.partner_originator, s.cxtion.partner.name) for s in self.engine.out_sessions.sessions.values())
+        return {guid_text(guid): name for guid, name in known if guid != ZERO_GUID}
+
     # -- starting and stopping --
 
     async def start(self) -> None:
         """Begin to replicate. A set that cannot has stopped, and says so."""
-        if self._lost:
-            return
-        self.supervisor.start(self._watch_root(), "watching the root")
-        self.supervisor.start(self._expire(), "removing what was kept of deletions")
-        await self._start()
-
-    async def _start(self) -> None:
-        try:
-            await self.holding.before_start()
-            if not self._closed and self.error is None:
-                await self._go()
-        except TooMuchMissing as why:
-            self.hold(why)
-        except RootGone as error:
-            self.root_gone(str(error))
-        except Unreadable as error:
-            self.stop_for(str(self.store.damage(error)))
-        except StoreError as error:
-            self._failed(error)
-        except Exception as error:
-            self.log.exception("the set cannot be started")
-            self.stop_for(f"the set cannot be started: {type(error).__name__}: {error}")
-
-    async def _go(self) -> None:
-        """A member knows its whole tree before it joins: a primary one, to seed others from it (3.3.3), and any other,
-        for what users did while it was down was before what comes now. Installs that were cut short come first."""
-        with self.lock:
-            folders = folders_of_unfinished(self.store)
-        await asyncio.to_thread(give_times_back, self.files.root, folders)
-        if not self.engine.ctx.online:  # what is in the tree is looked at when the initial sync is over
-            self._begin()
-            return
-        self.post(self._first_event())
-        first = self.engine.ctx.config.primary and self.store.meta_get(_SCANNED) is None
-        await self._start_watch(first=first)
-        if self._watch is not None:  # else it is said why, and tried again
-            self.supervisor.start(self._begin_when_read(self._watch, first), "reading the tree")
-
-    async def _begin_when_read(self, watch: LocalWatch, first: bool) -> None:
-        try:
-            async with asyncio.timeout(None if first else READ_S):
-                await watch.scanned.wait()
-        except TimeoutError:
-            self.log.warning("the tree is not read yet after %d s: partners are joined all the same", READ_S)
-        if self._closed or self._lost or self.error is not None or self._watch is not watch:
-            return
-        try:
-            if first:
-                with self.lock, self.store.transaction():
-                    self.store.meta_set(_SCANNED, b"1")
-        except StoreError as error:
-            self._failed(error)
-            return
-        self._begin()
-
-    def _begin(self) -> None:
-        if not self._started:
-            self._started = True
-            self.post(self._first_event())
-
-    def _first_event(self) -> ev.Started | ev.Resumed:
-        """What an engine is told first: that it goes on, or, once the tree is known, that it is to join, too."""
-        stages = frozenset(self.area.guids())
-        return ev.Started(stages) if self._started else ev.Resumed(stages)
-
-    async def _start_watch(self, *, first: bool) -> None:
-        await self._installs_settled()
-        if self._closed or self.error is not None or self._watch is not None:
-            return
-        try:
-            self._watch = LocalWatch(
-                self,
-                str(self.local.root),
-                str(self.local.state_dir),
-                aging_s=self.config.aging_s,
-                excluded=Excluded(self.local.set.file_filter, self.local.set.directory_filter),
-                root_key=self.root_key,
-            )
-            await self._watch.start(first=first)
-            if self.config.scan_interval_s > 0:
-                self._start_scan(self._watch)
-        except RootGone as error:
-            self.root_gone(str(error))
-        except (OSError, sqlite3.Error) as error:
-            await self._stop_watch()
-            self._halt("the journal cannot be written", error)
-
-    def _start_scan(self, watch: LocalWatch) -> None:
-        self._scan = PeriodicScan(
-            self, watch, self.missing.examiner, self.files.root, interval_s=self.config.scan_interval_s
-        )
-        self._scanning = self.supervisor.start(self._scan.run(), "the periodic scan")
-
-    async def _stop_scan(self) -> None:
-        scan, self._scan = self._scan, None
-        if scan is not None:
-            self._scanning.cancel()
-            await asyncio.wait((self._scanning,))
-            await asyncio.to_thread(scan.stop)
-
-    async def _stop_watch(self) -> None:
-        await self._stop_scan()
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            await watch.stop()
-
-    async def _watch_root(self) -> None:
-        """See Database.missing(), and ReplicaRoot.taken() and moved()."""
-        while not self._lost or self._root_gone:
-            if text := await asyncio.to_thread(lambda: self.store.missing() or self.root.taken()):
-                self.stop_for(text)
-                return
-            if text := await asyncio.to_thread(self.root.moved):
-                self.root_gone(text)
-            elif self._root_gone:
-                self._root_is_back()
-            else:
-                with contextlib.suppress(StagingError):  # the next install says it
-                    await asyncio.to_thread(self.files.check)
-            await asyncio.sleep(ROOT_CHECK_S)
-
-    async def _expire(self) -> None:
-        while True:
-            await asyncio.sleep(EXPIRY_S)
-            await asyncio.to_thread(self.deleted.expire)
-
-    async def _installs_settled(self) -> None:
-        """Installs cut short by a crash are done again before the tree is compared with the IDTable: else they
-        would be taken for local changes."""
-        await self.settled()
-        for _ in range(600):
-            if not any(e.stage is Stage.INSTALLING for e in self.engine.inbound.entries.values()):
-                return
-            await self.settled()
-            await asyncio.sleep(0.05)
+        await self.running.start()
 
     async def close(self) -> None:
         """Stop. Everything that matters is in the store."""
-        self._closed = True
+        self.running.closed = True
         self.large.ending.set()
         self.supervisor.cancel()
-        await self._stop_watch()
-        self._batches.close()
-        await self._actions.idle()
+        await self.watching.stop()
+        self.batches.close()
+        await self.actions.idle()
         await asyncio.to_thread(self.large.close)
         with self.lock:
             self.store.close()
@@ -367,173 +278,41 @@ class Replica(Telling):
 
     def post(self, event: ev.Event) -> None:
         """Queue an event. Only in the event loop's thread."""
-        self._batches.post(event)
+        self.batches.post(event)
 
     def _stage_dropped(self, event: ev.FetchFailed) -> None:
         """A staging file half received had to make room for others. Called from any thread."""
-        if not self._closed:
+        if not self.running.closed:
             post = self.supervisor.guard(self.post, "handling events")
             self._loop.call_soon_threadsafe(post, event)
 
     async def settled(self) -> None:
         """Wait until all events queued so far are handled and committed."""
-        await self._batches.settled()
+        await self.batches.settled()
 
     def receive(self, packet: Packet, minor: int) -> int:
         """A packet from a partner; returns what FrsRpcSendCommPkt is to return."""
-        if self._closed or not self._started or self.error is not None:
-            return c.ERROR_SERVICE_NOT_ACTIVE
-        status = self.engine.check(packet)
-        if status != 0:
-            return status
-        cxtion, sender = packet.cxtion.guid, packet.from_
-        if self._refused.get(cxtion) == packet.join_guid != ZERO_GUID:
-            return _COME_LATER
-        barred = self._faults.barred(sender.guid)
-        if barred or not self._batches.has_room(sender.guid):
-            # This session is over: a later change taken for the next one would have the version vector pass over the
-            # refused one. (Packets of any other session than the present one are passed over anyway.)
-            if self.engine.is_present(packet):
-                self._refused[cxtion] = packet.join_guid
-            if not barred:
-                text = f"set {self.name}: {sender.name} sends faster than it can be handled; its session ends"
-                self.incidents.report(Cause.FLOOD, sender.name, text)
-            return _COME_LATER
-        self.post(ev.PacketReceived(packet, minor))
-        return 0
+        return self._intake.receive(packet, minor)
+
+    def _takes_packets(self) -> bool:
+        return not self.running.closed and self.running.started and self.error is None
 
     def partner_has_room(self, partner: bytes) -> None:
         """The partner has taken what was sent to it: read more staging files for it."""
-        if not self._closed:
-            self._actions.go_on(partner)
-
-    def _failed(self, error: Exception) -> None:
-        """A transaction failed (the disk under the database is full, most likely): what the engine holds in
-        memory is no longer what the store holds, so start again from the store, soon."""
-        self._roll_back()
-        self._halt("the database cannot be written", error)
-
-    def _roll_back(self) -> None:
-        try:
-            with self.lock:
-                if self.store.in_transaction:
-                    self.store.rollback()
-        except StoreError as error:
-            self.log.error("rolling back: %s", error)
+        if not self.running.closed:
+            self.actions.go_on(partner)
 
     def _damaged(self, error: StoreDamaged) -> None:
         """The database is damaged: trying again would not mend it. Called from any thread."""
-        if not self._closed:
+        if not self.running.closed:
             self._loop.call_soon_threadsafe(self.stop_for, str(error))
-
-    def _broken(self, event: ev.Event, error: Exception) -> None:
-        """The engine failed on an event. The event is dropped, a partner that sent it is kept away for a while, and an
-        engine made anew from the store goes on with the others."""
-        self._roll_back()
-        if isinstance(error, Unreadable):
-            self.stop_for(str(self.store.damage(error)))
-            return
-        if isinstance(error, StoreError):
-            self._halt("the database cannot be read", error)
-            return
-        what = f"{self.name}: the engine failed on {told(event)}: {type(error).__name__}: {error}"
-        if isinstance(event, ev.PacketReceived):
-            partner = event.packet.from_
-            seconds = self._faults.bar(partner.guid)
-            text = f"{what}; it is dropped, and nothing is taken from {partner.name} for {seconds:.0f} s"
-            self.incidents.report(Cause.FAULT, partner.name, text, level="error")
-        elif isinstance(event, ev.Resumed | ev.Started) or self._faults.too_many():
-            self.log.error("%s", what, exc_info=error)
-            self.stop_for(f"{what}. This is a fault of frs: report it with the log; a restart of the agent tries again")
-            return
-        else:
-            self.incidents.report(Cause.FAULT, self.name, f"{what}; it is dropped", level="error")
-            self.engine.ctx.last_error = (filetime_now(), what)
-        self.log.error("%s", "where it failed:", exc_info=error)
-        self.supervisor.start(self._renew_engine(), "starting the engine anew")
-
-    async def _renew_engine(self) -> None:
-        """Begin anew from the store at once, when what the former engine began is over."""
-        last_error = self.engine.ctx.last_error
-        await self._actions.idle()
-        if self._closed or self._lost or self.error is not None:
-            return
-        if not self._remake_engine():
-            return
-        self.engine.ctx.last_error = last_error
-        self._actions.renew()
-        self._batches.go_on(self._first_event(), lambda event: survives(event) and not self._is_barred(event))
-
-    def _remake_engine(self) -> bool:
-        """An engine made anew from the store; False when there is none, and why was said."""
-        try:
-            self._make_engine()
-        except (StoreError, OSError, MemoryError) as error:
-            self._halt("the database cannot be read", error)
-            return False
-        except Exception as error:
-            self.log.error("the engine cannot be made from the database", exc_info=error)
-            self.stop_for(f"the engine cannot be made from the database: {type(error).__name__}: {error}")
-            return False
-        return True
-
-    def _is_barred(self, event: ev.Event) -> bool:
-        return isinstance(event, ev.PacketReceived) and self._faults.barred(event.packet.from_.guid)
-
-    def _halt(self, what: str, error: Exception) -> None:
-        """Nothing goes on until a new start from the store, soon."""
-        if isinstance(error, StoreDamaged):
-            self.stop_for(str(error))
-        if self._lost or self.holding.loss is not None:
-            return
-        self._batches.drop()
-        full = "the disk is full: " if disk_is_full(error, self.local.state_dir) else ""
-        self.error = f"{full}{what}: {error}; trying again"
-        self.log.error("%s", self.error)
-        self._restart_soon()
-
-    def _restart_soon(self) -> None:
-        if not self._restarting:
-            self._restarting = True
-            asyncio.get_running_loop().call_later(RESTART_S, self.supervisor.guard(self._restart, "starting again"))
-
-    def _restart(self, *, looked: bool = False) -> None:
-        """Go on, from the store; `looked`: at what is missing in the tree."""
-        self._restarting = False
-        if self._closed or self._lost or self.holding.loss is not None:
-            return
-        if self._starting is not None and not self._starting.done():
-            self._restart_soon()  # what was begun has to end first
-            return
-        if not self._remake_engine():
-            return
-        self._actions.renew()
-        if not self._started:
-            self._starting = self.supervisor.start(self._start_again(looked), "starting again")
-            return
-        self.error = None
-        self.log.info("replication goes on")
-        if self._watch is not None:
-            self._watch.rescan("the disk could not be written for a while")
-        self._batches.go_on(self._first_event(), lambda _: False)
-        if self._watch is None and self.engine.ctx.online:
-            self.supervisor.start(self._start_watch(first=False), "starting to watch the tree")
-
-    async def _start_again(self, looked: bool) -> None:
-        """From the beginning: what the watch found before was dropped."""
-        await self._stop_watch()
-        if self._closed or self._lost or self.holding.loss is not None:
-            return
-        self.error = None
-        self.log.info("replication goes on")
-        await (self._go() if looked else self._start())
 
     def force(self, partner: str | None) -> list[dict[str, Any]]:
         """Join all connections, or those with that partner, now, whatever their schedules say (3.2.4.6); returns them
         as they were. Raises ReplicaError while the set does not run."""
         if self.error is not None:
             raise ReplicaError(f"{self.name}: {self.error}")
-        if not self._started:
+        if not self.running.started:
             raise ReplicaError(f"{self.name}: the tree is being read; it joins when that is done")
         sessions = self.engine.in_sessions.sessions | self.engine.out_sessions.sessions
         found = []
@@ -550,34 +329,15 @@ class Replica(Telling):
         if isinstance(action, ev.Examine):
             self._examine(action)
         elif isinstance(action, ev.WentOnline):
-            self.log.info("initial sync is finished")
-            if self._watch is not None:
-                self._watch.rescan("this member was seeded again")  # deletions were not listened to
-            else:
-                self.supervisor.start(self._start_watch(first=False), "starting to watch the tree")
+            self.running.went_online()
         else:
-            self._actions.act(action)
-
-    def _unacted(self, action: ev.Action, error: Exception) -> None:
-        """An action could not be begun: whoever waits for it is told, and the others are carried out."""
-        text = f"{self.name}: {type(action).__name__} cannot be carried out: {type(error).__name__}: {error}"
-        self.incidents.report(Cause.FAULT, self.name, text, level="error")
-        answer = answer_to(action, error)
-        if answer is not None:
-            self.post(answer)
-
-    def part_failed(self, what: str, error: BaseException) -> None:
-        """Something that runs in the background has ended; nothing of the set is whole without it."""
-        self.log.error("%s has failed", what, exc_info=error)
-        self.stop_for(failure(what, error))
+            self.actions.act(action)
 
     def _examine(self, action: ev.Examine) -> None:
-        if self._watch is None:
-            return
         with self.lock:
-            place = self._actions.resolve(action.parent_guid, action.name)
+            place = self.actions.resolve(action.parent_guid, action.name)
         if place is not None:
-            self._watch.touch(place[0])
+            self.watching.touch(place[0])
 
     # -- what the local watch asks for --
 
@@ -594,54 +354,27 @@ class Replica(Telling):
     def local_error(self, text: str) -> None:
         """A local change could not be staged. Called from any thread."""
         self.log.error("%s", text)
-        self.engine.ctx.last_error = (filetime_now(), text)
+        if not self.running.closed:
+            self._loop.call_soon_threadsafe(self._note_error, filetime_now(), text)
+
+    def _note_error(self, when: int, text: str) -> None:
+        self.engine.note_error(when, text)
 
     def stop_for(self, text: str) -> None:
-        """The tree is not what it was, rather than to take its emptiness for deletions, or nothing can be done about
-        it here: stop, and say so."""
-        if self._lost and not self._root_gone:
-            return
-        self._lost, self._root_gone = True, False
-        self._batches.drop()
-        self.error = text
-        self.log.error("replication of this set has stopped: %s", text)
+        """See Running.stop_for()."""
+        self.running.stop_for(text)
+
+    def part_failed(self, what: str, error: BaseException) -> None:
+        """See Running.part_failed()."""
+        self.running.part_failed(what, error)
 
     def root_gone(self, text: str) -> None:
-        """The root is not at its place: the set stops until it is back."""
-        if not self._lost:
-            self.stop_for(f"{text}; nothing is deleted. Put it back as it was: replication goes on by itself then")
-            self._started, self._root_gone = False, True
-
-    def _root_is_back(self) -> None:
-        self._lost = self._root_gone = False
-        self.log.info("the root is back")
-        self._restart()  # unless the set waited for something missing in the root: then it still does
+        """See Running.root_gone()."""
+        self.running.root_gone(text)
 
     def hold(self, why: TooMuchMissing) -> None:
-        """So much is missing in the tree that the set waits, until it is back or taken for deleted."""
-        if not self._lost and not self._closed:
-            self._started = False
-            self._batches.drop()
-            self.holding.begin(why)
-            self.log.error("replication of this set waits: %s", why)
-            self.supervisor.start(self._hold(), "waiting for what is missing")
-
-    def _waits(self, text: str) -> None:
-        if not self._lost:
-            self.error = text
-
-    async def _hold(self) -> None:
-        await self._stop_watch()
-        try:
-            await self.holding.over()
-        except RootGone as error:
-            self.holding.loss = None
-            self.root_gone(str(error))
-        except StoreDamaged as error:
-            self.stop_for(str(error))
-        if not self._lost and not self._closed:
-            self.log.info("what was missing is back, or taken for deleted")
-            self._restart(looked=True)
+        """See Running.hold()."""
+        self.running.hold(why)
 
     def outbound_compressions(self) -> frozenset[bytes]:
         """What every joined downstream partner understands."""
@@ -656,7 +389,7 @@ class Replica(Telling):
         return new_guid()
 
     async def barrier(self) -> None:
-        """All that the kernel has told by now is known."""
-        if self._watch is not None and self.error is None:
-            await self._watch.journal.barrier()
+        """All that the kernel has told by now is known, and what came of it is committed."""
+        if self.error is None:
+            await self.watching.barrier()
         await self.settled()

@@ -36,8 +36,8 @@ from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder, CoExtWin2k
 from agent.wire.guid import guid_text
 from agent.wire.packet import Packet, decode_packet, encode_packet
-from agent.wire.stage_header import ChangeOrderStageHeader
 from staging.header import StageHeader
+from tests.stage_header import ChangeOrderStageHeader
 
 NDRDUMP = shutil.which("ndrdump")
 pytestmark = pytest.mark.skipif(NDRDUMP is None, reason="ndrdump of Samba (samba-testsuite) is not installed")

@@ -58,7 +58,7 @@ class Member:
         while calm < 2:
             assert replica.error is None, replica.error
             assert asyncio.get_running_loop().time() < end, f"never quiet: {replica.pending()}"
-            watch = replica._watch
+            watch = replica.watching.watch
             if watch is not None and not watch.scanning:
                 await replica.barrier()
                 await replica.settled()

@@ -304,7 +304,7 @@ async def carry_out(one: Member, other: Member, hand: Hand, steps: Sequence[Step
 
 
 def _source(one: Member) -> InotifySource:
-    watch = one.replica._watch
+    watch = one.replica.watching.watch
     assert watch is not None
     source = watch.journal._source
     assert isinstance(source, InotifySource)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from agent.files.underway import UnderWay
 from agent.localchanges.watch import LocalWatch
 from journal.changes import Aged, Change
 from journal.inotify import IN_MOVED_FROM
@@ -182,7 +183,7 @@ async def test_one_name_of_a_hard_link_goes(tmp_path: Path, pause: float, gone: 
 
 def before_examined(one: Member, path: str, what: Callable[[], object]) -> None:
     """Do something once the path has aged, and just before it is examined."""
-    watch = one.replica._watch
+    watch = one.replica.watching.watch
     assert watch is not None
     done: list[object] = []
 
@@ -287,8 +288,8 @@ async def test_something_is_renamed_into_a_folder_that_is_not_watched_yet(tmp_pa
         make()
         await together(one, other)
         before = one.assert_tree_is_known()
-        assert one.replica._watch is not None
-        watches = one.replica._watch.journal._tree
+        assert one.replica.watching.watch is not None
+        watches = one.replica.watching.watch.journal._tree
         add = watches._add
         renamed = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -319,8 +320,8 @@ async def test_a_file_is_renamed_out_of_a_folder_that_is_not_watched_for_a_momen
         (root / "d" / "f").write_text("content")
         await together(one, other)
         before = one.assert_tree_is_known()
-        assert one.replica._watch is not None
-        watches = one.replica._watch.journal._tree
+        assert one.replica.watching.watch is not None
+        watches = one.replica.watching.watch.journal._tree
         child_event = watches._child_event
 
         def watched_again(node: Node, name: str, mask: int, cookie: int) -> None:
@@ -347,19 +348,19 @@ async def test_all_is_removed_while_a_folder_is_at_a_passing_name(tmp_path: Path
         for number in range(10):
             (root / f"stays{number}").write_text("content")
         await together(one, other)
-        watch = one.replica._watch
+        watch = one.replica.watching.watch
         assert watch is not None
-        deal_with = watch._deal_with
+        deal_with = watch._announcing.deal_with
         passing: list[Change] = []
 
-        async def remove_first(changes: list[Change], told: dict[str, Aged]) -> None:
+        async def remove_first(changes: list[Change], told: dict[str, Aged], under_way: UnderWay) -> None:
             found = [change for change in changes if change.temporary]
             if found and not passing:
                 shutil.rmtree(root / "d")
             passing.extend(found)
-            await deal_with(changes, told)
+            await deal_with(changes, told, under_way)
 
-        watch._deal_with = remove_first  # type: ignore[method-assign]
+        watch._announcing.deal_with = remove_first  # type: ignore[method-assign]
         (root / "d" / "a").rename(root / "third")
         (root / "d" / "a").mkdir()
         (root / "third").rename(root / "d" / "a" / "a")
@@ -380,7 +381,7 @@ async def test_a_file_is_renamed_from_where_a_scan_was_not_yet_to_where_it_was(
             (root / name / "f").write_text(name)
         await together(one, other)
         before = one.assert_tree_is_known()
-        assert one.replica._watch is not None
+        assert one.replica.watching.watch is not None
         compare = Scanner._compare_folder
         been: list[str] = []
 
@@ -394,7 +395,7 @@ async def test_a_file_is_renamed_from_where_a_scan_was_not_yet_to_where_it_was(
                     there.write_text("new")
 
         monkeypatch.setattr(Scanner, "_compare_folder", compare_folder)
-        one.replica._watch.rescan("a test asks for it")
+        one.replica.watching.watch.rescan("a test asks for it")
         while not been:
             await asyncio.sleep(0.005)
         await together(one, other)

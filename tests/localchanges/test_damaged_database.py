@@ -29,15 +29,15 @@ def _status(one: Member, other: Member) -> None:
 
 
 def _scan(one: Member, other: Member) -> None:
-    watch = one.replica._watch
+    watch = one.replica.watching.watch
     assert watch is not None
     watch.rescan("the test asks for it")
 
 
 def _restart(one: Member, other: Member) -> None:
     """The disk was full, and the set begins anew from the store."""
-    one.replica._halt("the database cannot be written", OSError("no space"))
-    one.replica._restart()
+    one.replica.running.halt("the database cannot be written", OSError("no space"))
+    one.replica.running.restart()
 
 
 CASES: list[tuple[str, Callable[[Member, Member], None]]] = [
@@ -77,7 +77,7 @@ async def test_a_page_is_damaged(tmp_path: Path, tree: str, use: Callable[[Membe
                 replica.store._rolled_back()  # as if all that is remembered had been displaced by something else
             use(one, other)
             end = asyncio.get_running_loop().time() + PATIENCE_S
-            while not replica._lost:
+            while not replica.running.stopped:
                 assert asyncio.get_running_loop().time() < end, f"never stopped: {replica.error}"
                 await asyncio.sleep(0.01)
             shown = replica.status()
@@ -91,7 +91,7 @@ async def test_a_page_is_damaged(tmp_path: Path, tree: str, use: Callable[[Membe
             never_joined(replica)
             await replica.barrier()
         assert other.replica.error is None
-        assert other.replica.state == "online"
+        assert other.replica.shown.state == "online"
 
 
 async def test_a_log_holds_what_is_no_change_order(tmp_path: Path) -> None:

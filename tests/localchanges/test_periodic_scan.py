@@ -37,7 +37,7 @@ def found(one: Member) -> int:
 
 async def scanned(one: Member) -> None:
     """Wait for a scan that begins after now, and what it found."""
-    scan = one.replica._scan
+    scan = one.replica.watching.scan
     assert scan is not None
     for _ in range(2):
         await until(lambda last=scan.last: scan.last is not last)  # type: ignore[misc]
@@ -165,7 +165,7 @@ async def test_a_scan_is_told_of(
         await one.quiet()
         await scanned(one)
         assert found(one) == 0, "a new link changes nothing that is replicated"
-        scan = one.replica._scan
+        scan = one.replica.watching.scan
         assert scan is not None
         await until(lambda: not scan.running)
         for number in range(5):
@@ -226,7 +226,7 @@ async def test_a_file_that_cannot_be_taken_is_counted_once(tmp_path: Path, monke
         (root / "f").write_text("before")
         os.link(root / "f", tmp_path / "out")
         await one.quiet()
-        monkeypatch.setattr(one.replica._watch, "touch", lambda *_, **__: None)
+        monkeypatch.setattr(one.replica.watching.watch, "touch", lambda *_, **__: None)
         write_at(os.open(tmp_path / "out", os.O_WRONLY), b"behind")
         await until(lambda: found(one) == 1)
         await scanned(one)
@@ -235,13 +235,13 @@ async def test_a_file_that_cannot_be_taken_is_counted_once(tmp_path: Path, monke
 
 async def test_no_scan_where_none_is_wanted(tmp_path: Path) -> None:
     async with member(tmp_path, aging_s=0.1, scan_interval_s=0) as one:
-        assert one.replica._scan is None
+        assert one.replica.watching.scan is None
         assert one.replica.status()["scan"] is None
 
 
 async def test_the_thread_of_the_scan_gives_way(tmp_path: Path) -> None:
     async with member(tmp_path, aging_s=0.1, scan_interval_s=3600) as one:
-        scan = one.replica._scan
+        scan = one.replica.watching.scan
         assert scan is not None
 
         def priorities() -> tuple[int, int]:

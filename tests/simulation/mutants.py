@@ -70,19 +70,19 @@ FAULTS = (
     ),
     Fault(
         "the loser of an update conflict is not kept",
-        "installs.py",
+        "losers.py",
         "        return Keep(reason, edition_of(live), edition_in(entry.co, entry.checksum))",
         "        return None",
     ),
     Fault(
         "every version that is replaced is kept, also by who knew it",
-        "installs.py",
+        "losers.py",
         "if self.inbound.descent.descends(entry.co, live):",
         "if False:",
     ),
     Fault(
         "what is deleted elsewhere is kept nowhere",
-        "installs.py",
+        "losers.py",
         "        if keep is None:\n            keep = Keep(KeepReason.ELSEWHERE",
         "        if False:\n            keep = Keep(KeepReason.ELSEWHERE",
     ),

@@ -72,7 +72,6 @@ class Member:
         self.excused = False  # crashed, restored or seeded again: doing things twice is allowed
         self.reports: list[ev.Report] = []
         self.backup: bytes | None = None
-        self.online_seen = False
         with self.store.transaction():
             self.store.put(IDRecord(self.root, bytes(16), "", True, kind="folder"))
 

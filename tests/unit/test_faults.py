@@ -142,7 +142,7 @@ def test_a_packet_that_the_engine_fails_on_costs_its_sender(
                 assert replica(a).error is None
                 assert not (root(a) / "poison").exists()
             assert any("the engine failed on CMD_REMOTE_CO 'b'->'a'" in line for line in caplog.messages)
-            replica(a)._faults = Faults()
+            replica(a).faults._bars.clear()
             replica(a).post(ev.ForceReplication())
             await until(lambda: (root(a) / "poison").exists() and (root(c) / "poison").exists())
 
@@ -163,7 +163,7 @@ def test_a_fault_that_comes_back_by_itself_stops_the_set_and_says_so(
                     replica(a).post(ev.Tick())
                     await asyncio.sleep(0.02)
             await until(lambda: replica(a).error is not None)
-            assert replica(a).state == "stopped"
+            assert replica(a).shown.state == "stopped"
             assert f"the engine failed on {kind.__name__}: IndexError: a fault" in str(replica(a).error)
             assert "report it with the log" in str(replica(a).error)
             assert pending(a)

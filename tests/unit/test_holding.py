@@ -12,8 +12,7 @@ import pytest
 
 from agent.cli.demo_layout import DemoOptions, prepare
 from agent.localchanges.watch import LocalWatch
-from agent.replica import holding
-from agent.replica import replica as replica_module
+from agent.replica import holding, running
 from agent.replica.replica import Replica
 from agent.service.service import Service
 from config.load import load_agent_config
@@ -55,8 +54,8 @@ async def looking(replica: Replica, condition: Callable[[], bool]) -> None:
     """Has the whole tree looked at until the condition holds."""
 
     def holds() -> bool:
-        if replica._watch is not None:
-            replica._watch.rescan("a test asks for it")
+        if replica.watching.watch is not None:
+            replica.watching.watch.rescan("a test asks for it")
         return condition()
 
     await until(holds)
@@ -92,9 +91,9 @@ async def test_what_no_event_told_of_stops_the_set_until_it_is_back(
         empty(root)
         await looking(replica, lambda: replica.holding.loss is not None)
         assert "3 files and 1 folder are missing" in str(replica.error)
-        assert not replica._started, "it would join before it knows its tree"
+        assert not replica.running.started, "it would join before it knows its tree"
         fill(root)
-        await until(lambda: replica.state == "online")
+        await until(lambda: replica.shown.state == "online")
         assert known(replica) == 3
         empty(root)
         await looking(replica, lambda: replica.holding.loss is not None)
@@ -117,7 +116,7 @@ async def test_deletions_that_somebody_was_seen_to_make_do_not_stop_it(
     async with member(tmp_path, 1.0) as replica:
         monkeypatch.setattr(replica, "hold", lambda why: held.append(str(why)))
         root = replica.local.root
-        await until(lambda: replica.state == "online" and replica._watch is not None)
+        await until(lambda: replica.shown.state == "online" and replica.watching.watch is not None)
         fill(root)
         await until(lambda: known(replica) == 3)
         empty(root)
@@ -132,21 +131,21 @@ async def test_a_tree_that_is_never_read_to_its_end_keeps_nobody_out_for_ever(
 ) -> None:
     """Users may move folders about as they like. Only a primary member that was never read waits for its tree."""
     async with member(tmp_path, 0.05) as replica:
-        await until(lambda: replica.state == "online")
+        await until(lambda: replica.shown.state == "online")
     forever = asyncio.Event()
 
     async def scan(self: LocalWatch, subtree: str) -> None:
         await forever.wait()
 
     monkeypatch.setattr(LocalWatch, "_scan", scan)
-    monkeypatch.setattr(replica_module, "READ_S", 0.05)
+    monkeypatch.setattr(running, "READ_S", 0.05)
     service = Service(load_agent_config(replica.config.path))
     await service.start()
     try:
         (again,) = service.replicas.values()
-        await until(lambda: again.state == "online")
+        await until(lambda: again.shown.state == "online")
         assert "the tree is not read yet" in caplog.text
-        monkeypatch.setattr(replica_module, "READ_S", 600)
+        monkeypatch.setattr(running, "READ_S", 600)
     finally:
         forever.set()
         await service.close()
@@ -155,8 +154,8 @@ async def test_a_tree_that_is_never_read_to_its_end_keeps_nobody_out_for_ever(
     await service.start()
     try:
         (again,) = service.replicas.values()
-        await until(lambda: again._watch is not None)
-        assert again.state == "starting"
+        await until(lambda: again.watching.watch is not None)
+        assert again.shown.state == "starting"
     finally:
         forever.set()
         await service.close()

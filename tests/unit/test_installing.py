@@ -16,7 +16,7 @@ from agent.conflicts.deleted import DeletedStore
 from agent.conflicts.deletedrestore import restore_group
 from agent.conflicts.kept import KeptStore
 from agent.engine import events as ev
-from agent.files import installing, lookups
+from agent.files import content, lookups
 from agent.files.facts import facts_of
 from agent.files.fileops import FileOps
 from agent.files.installing import ResolvedInstall, ResolvedStep
@@ -109,7 +109,7 @@ def test_what_is_in_the_way_and_has_another_size_is_not_read(root: Path, monkeyp
     action = dataclasses.replace(item.action, steps=(dataclasses.replace(item.action.steps[1], expected=None),))
     item = ResolvedInstall(action, (dataclasses.replace(item.steps[1], step=action.steps[0]),))
     read: list[int] = []
-    monkeypatch.setattr(installing, "generate_open", lambda fd, out, **how: read.append(fd))
+    monkeypatch.setattr(content, "generate_open", lambda fd, out, **how: read.append(fd))
     assert only(files, item).outcome is ev.Outcome.NAME_TAKEN
     assert not read
     files.close()

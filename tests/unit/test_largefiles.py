@@ -33,8 +33,8 @@ class Reading(Host):
         self.begun: list[str] = []
         self.error: Exception | None = None
         self.troubles: list[str] = []
-        del self.watch._stager.stage_all
-        self.watch._stager.content_of = self.read  # type: ignore[method-assign]
+        del self.watch._announcing.stager.stage_all
+        self.watch._announcing.stager.content_of = self.read  # type: ignore[method-assign]
 
     def read(self, work: Work, compression: bytes) -> Content:
         assert work.change.fingerprint is not None
@@ -71,9 +71,9 @@ class Reading(Host):
     async def called_up(self) -> list[tuple[dict[str, int], int]]:
         """What is to be looked at again, once it is."""
         async with asyncio.timeout(30):
-            while not self.watch._put_offs:
+            while not self.watch._later.put_offs:
                 await asyncio.sleep(0.01)
-        self.watch._put_offs.clear()
+        self.watch._later.put_offs.clear()
         touched, self.still.touched = self.still.touched, []
         return touched
 
@@ -90,7 +90,7 @@ async def test_the_change_comes_when_the_file_was_read_and_others_before(host: R
     (host.tree / "small").write_text("x")
     assert await host.tell("large", "small") == ["small"]
     assert host.watch.pending() == 1
-    assert list(host.watch._large.waiting()) == [("large", 0)]
+    assert list(host.watch._announcing.large.waiting()) == [("large", 0)]
     host.let.release()
     ((paths, when),) = await host.called_up()
     assert (list(paths), when) == (["large"], 7)
@@ -166,12 +166,12 @@ async def test_what_cannot_be_read_is_told_and_tried_again(host: Reading) -> Non
     await host.tell("large")
     host.let.release()
     async with asyncio.timeout(30):
-        while not host.watch._later:
+        while not host.watch._later.timers:
             await asyncio.sleep(0.01)
-    assert list(host.watch._later.values()) == [("large", 0)]
-    for handle in host.watch._later:
+    assert list(host.watch._later.timers.values()) == [("large", 0)]
+    for handle in host.watch._later.timers:
         handle.cancel()
-    host.watch._later.clear()
+    host.watch._later.timers.clear()
     host.error = None
     await host.tell("large")
     host.let.release()
@@ -197,9 +197,9 @@ async def test_nothing_is_called_up_for_a_watch_that_has_stopped(host: Reading) 
     host.make("large")
     await host.tell("large")
     await host.until_begun(1)
-    host.watch._large.stop()
-    await asyncio.wait_for(host.watch._large.idle(), 30)
-    assert not host.watch._put_offs
+    host.watch._announcing.large.stop()
+    await asyncio.wait_for(host.watch._announcing.large.idle(), 30)
+    assert not host.watch._later.put_offs
     assert not host.still.touched
 
 

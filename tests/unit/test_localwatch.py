@@ -60,7 +60,7 @@ def test_what_an_install_renamed_while_it_was_staged_is_not_renamed_back(host: H
     (host.tree / "n").write_text("x")
     host.know("n")
     os.rename(host.tree / "n", host.tree / "aside")
-    stage = host.watch._stager.stage_all
+    stage = host.watch._announcing.stager.stage_all
 
     def slow(works: list[Any], compression: bytes) -> list[Any]:
         found = stage(works, compression)
@@ -69,7 +69,7 @@ def test_what_an_install_renamed_while_it_was_staged_is_not_renamed_back(host: H
         host.know("n")
         return found
 
-    host.watch._stager.stage_all = slow  # type: ignore[method-assign]
+    host.watch._announcing.stager.stage_all = slow  # type: ignore[method-assign]
     assert host.round("n", "aside") == []
 
 
@@ -78,13 +78,13 @@ def test_what_is_in_a_new_folder_that_is_put_off_is_put_off_with_it(host: Host) 
     (host.tree / "d" / "e").mkdir(parents=True)
     (host.tree / "d" / "e" / "f").write_text("x")
     (host.tree / "other").write_text("x")
-    stage = host.watch._stager.stage_all
+    stage = host.watch._announcing.stager.stage_all
 
     def slow(works: list[Any], compression: bytes) -> list[Any]:
         host.under_way.begin(CO, [X], [(ROOT, "d")])
         return stage(works, compression)
 
-    host.watch._stager.stage_all = slow  # type: ignore[method-assign]
+    host.watch._announcing.stager.stage_all = slow  # type: ignore[method-assign]
     (made,) = host.round("d", "d/e", "d/e/f", "other")
     assert made.name == "other"
     assert {path for paths, _ in host.touched for path in paths} == {"d", "d/e", "d/e/f"}
@@ -281,10 +281,10 @@ def test_what_is_gone_from_a_folder_that_was_not_watched_for_a_while_may_be_else
 
 def test_the_many_other_names_of_a_file_are_looked_at_now_and_then_a_few(host: Host) -> None:
     names = [f"l{number}" for number in range(3 * NAMES_AT_ONCE)]
-    host.watch._after = lambda seconds, what, path=None: host.later.append(what)  # type: ignore[method-assign]
-    host.watch._names_wait(names)
+    host.watch._later.after = lambda seconds, what, path=None: host.later.append(what)  # type: ignore[method-assign]
+    host.watch._later.names_wait(names)
     for more in (names[:5], []):  # what is examined meanwhile brings no turn forward
-        host.watch._names_wait(more)
+        host.watch._later.names_wait(more)
     assert len(host.later) == 1
     assert host.watch.pending() == len(names)
     assert not host.still.touched
@@ -301,8 +301,8 @@ def test_the_many_other_names_of_a_file_are_looked_at_now_and_then_a_few(host: H
 
 
 def test_they_wait_for_what_has_aged(host: Host) -> None:
-    host.watch._after = lambda seconds, what, path=None: host.later.append(what)  # type: ignore[method-assign]
-    host.watch._names_wait(["l"])
+    host.watch._later.after = lambda seconds, what, path=None: host.later.append(what)  # type: ignore[method-assign]
+    host.watch._later.names_wait(["l"])
     host.watch._aged.extend(Aged(f"f{number}", why.DATA, False, 1, 1, 0) for number in range(BATCH))
     host.later.pop()()
     assert not host.still.touched

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -12,7 +10,7 @@ from agent.engine import events as ev
 from agent.replica import eventqueue
 from agent.replica.eventqueue import EventQueue
 from agent.replica.faults import Faults
-from agent.replica.replica import Replica
+from agent.replica.intake import Intake
 from agent.reporting.causes import Cause
 from agent.reporting.incidents import Incidents
 from agent.wire import constants as c
@@ -34,13 +32,16 @@ class Receiver:
         self.packet = world.last(world.members["a"], c.CMD_REMOTE_CO)
         self.queue = EventQueue()
         self.incidents = Incidents(logging.getLogger("test"))
-        self.set: Any = SimpleNamespace(
-            name="docs", _closed=False, _started=True, error=None, engine=self.engine, _refused={}, _faults=Faults(),
-            _batches=self.queue, incidents=self.incidents, post=self.queue.append,
-        )  # fmt: skip
+        self.intake = Intake("docs", self, Faults(), self.incidents, engine=lambda: self.engine, runs=lambda: True)
+
+    def has_room(self, partner: bytes) -> bool:
+        return self.queue.has_room(partner)
+
+    def post(self, event: ev.Event) -> None:
+        self.queue.append(event)
 
     def receive(self, packet: Packet) -> int:
-        return Replica.receive(self.set, packet, 9)
+        return self.intake.receive(packet, 9)
 
     def another_session(self, number: int) -> Packet:
         packet = decode_packet(encode_packet(self.packet))
@@ -73,7 +74,7 @@ def test_nothing_more_of_a_session_is_taken_after_one_was_refused(receiver: Rece
     session = receiver.engine.in_sessions.sessions[receiver.packet.cxtion.guid]
     receiver.packet.join_guid = session.join_guid = b"the next session"
     assert receiver.receive(receiver.packet) == 0
-    assert len(receiver.set._refused) == 1
+    assert len(receiver.intake._refused) == 1
 
 
 def test_who_is_refused_keeps_nobody_else_out(receiver: Receiver) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from threading import get_ident
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from agent.cli.demo_layout import DemoOptions, prepare
-from agent.replica import replica as replica_module
+from agent.replica import running
 from agent.replica.replica import Replica
 from agent.service import service as service_module
 from agent.service.service import Service
@@ -37,48 +38,48 @@ async def fail_later(*_: Any, **__: Any) -> Any:
 
 
 def watch_timer(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert replica._watch is not None
-    replica._watch._after(0, fail)
+    assert replica.watching.watch is not None
+    replica.watching.watch._later.after(0, fail)
 
 
 def watch_loop(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert replica._watch is not None
-    monkeypatch.setattr(replica._watch, "_one_round", fail_later)
-    replica._watch.rescan("a test")
+    assert replica.watching.watch is not None
+    monkeypatch.setattr(replica.watching.watch, "_one_round", fail_later)
+    replica.watching.watch.rescan("a test")
 
 
 def journal_thread(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert replica._watch is not None
+    assert replica.watching.watch is not None
     monkeypatch.setattr(AgingCache, "age", fail)
-    replica._watch.touch("f")
+    replica.watching.watch.touch("f")
 
 
 def event_loop(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replica._batches, "_runs", fail)
-    replica._batches._schedule()
+    monkeypatch.setattr(replica.batches, "_runs", fail)
+    replica.batches._schedule()
 
 
 def timer_of_events(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replica._batches, "post", fail)
+    monkeypatch.setattr(replica.batches, "post", fail)
     monkeypatch.setattr(replica.engine, "next_deadline", lambda: 1)
-    replica._batches._set_timer(replica.engine)
+    replica.batches._set_timer(replica.engine)
 
 
 def end_of_work(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
-    work = replica._actions._work
+    work = replica.actions._work
     monkeypatch.setattr(work._queues[0], "_deliver", fail)
     work.put(SimpleNamespace(run=list, failed=fail, then=None, lane=b""))  # type: ignore[arg-type]
 
 
 def no_thread(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
-    work = replica._actions._work
+    work = replica.actions._work
     monkeypatch.setattr(work._queues[0], "_executor", SimpleNamespace(submit=fail))
     work.put(SimpleNamespace(run=list, failed=fail, then=None, lane=b""))  # type: ignore[arg-type]
 
 
 def scan(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert replica._scan is not None
-    monkeypatch.setattr(replica._scan, "_scan", fail_later)
+    assert replica.watching.scan is not None
+    monkeypatch.setattr(replica.watching.scan, "_scan", fail_later)
 
 
 def root_check(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,18 +91,18 @@ def expiry(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def dropped_stage(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replica._batches, "post", fail)
+    monkeypatch.setattr(replica.batches, "post", fail)
     replica._stage_dropped(None)  # type: ignore[arg-type]
 
 
 def renewal(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replica, "_make_engine", fail)
-    replica._broken(None, Fault("first"))  # type: ignore[arg-type]
+    monkeypatch.setattr(replica, "make_engine", fail)
+    replica.recovery.broken(None, Fault("first"))  # type: ignore[arg-type]
 
 
 def restart(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replica, "_make_engine", fail)
-    replica._halt("a test", Fault("first"))
+    monkeypatch.setattr(replica, "make_engine", fail)
+    replica.running.halt("a test", Fault("first"))
 
 
 @pytest.mark.parametrize(
@@ -118,12 +119,12 @@ async def test_a_part_that_fails_stops_its_set_and_says_so(
     inject: Callable[[Replica, pytest.MonkeyPatch], None],
 ) -> None:
     for name in ("ROOT_CHECK_S", "EXPIRY_S", "RESTART_S"):
-        monkeypatch.setattr(replica_module, name, 0.05)
+        monkeypatch.setattr(running, name, 0.05)
     async with member(tmp_path, aging_s=0.05, scan_interval_s=0.2) as one:
         replica = one.replica
         inject(replica, monkeypatch)
         end = asyncio.get_running_loop().time() + PATIENCE_S
-        while not replica._lost:
+        while not replica.running.stopped:
             assert asyncio.get_running_loop().time() < end, "it ended without a word"
             await asyncio.sleep(0.01)
         assert "Fault: injected" in (replica.error or "")
@@ -182,3 +183,13 @@ async def test_a_set_that_cannot_be_opened_for_a_fault_says_so(tmp_path: Path, m
         assert "trying again" not in service.status()["sets"][0]["error"]
     finally:
         await service.close()
+
+
+async def test_errors_of_other_threads_reach_the_engine_in_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with member(tmp_path, aging_s=0.05) as one:
+        noted: list[tuple[int, str]] = []
+        monkeypatch.setattr(one.replica.engine, "note_error", lambda when, text: noted.append((get_ident(), text)))
+        await asyncio.to_thread(one.replica.local_error, "a file cannot be staged")
+        assert noted == [(get_ident(), "a file cannot be staged")]

@@ -104,13 +104,18 @@ class Host:
         with self.store.transaction():
             self.store.put(IDRecord(ROOT, bytes(16), "", True, kind="folder"))
         key = (self.tree.stat().st_dev, self.tree.stat().st_ino)
-        self.watch = LocalWatch(
-            self, str(self.tree), str(top / "state"), aging_s=0.0, excluded=nothing_excluded, root_key=key
-        )
         self.still = Still()
-        self.watch.journal = self.still  # type: ignore[assignment]
-        self.watch._stager.stage_all = lambda works, compression: [  # type: ignore[method-assign]
-            self.watch._stager._event(work, None, staged=False, compressed=False) for work in works
+        self.watch = LocalWatch(
+            self,
+            str(self.tree),
+            str(top / "state"),
+            aging_s=0.0,
+            excluded=nothing_excluded,
+            root_key=key,
+            journal=lambda *_, **__: self.still,  # type: ignore[arg-type]
+        )
+        self.watch._announcing.stager.stage_all = lambda works, compression: [  # type: ignore[method-assign]
+            self.watch._announcing.stager._event(work, None, staged=False, compressed=False) for work in works
         ]
 
     def close(self) -> None:
@@ -145,13 +150,13 @@ class Host:
         async def one() -> None:
             self.watch._aged.extend(batch)
             await self.watch._one_round()
-            self.waits_for_a_scan = None in self.watch._later.values()
-            for handle, path in list(self.watch._later.items()):
+            self.waits_for_a_scan = None in self.watch._later.timers.values()
+            for handle, path in list(self.watch._later.timers.items()):
                 if path is not None:
                     handle._run()  # type: ignore[attr-defined]
                 handle.cancel()
-            self.watch._later.clear()
-            self.watch._put_offs.clear()
+            self.watch._later.timers.clear()
+            self.watch._later.put_offs.clear()
             self.touched, self.still.touched = self.still.touched, []
 
         self.posted.clear()

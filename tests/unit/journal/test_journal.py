@@ -14,7 +14,8 @@ from agent.tree.excluded import Excluded
 from agent.wire.filetime import filetime
 from journal import inotify, log
 from journal import reasons as why
-from journal.journal import Journal, _Heard
+from journal.journal import Journal
+from journal.turns import Heard
 from tests.damage import damage
 
 
@@ -462,7 +463,7 @@ async def test_events_are_let_go_when_they_are_too_far_behind(tmp_path):
     async with Ears(tmp_path) as ears:
         journal = ears.journal
         event = struct.pack("iIII", journal._tree.root.wd, inotify.IN_CREATE, 0, 16) + b"old".ljust(16, b"\0")
-        journal._put(_Heard(time.monotonic() - journal.behind_s - 1, event))
+        journal._put(Heard(time.monotonic() - journal.behind_s - 1, event))
         await ears.until(lambda: ears.rescans)
         assert ears.rescans == [("overflow: more happens than can be followed", "")]
         os.mkdir(ears.path("new"))

@@ -17,7 +17,7 @@ from agent.wire.comm_packet import (
 )
 from agent.wire.guid import guid_from_text, guid_text
 from agent.wire.packet import Packet, decode_packet, describe, encode_packet
-from agent.wire.stage_header import ChangeOrderStageHeader, stage_change_order
+from tests.stage_header import ChangeOrderStageHeader, stage_change_order
 
 by_section = pytest.mark.parametrize("entry", PACKETS, ids=[p["section"] for p in PACKETS])
 by_stage = pytest.mark.parametrize("entry", STAGES, ids=[s["section"] for s in STAGES])

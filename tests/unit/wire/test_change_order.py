@@ -13,8 +13,8 @@ from wire_samples import change_orders, extensions_2, extensions_win2k, names
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder, CoExtension2, CoExtWin2k
 from agent.wire.errors import WireError
-from agent.wire.stage_header import ChangeOrderStageHeader
 from staging.header import StageHeader
+from tests.stage_header import ChangeOrderStageHeader
 
 relaxed = settings(deadline=None)
 

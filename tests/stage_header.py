@@ -1,4 +1,4 @@
-"""STAGE_HEADER (2.2.3.10) with its change order decoded.
+"""STAGE_HEADER (2.2.3.10) with its change order decoded, for comparing both with what was captured.
 
 ``staging.header`` knows the layout and keeps ChangeOrderCommand as 0x318 opaque bytes; here they get their
 meaning.

@@ -1,0 +1,159 @@
+"""The groups of a store of deleted files, what they count against its quota, and which of it goes when room is needed:
+the oldest files of the member whose deletions take most."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import Counter
+from collections.abc import Set
+from dataclasses import dataclass
+
+from agent.conflicts import deletedgroup
+from agent.conflicts.deletedfolder import StoreFolder
+from agent.conflicts.deletedgroup import Summary, charge_of, size_of
+from agent.wire.guid import guid_text
+from agent.work.clock import iso_time
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Group(Summary):
+    """A group in the store. `moving`: files on their way in. `busy`: it is being restored or discarded."""
+
+    id: str = ""
+    moving: int = 0
+    busy: bool = False
+
+    def as_json(self) -> dict[str, object]:
+        """As `frs conflicts list --deleted --json` shows it, without the set."""
+        return {
+            "id": self.id,
+            "originator": guid_text(self.by),
+            "began": iso_time(self.began),
+            "last": iso_time(self.last),
+            "files": self.files,
+            "size": self.size,
+            "not_kept": self.missed,
+        }
+
+
+class Groups:
+    """`by_id`, the oldest first, count `used` against the quota. `lock` is the one of the store, under which most
+    methods are to be called."""
+
+    def __init__(self, folder: StoreFolder, quota_bytes: int, lock: threading.RLock) -> None:
+        self.by_id: dict[str, Group] = {}
+        self.used = 0
+        self._folder = folder
+        self._quota = quota_bytes
+        self._lock = lock
+        self._doomed: list[str] = []  # what is to be removed once nobody waits for the lock
+
+    def load(self, read_only: bool) -> None:
+        """All that is in the store; what was to be removed before a crash still is."""
+        ids, self._doomed = self._folder.names()
+        found: list[Group] = []
+        for group_id in ids:
+            try:
+                with self._folder.opened(group_id) as group_fd:
+                    summary, missing = deletedgroup.summary(group_fd)
+                    if not read_only and self._folder.take_late(group_fd, missing):
+                        summary, _ = deletedgroup.summary(group_fd)
+            except OSError as error:
+                log.error("the deleted files in %s cannot be read: %s", self._folder.at(group_id), error)
+                continue
+            found.append(Group(**{key: getattr(summary, key) for key in Summary.__slots__}, id=group_id))
+        for group in sorted(found, key=lambda group: (group.began, group.id)):
+            self.by_id[group.id] = group
+            self.used += group.charge
+            if not group.files and not group.missed and not read_only:
+                self.try_to_drop(group)
+
+    def account(self, group: Group, st: os.stat_result, sign: int) -> None:
+        """A file came into a group (`sign` 1), or is in it no more (-1). Under the lock."""
+        group.files += sign
+        group.size += sign * size_of(st)
+        group.charge += sign * charge_of(st)
+        self.used += sign * charge_of(st)
+
+    def make_room(self, charge: int, but: Group | None) -> bool:
+        """Drops the oldest files of other groups than `but` until there is room for so much in that. False when only
+        what members with less deleted could go. Under the lock."""
+        stuck: set[str] = set()
+        while (excess := self.used + charge - self._quota) > 0:
+            group, more = self._first_to_go(charge, but, stuck)
+            if group is None:
+                return False
+            before = group.charge
+            self._drop_some(group, min(excess, max(more, 1)))
+            if group.charge == before:
+                stuck.add(group.id)
+        return True
+
+    def _first_to_go(self, charge: int, but: Group | None, stuck: Set[str]) -> tuple[Group | None, int]:
+        """The oldest group, other than `but`, of the member whose deletions take most, with so much more for `but`;
+        and how much more they take than those of any other. None when nothing of that member can go."""
+        charges = Counter({but.by: charge} if but is not None else {})
+        for group in self.by_id.values():
+            charges[group.by] += group.charge
+        first, *others = [*charges.most_common(2), (b"", 0)]
+        for group in self.by_id.values():
+            free = group is not but and group.id not in stuck and not group.busy and not group.moving
+            if free and charges[group.by] == first[1]:
+                return group, first[1] - others[0][1]
+        return None, 0
+
+    def _drop_some(self, group: Group, excess: int) -> None:
+        """Drops the oldest files of a group until it counts that much less."""
+        target = group.charge - excess
+        try:
+            with self._folder.opened(group.id) as group_fd:
+                while group.files and group.charge > target:
+                    try:
+                        st = os.stat(str(group.first), dir_fd=group_fd, follow_symlinks=False)
+                        os.unlink(str(group.first), dir_fd=group_fd)
+                        self.account(group, st, -1)
+                    except FileNotFoundError:
+                        if group.first >= group.next:
+                            break
+                    group.first += 1
+        except OSError as error:
+            log.error("%s cannot be dropped: %s", self._folder.at(group.id), error)
+        if group.files == 0:
+            self.try_to_drop(group)
+
+    def drop_oldest_but(self, group: Group) -> bool:
+        """Drops the group that is the first to go, to make room on the disk; False when there is none."""
+        with self._lock:
+            oldest, _ = self._first_to_go(0, group, frozenset())
+            dropped = oldest is not None and self.try_to_drop(oldest)
+        self.sweep()
+        return dropped
+
+    def drop(self, group: Group) -> None:
+        """Takes a group out of the store for good; sweep() then removes it. Under the lock. Raises OSError."""
+        self._doomed.append(self._folder.drop(group.id))
+        del self.by_id[group.id]
+        self.used -= group.charge
+
+    def try_to_drop(self, group: Group) -> bool:
+        """drop(), where that can be done. Under the lock."""
+        try:
+            self.drop(group)
+            return True
+        except OSError as error:
+            log.error("%s cannot be dropped: %s", self._folder.at(group.id), error)
+            return False
+
+    def sweep(self) -> None:
+        """Removes what was taken out of the store. Not under the lock: it may take long."""
+        while self._doomed:
+            try:
+                self._folder.remove(self._doomed.pop())
+            except IndexError:
+                return
+            except OSError as error:
+                log.error("a group of deleted files cannot be removed: %s", error)

@@ -1,0 +1,128 @@
+"""What a running replica set tells of itself: to the dashboard and to the control socket."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from agent.conflicts.deleted import DeletedStore
+from agent.engine.engine import Engine
+from agent.replica import awaited
+from agent.replica.running import Running
+from agent.replica.setstatus import State, set_status
+from agent.replica.watching import Watching
+from config.model import LocalSet
+from idtable.errors import StoreError
+from idtable.store import Store
+from staging.area import StagingArea
+from staging.rootdir import RootDir
+from staging.unstored import by_name
+
+
+class ReplicaStatus:
+    """Reads what the parts of the set hold, and changes nothing."""
+
+    def __init__(
+        self,
+        local: LocalSet,
+        store: Store,
+        lock: threading.RLock,
+        area: StagingArea,
+        deleted: DeletedStore,
+        root: RootDir,
+        running: Running,
+        watching: Watching,
+        *,
+        engine: Callable[[], Engine],
+    ) -> None:
+        self._local = local
+        self._store = store
+        self._lock = lock
+        self._area = area
+        self._deleted = deleted
+        self._root = root
+        self._running = running
+        self._watching = watching
+        self._engine = engine
+
+    @property
+    def state(self) -> State:
+        """As `frs status` shows it."""
+        if self._running.error is not None:
+            return "stopped"
+        if not self._engine().is_online:
+            return "seeding"
+        return "online" if self._running.started else "starting"
+
+    def pending(self) -> list[str]:
+        """What is unfinished, for people; empty when nothing is."""
+        found = [self._running.error] if self._running.error is not None else []
+        watch = self._watching.watch
+        if watch is not None:
+            if watch.scanning:
+                found.append("the tree is being compared with the IDTable")
+            waiting = watch.pending()
+            if waiting:
+                found.append(f"{waiting} changed paths are aging or being staged")
+        elif self._running.error is None and self._engine().is_online:
+            found.append("the tree is about to be compared with the IDTable")
+        try:
+            with self._lock:
+                found += self._engine().pending_text()
+        except StoreError as error:
+            found += [str(error)] if self._running.error is None else []
+        return [f"{self._local.name}: {line}" for line in found]
+
+    def status(self) -> dict[str, Any]:
+        """The set's part of `frs status`; of a set with a damaged database little more than that."""
+        watch, scan = self._watching.watch, self._watching.scan
+        state, wrong = self.state, self._running.error
+        counts, unstored, pending, connections, mass_deletions = (0, 0, 0), {}, {}, [], []
+        try:
+            with self._lock:
+                counts = self._store.counts()
+                unstored = by_name(self._store.unstored_counts())
+                pending = self._engine().pending()
+                connections = self._engine().connections()
+                mass_deletions = self._engine().mass_deletions()
+        except StoreError as error:
+            state, wrong = "stopped", wrong or str(error)
+        return set_status(
+            self._local,
+            state,
+            wrong,
+            originator_guid=self._engine().originator_guid,
+            counts=counts,
+            staging=(self._area.used_bytes, self._area.free_bytes),
+            pending=pending
+            | {
+                "aging": watch.journal.pending() if watch is not None else 0,
+                "local": watch.pending() if watch is not None else 0,
+            },
+            last_error=self._engine().last_error,
+            connections=connections,
+            missing=self._running.holding.loss,
+            deleted=self._deleted,
+            mass_deletions=mass_deletions,
+            scan=scan.status() if scan is not None else None,
+            unstored=unstored,
+        )
+
+    async def waiting(self) -> list[dict[str, Any]]:
+        """What change orders wait for, and what to do; takes a look at the tree and at other processes."""
+        try:
+            with self._lock:
+                waiting = self._engine().waiting(awaited.MOST)
+        except StoreError:
+            return []  # the set has stopped, and says why
+        return await asyncio.to_thread(awaited.told, self._root, waiting) if waiting else []
+
+    def backlogs(self) -> dict[str, int]:
+        """Unfinished change orders per connection; none where the database cannot be read."""
+        try:
+            with self._lock:
+                return {x["name"]: x["backlog"] for x in self._engine().connections()}
+        except StoreError:
+            return {}
