@@ -184,7 +184,7 @@ class Settler:
             there = None
         found = self._renamed(spot)
         if found is None:
-            elsewhere = there is not None and _key_of(there) in self._folder_keys
+            elsewhere = there is not None and key_of(there) in self._folder_keys
             succeeds = there is not None and not elsewhere and may_succeed(there, spot.fp)
             found = Found(there, succeeds=True) if succeeds else Found(None)
         return self._claim(spot, found)
@@ -233,7 +233,7 @@ class Settler:
                 folder = self._lookup.get(guid)
                 if folder is None or folder.deleted or folder.kind != "folder":
                     return None
-                path = self._folder_keys.get(_key_of(folder))
+                path = self._folder_keys.get(key_of(folder))
                 if path is None:
                     below.append(folder)
                     guid = folder.parent_guid
@@ -286,7 +286,7 @@ class Settler:
             there = self.record_at(path)
             if there is None or there.kind == "folder" or same_key(there, spot.fp):
                 continue
-            keys.setdefault(_key_of(there), 0)
+            keys.setdefault(key_of(there), 0)
         self._visit_names(keys)
         self._resolve_folders()
 
@@ -328,7 +328,7 @@ class Settler:
             self.resolve()
             self._unsettle()
             gone = self._all_gone()
-            if self._whole_tree or not self._visit_names({_key_of(r): 0 for r in gone.values() if not r.is_dir}):
+            if self._whole_tree or not self._visit_names({key_of(r): 0 for r in gone.values() if not r.is_dir}):
                 break
         out = [
             change
@@ -455,5 +455,6 @@ def may_succeed(record: IDRecord, made: Fingerprint) -> bool:
     return record.uid is None or made.uid == record.uid
 
 
-def _key_of(record: IDRecord) -> Key:
+def key_of(record: IDRecord) -> Key:
+    """The local key of what a record is of."""
     return (record.dev or 0, record.ino or 0, record.btime_ns or 0)
