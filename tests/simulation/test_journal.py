@@ -83,6 +83,23 @@ def test_a_folder_is_renamed_while_the_tree_is_compared(path: str, time: int) ->
     assert [guids(b)[p] for p in ("D", "D/f", "D/in/h")] == [was[p] for p in ("i", "i/f", "i/in/h")]
 
 
+@pytest.mark.parametrize("place", ["c", "e"])
+def test_a_folder_takes_the_name_of_the_one_that_it_was_in_unheard(place: str) -> None:
+    world, a, b = started()
+    for folder in ("d", "d/i", "d/i/in"):
+        make(a, folder, None)
+    world.run(20)
+    was = guids(b)
+    a.mishear(1, lost=True)
+    move(a, "d", place)
+    move(a, f"{place}/i", "d")
+    world.run(20)
+    make(a, "d/in/new", b"new")
+    all_agree(world)
+    assert names(b) == sorted([place, "d", "d/in", "d/in/new"])
+    assert [guids(b)[p] for p in (place, "d", "d/in")] == [was[p] for p in ("d", "d/i", "d/i/in")]
+
+
 LISTED = [(path, time) for path in ("", "i", "j", "k") for time in (1, 2, 3)]
 
 
