@@ -6,10 +6,11 @@ determines if a file has changed" of section 1).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 
 from idtable.records import ZERO_GUID, IDRecord
 from idtable.reserved import reserved
@@ -17,7 +18,7 @@ from idtable.reserved import reserved
 from . import reasons as why
 from .changes import Aged, Change, Excluded, Lookup, Missing, RootGone, Skips, join, kind_of, nothing_excluded
 from .changesof import ChangesOf
-from .disk import Disk, ReservedNames
+from .disk import Blind, Disk, Key, ReservedNames
 from .parts import PartScan
 from .scan import Scanner
 from .settle import Settler
@@ -122,6 +123,23 @@ class Examiner:
         self.retry = scanner.retry
         yield from scanner.run()
         self.scanned = scanner.entries
+
+    def standing(self, keys: Set[Key], paths: Iterable[str]) -> set[Key]:
+        """Those of the inodes that stand at the paths now, or below them. Raises RootGone."""
+        disk, inodes, found = self._disk(), {ino for _, ino, _ in keys}, set[Key]()
+        stack = list(paths)
+        while stack:
+            path = stack.pop()
+            with contextlib.suppress(Blind, OSError):
+                spot = disk.look(path)
+                if spot is not None and spot.key in keys:
+                    found.add(spot.key)
+                if spot is not None and spot.kind == "folder":
+                    with disk.folder(path) as folder:
+                        for entry in folder.entries():
+                            if entry.inode() in inodes or entry.is_dir(follow_symlinks=False):
+                                stack.append(join(path, entry.name))
+        return found
 
     def parts(self) -> PartScan:
         """A comparison of the whole tree in parts."""

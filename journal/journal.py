@@ -16,7 +16,7 @@ from . import inotify
 from .aging import AgingCache, Entry
 from .changes import Aged, Excluded, nothing_excluded, split
 from .inotify import Source, WatchLimit
-from .reasons import RENAME_OLD_NAME
+from .reasons import ARRIVAL, RENAME_OLD_NAME
 from .system import LINUX, System
 from .turns import FLUSH, STOP, Again, Barrier, Heard, Touched, abandon, resolve
 from .watches import Node
@@ -159,6 +159,16 @@ class Journal:
         """barrier(), and the paths in the aging cache from which something was renamed away, the last event `since`
         then (FILETIME). Raises RuntimeError likewise."""
         return await self._pass(lambda entry: bool(entry.reason & RENAME_OLD_NAME) and entry.event_time >= since)
+
+    async def arrived(self, usn: int = 0) -> list[str]:
+        """barrier(), and the paths in the aging cache to which something was renamed, or at which something was made,
+        and that have a record with that number or a later one (see next_usn). Raises RuntimeError likewise."""
+        return await self._pass(lambda entry: bool(entry.reason & ARRIVAL) and entry.usn >= usn)
+
+    @property
+    def next_usn(self) -> int:
+        """The number of the next record."""
+        return self._log.next_usn
 
     async def _pass(self, wanted: Callable[[Entry], bool] | None = None) -> list[str]:
         if self._thread is None:

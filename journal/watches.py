@@ -171,10 +171,10 @@ class Watches:
         there = parent.children.get(name)
         if there is child:
             return
-        if there is not None:
-            self._drop(there)
         if child.parent is not None and self._in_place(child):
             del child.parent.children[child.name]
+        if there is not None:
+            self._drop(there)  # which `child` may have been in
         child.parent, child.name = parent, name
         parent.children[name] = child
 

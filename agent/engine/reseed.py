@@ -2,7 +2,8 @@
 
 What was deleted meanwhile may have left no tombstone behind. So such a member is seeded anew: it asks for all there is,
 as if it knew nothing, compares, and then removes, and keeps, what no upstream partner has any more. What was changed
-here and never acknowledged by anybody is news, and stays. Others may join it when that is done.
+here and never acknowledged by anybody is news: it stays, and is announced anew, for its acknowledgement may have been
+lost, and with it the news that others had it and deleted it. Others may join this member when that is done.
 
 When all members were out of touch, each of them would wait for somebody else to seed it. Then the primary member seeds
 the others, as it once did.
@@ -17,7 +18,7 @@ from agent.engine.context import Context, facts_of
 from agent.engine.events import Install, Installed, InstallStep, Keep, KeepReason, Outcome, Step
 from agent.engine.local import LocalChanges
 from agent.engine.outbound import Outbound
-from agent.engine.records import edition_of
+from agent.engine.records import ASIDE, PASSING, edition_of
 from agent.engine.session import Session
 from agent.wire.filetime import HOUR
 from idtable.records import IDRecord
@@ -103,13 +104,16 @@ class Reseed:
         self.ctx.store.meta_set(_RESEEDING, b"0")
 
     def end(self) -> None:
-        """All that the others have is here: remove what nobody has, what is in folders first."""
-        ctx = self.ctx
+        """All that the others have is here: announce what is new, and remove what nobody has, what is in folders
+        first."""
         self.removing = True
         news = self._news()
-        stays = self.confirmed | news
-        gone = [r for r in ctx.store.all_live() if r.file_guid not in stays and r.name]
-        self._left = [r.file_guid for r in sorted(gone, key=self._depth)]
+        alone = [r for r in self.ctx.store.all_live() if r.file_guid not in self.confirmed and r.name]
+        for record in sorted(alone, key=self._depth):
+            if record.file_guid not in news:
+                self._left.append(record.file_guid)
+            elif not record.flags & (ASIDE | PASSING):
+                self.local.reannounce(record, above=record.version)
         self._next()
 
     def _news(self) -> set[bytes]:

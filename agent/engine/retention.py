@@ -77,10 +77,11 @@ class Retention:
             self.ctx.store.meta_set(_UNHEARD, str(number).encode())
 
     def unheard(self) -> set[bytes]:
-        """The files whose last change no downstream partner has acknowledged."""
+        """The files whose last change was made here, and acknowledged by no downstream partner. What was passed on is
+        no news: the partner that it came from had it."""
         ctx = self.ctx
         done = max((flow.trailing for flow in self.flows.values()), default=0)
-        found = {row.file_guid for row in ctx.store.outlog_iter(done, -1)}
+        found = {row.file_guid for row in ctx.store.outlog_iter(done, -1) if row.originator in ctx.own_originators}
         if self._unheard_from:
             own = ctx.store.changes_of(ctx.config.originator_guid, self._unheard_from - 1)
             found.update(guid for guid, _ in own)

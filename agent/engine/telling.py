@@ -93,7 +93,7 @@ class Telling:
         for entry in self.inbound.entries.values():
             if entry.stage >= Stage.FINISHED:
                 continue
-            if self.inbound.waits_for_its_time(entry.key):
+            if self.inbound.ahead.waits(entry.key):
                 ahead.setdefault(self.inbound.sender(entry), []).append(entry.co.event_time - self.ctx.now)
             else:
                 unfinished.append(entry)

@@ -14,14 +14,13 @@ Get = Callable[[bytes], IDRecord | None]
 """The record of a file GUID."""
 
 
-def takes_away(change: Change, get: Get) -> bool:
-    """Whether the change says of an inode that was known that it is in the tree no longer."""
-    if change.kind is Kind.DELETE:
-        return True
-    if change.kind is not Kind.UPDATE or change.file_guid is None or change.fingerprint is None:
-        return False
+def takes_away(change: Change, get: Get) -> IDRecord | None:
+    """The record of which the change says that its inode is in the tree no longer."""
+    if change.file_guid is None or change.kind not in (Kind.DELETE, Kind.UPDATE):
+        return None
     record = get(change.file_guid)
-    return record is not None and not same_key(record, change.fingerprint)
+    replaced = change.fingerprint is None or (record is not None and not same_key(record, change.fingerprint))
+    return record if replaced else None
 
 
 def stale(batch: Sequence[Aged], moved: set[str], left: Iterable[str], patient: Callable[[Aged], bool]) -> list[Aged]:

@@ -11,7 +11,7 @@ import functools
 import logging
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
 
@@ -28,9 +28,11 @@ from agent.wire.filetime import filetime
 from idtable.errors import StoreDamaged
 from journal.aging import LONGEST_AGING
 from journal.changes import PATH_MAX, Aged, Change, Excluded, Kind, Missing, RootGone, too_deep
+from journal.disk import Key
 from journal.examine import Examiner
 from journal.journal import BEHIND_S, Journal
-from journal.reasons import METADATA
+from journal.reasons import ARRIVAL, METADATA
+from journal.settle import key_of
 from journal.system import LINUX, System
 
 log = logging.getLogger(__name__)
@@ -294,10 +296,28 @@ class LocalWatch:
         moved = set(await self.journal.moved_since(moves)) if paths else set()
         return {path for path in paths if at_or_below(path, moved)}
 
-    def _hold_back(self, changes: Sequence[Change], left: set[str]) -> list[Change]:
-        """The changes without those at names of which the journal has yet to tell more. It does not tell of those that
-        can only be made after these: they are looked at again, and together with these."""
-        kept = without(changes, left, self._lookup.get)
+    async def _gone_on(self, changes: Sequence[Change]) -> set[str]:
+        """The paths of what the comparison of a tree takes away and that stands, by its inode, where something came of
+        which the journal has yet to tell: it had moved unseen, and moved on. The comparison was too late for where it
+        had been, and too early for where it is."""
+        gone = {key_of(record): change.path for change in changes if (record := takes_away(change, self._lookup.get))}
+        found: set[Key] = set()
+        usn = 0
+        for _ in range(LOOKS if gone else 0):  # for it may move on again
+            since, usn = usn, self.journal.next_usn
+            came = await self.journal.arrived(since)
+            came += (aged.path for aged in self._aged if aged.reason & ARRIVAL and aged.usn >= since)
+            if not came:
+                break
+            loop = asyncio.get_running_loop()
+            found |= await loop.run_in_executor(self._thread, self._examiner.standing, gone.keys(), came)
+        return {path for key, path in gone.items() if key in found}
+
+    def _hold_back(self, changes: Sequence[Change], left: set[str], again: Set[str] = frozenset()) -> list[Change]:
+        """The changes without those at names of which the journal has yet to tell more, or that are to be looked at
+        `again`. It does not tell of those that can only be made after these: they are looked at again, and together
+        with these."""
+        kept = without(changes, left | again, self._lookup.get)
         back = {change.path for change in changes}.difference(change.path for change in kept)
         if not back <= left:
             self.journal.touch(dict.fromkeys(back, c.REASON_DATA_OVERWRITE))
@@ -361,7 +381,8 @@ class LocalWatch:
         batches: Iterator[list[Change]] = self._examiner.scan(subtree, judge=judge)
         try:
             while (batch := await loop.run_in_executor(self._thread, next, batches, None)) is not None:
-                batch = self._hold_back(batch, await self._left(batch, (), begun) | await self._moved(batch, moves))
+                told = await self._left(batch, (), begun) | await self._moved(batch, moves)
+                batch = self._hold_back(batch, told, await self._gone_on(batch))
                 for start in range(0, len(batch), BATCH):
                     await self._announcing.deal_with(batch[start : start + BATCH], {}, self._under_way)
                 await self._host.settled()

@@ -43,7 +43,6 @@ class JournalMember(Member):
         self.records.next_usn = 1  # and not by the host's clock
         self.host: Host | None = None
         self.identities: dict[int, bytes] = {}  # what inodes were known as
-        self.mixed_up = False  # something was renamed while the tree was compared
         self.moments: list[list[Any]] = []
         self.users: list[Callable[[], None]] = []  # who do something while the agent looks at the tree
 
@@ -102,10 +101,9 @@ class JournalMember(Member):
             raise Dead
 
     def announced(self, ino: int, event: ev.LocalChange) -> None:
-        """A new file: of an inode that was none before, unless somebody else had a say in that, or it was renamed once
-        unseen and again while the tree was compared."""
+        """A new file: of an inode that was none before, unless somebody else had a say in that."""
         was = self.identities.get(ino)
-        if self.world.sole and was not in (None, event.file_guid) and self.backup is None and not self.mixed_up:
+        if self.world.sole and was not in (None, event.file_guid) and self.backup is None:
             self.world.violation(f"{self.name}: {event.name!r} is taken for new, and was known as {was.hex()}")
 
     def _moment(self, call: str, path: str) -> None:
@@ -154,11 +152,6 @@ class JournalMember(Member):
         places = ((step.parent_guid, step.name) for step in action.steps)
         self.host.under_way.begin(action.co_guid, files, places)
         super().queue_install(action)
-
-    def renamed(self) -> None:
-        """Something in the tree, this very moment."""
-        watch = self.host.watch if self.host is not None else None
-        self.mixed_up |= watch is not None and watch.journal._tree.comparing
 
     # -- telling
 

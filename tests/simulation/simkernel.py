@@ -204,8 +204,6 @@ class SimInotify:
     # -- for the tree (simtree.Ears)
 
     def told(self, folder: Node, name: str, mask: int, cookie: int = 0) -> None:
-        if mask & k.IN_MOVED_FROM:
-            self._member.renamed()
         wd = self._wds.get(folder.ino)
         if wd is not None:
             self._event(wd, mask, cookie, name)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from agent.engine.context import Limits
 from agent.reporting.causes import Cause
 from agent.wire.filetime import DAY, HOUR, SECOND
+from tests.simulation.schedule import oneway
+from tests.simulation.simworld import World
 from tests.simulation.users import all_agree, done, kept, make, names, remove, started, write
 
 
@@ -94,6 +96,47 @@ def test_away_longer_than_tombstones_are_kept() -> None:
     assert names(all_agree(world)) == ["changes", "news", "stays"]
     assert a.tree()["changes"][1] == b"changed"
     assert sorted(kept(world)) == [("FORGOTTEN", b"deep"), ("FORGOTTEN", b"goes")]
+
+
+def test_away_too_long_and_then_upstream_of_a_new_member() -> None:
+    """What was only passed on is no news of the member that was away, though nobody downstream ever had it: else a new
+    member would be given what the others removed."""
+    limits = Limits(tombstone_lifetime=2 * DAY, outlog_most=2 * DAY, outlog_history=HOUR)
+    world = World("abcd", oneway("abcd"), 1, limits=limits)
+    a, b, c, d = world.members.values()
+    for member in (a, b, c):
+        member.start()
+    make(a, "goes", b"goes")
+    world.run(60)
+    c.crash()
+    remove(a, "goes")
+    make(a, "stays", b"stays")
+    world.run(14 * 86400)
+    assert b.store.counts()[2] == 0  # no tombstone is left
+    c.start()
+    d.start()
+    assert names(all_agree(world)) == ["stays"]
+    assert any("seeded again" in r.text for r in c.reports)
+    assert kept(world) == [("FORGOTTEN", b"goes")]
+
+
+def test_away_too_long_and_news_that_others_had_and_removed() -> None:
+    """The acknowledgement was lost: what may be news is announced anew, with the folder that it is in, so that all have
+    it, or none."""
+    world = started("abc", limits=Limits(tombstone_lifetime=2 * DAY, outlog_most=2 * DAY, outlog_history=HOUR))
+    a, b, c = (world.members[n] for n in "abc")
+    make(a, "d", None)
+    world.run(60)
+    make(c, "d/news", b"news")
+    while "d/news" not in {*names(a), *names(b)}:
+        world.run(0.01)
+    c.crash()
+    world.run(60)
+    assert names(a) == names(b) == ["d", "d/news"]
+    remove(a, "d")
+    world.run(14 * 86400)
+    c.start()
+    assert names(all_agree(world)) == ["d", "d/news"]
 
 
 def test_a_folder_removed_while_away_too_long_comes_back_for_what_is_new_in_it() -> None:

@@ -83,6 +83,112 @@ def test_a_folder_is_renamed_while_the_tree_is_compared(path: str, time: int) ->
     assert [guids(b)[p] for p in ("D", "D/f", "D/in/h")] == [was[p] for p in ("i", "i/f", "i/in/h")]
 
 
+@pytest.mark.parametrize("place", ["c", "e"])
+def test_a_folder_takes_the_name_of_the_one_that_it_was_in_unheard(place: str) -> None:
+    world, a, b = started()
+    for folder in ("d", "d/i", "d/i/in"):
+        make(a, folder, None)
+    world.run(20)
+    was = guids(b)
+    a.mishear(1, lost=True)
+    move(a, "d", place)
+    move(a, f"{place}/i", "d")
+    world.run(20)
+    make(a, "d/in/new", b"new")
+    all_agree(world)
+    assert names(b) == sorted([place, "d", "d/in", "d/in/new"])
+    assert [guids(b)[p] for p in (place, "d", "d/in")] == [was[p] for p in ("d", "d/i", "d/i/in")]
+
+
+LISTED = [(path, time) for path in ("", "i", "j", "k") for time in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(("path", "time"), LISTED)
+def test_what_moved_unseen_moves_on_while_the_tree_is_compared(path: str, time: int) -> None:
+    """A file and a folder: neither is where it was, nor where it is, when that is looked at."""
+    world, a, b = started()
+    for folder in ("i", "i/in", "j", "k"):
+        make(a, folder, None)
+    for file in ("i/f", "i/in/g"):
+        make(a, file, file.encode())
+    world.run(20)
+    was = guids(b)
+    a.crash()
+    move(a, "i/f", "j/f")
+    move(a, "i/in", "j/in")
+
+    def go_on() -> None:
+        move(a, "j/f", "k/f")
+        move(a, "j/in", "k/in")
+
+    a.at("list", path, go_on, time=time)
+    a.start()
+    world.run(60)
+    assert not a.moments
+    all_agree(world)
+    assert names(b) == ["i", "j", "k", "k/f", "k/in", "k/in/g"]
+    assert [guids(b)[p] for p in ("k/f", "k/in", "k/in/g")] == [was[p] for p in ("i/f", "i/in", "i/in/g")]
+
+
+@pytest.mark.parametrize(("path", "time"), LISTED)
+def test_the_folder_that_something_moved_into_unseen_is_renamed_while_the_tree_is_compared(
+    path: str, time: int
+) -> None:
+    world, a, b = started()
+    for folder in ("i", "j", "k"):
+        make(a, folder, None)
+    make(a, "i/f", b"f")
+    world.run(20)
+    was = guids(b)
+    a.crash()
+    move(a, "i/f", "j/f")
+    a.at("list", path, lambda: move(a, "j", "k/j"), time=time)
+    a.start()
+    world.run(60)
+    assert not a.moments
+    all_agree(world)
+    assert names(b) == ["i", "k", "k/j", "k/j/f"]
+    assert [guids(b)[p] for p in ("k/j", "k/j/f")] == [was[p] for p in ("j", "i/f")]
+
+
+@pytest.mark.parametrize(("path", "time"), LISTED)
+def test_what_moved_unseen_and_was_replaced_moves_on_while_the_tree_is_compared(path: str, time: int) -> None:
+    """A new file has its name: it is another one, and not left out."""
+    world, a, b = started()
+    for folder in ("i", "j", "k"):
+        make(a, folder, None)
+    make(a, "i/f", b"f")
+    world.run(20)
+    was = guids(b)
+    a.crash()
+    move(a, "i/f", "j/f")
+    make(a, "i/f", b"another")
+    a.at("list", path, lambda: move(a, "j/f", "k/f"), time=time)
+    a.start()
+    world.run(60)
+    assert not a.moments
+    all_agree(world)
+    assert {path: content for path, (_, content) in b.tree().items() if content} == {"i/f": b"another", "k/f": b"f"}
+    assert guids(b)["k/f"] == was["i/f"]
+    assert guids(b)["i/f"] != was["i/f"]
+
+
+def test_what_moved_on_while_the_tree_is_compared_is_removed_before_it_is_told_of() -> None:
+    world, a, _ = started()
+    for folder in ("i", "j", "k"):
+        make(a, folder, None)
+    make(a, "i/f", b"f")
+    world.run(20)
+    a.crash()
+    move(a, "i/f", "j/f")
+    a.at("list", "j", lambda: move(a, "j/f", "k/f"), time=3)
+    a.at("look", "k/f", lambda: remove(a, "k/f"))
+    a.start()
+    world.run(60)
+    assert not a.moments
+    assert names(all_agree(world)) == ["i", "j", "k"]
+
+
 def test_files_change_places_before_one_of_their_folders_is_watched() -> None:
     """The journal tells of one of the names only."""
     world, a, b = started()

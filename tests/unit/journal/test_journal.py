@@ -326,6 +326,20 @@ async def test_names_that_were_left_since(tmp_path):
         assert set(await ears.journal.left()) == {"a", "b"}
 
 
+async def test_names_that_something_came_to_since(tmp_path):
+    async with Ears(tmp_path) as ears:
+        for name in ("a", "changed"):
+            ears.write(name)
+        await ears.flush()
+        os.rename(ears.path("a"), ears.path("x"))
+        ears.write("changed")
+        assert await ears.journal.arrived() == ["x"]
+        since = ears.journal.next_usn
+        ears.write("made")
+        assert await ears.journal.arrived(since) == ["made"]
+        assert set(await ears.journal.arrived()) == {"x", "made"}
+
+
 async def test_what_was_renamed_into_a_folder_that_was_not_watched_yet_is_waited_for(tmp_path):
     """By the name it had; not the other way round, for the folder may be full of other files."""
     async with Ears(tmp_path, aging_s=0.3) as ears:

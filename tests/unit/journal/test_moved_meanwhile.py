@@ -97,3 +97,22 @@ def test_the_folder_that_it_left_is_not_deleted_before_it_is_known_where_it_is(b
     for name in ("a", "mine"):
         assert bench.guid(name) == guids[os.stat(bench.path(name)).st_ino]
     assert bench.guid("mine/file") == file
+
+
+def test_which_inodes_stand_at_some_paths_or_below_them(bench) -> None:
+    """Through no link, and not where nothing is."""
+    os.makedirs(bench.path("d/in"))
+    os.mkdir(bench.path("else"))
+    for path in ("d/in/f", "d/g", "else/h"):
+        bench.write(path)
+    os.symlink("else", bench.path("d/link"))
+    keys = {path: fsops.fingerprint(bench.path(path))[:3] for path in ("d", "d/in", "d/in/f", "d/g", "else/h")}
+    known = set(keys.values())
+
+    def standing(*paths: str) -> set[str]:
+        found = bench.examiner.standing(known, paths)
+        return {path for path, key in keys.items() if key in found}
+
+    assert standing("d") == {"d", "d/in", "d/in/f", "d/g"}
+    assert standing("d/in/f", "gone", "d/link") == {"d/in/f"}
+    assert standing() == set()
