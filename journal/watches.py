@@ -238,10 +238,13 @@ class Watches:
             if error.errno not in (errno.ELOOP, errno.EXDEV):
                 self._cannot("watched", path, error)
             return None
-        if self._root_key is not None and self._system.fstat(fd).st_dev != self._root_key[0]:
-            self._system.close(fd)
-            return None
-        return fd
+        try:
+            if self._root_key is None or self._system.fstat(fd).st_dev == self._root_key[0]:
+                return fd
+        except OSError:
+            pass  # it was removed meanwhile, and the file system is one that does not know it any more
+        self._system.close(fd)
+        return None
 
     def _wd_at(self, parent_fd: int, name: str) -> int | None:
         """The watch of the folder that is at a name now; None when there is none, or none can be had."""
