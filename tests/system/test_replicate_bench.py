@@ -13,6 +13,7 @@ import pytest
 
 from bench.filesystem import FreshFolders
 from bench.report import tables
+from bench.rules import run as run_rules
 from bench.scenarios import SCENARIOS, Result
 from bench.trees import QUICK, Sizes, equal, listing, rename_burst, wait_listed_alike, write_small
 from tests.system.demo import PATIENCE, REPOSITORY, environment
@@ -143,3 +144,25 @@ def test_sizes_say_how_large_a_file_system_a_run_needs() -> None:
     assert Sizes().room_mib({"cold"}) < 2048
     assert Sizes().room_mib({"cold", "big"}) >= 4096
     assert Sizes(folders=6000).room_mib({"cold"}) > 2 * (300_000 * (16 << 10) >> 20)
+
+
+def test_a_new_file_costs_each_member_a_few_statements() -> None:
+    """Counts, which are the same everywhere: each row is looked for once and written once, and what many files change
+    is written once a transaction."""
+    files, batch = 256, 64
+    pair = run_rules(files, batch)
+    a, b = pair.ends["a"].costs, pair.ends["b"].costs
+    at_most = {
+        "SELECT idtable": 2 * files + 4,  # is it known, and has anything its name
+        "INSERT idtable": files,
+        "INSERT outlog": files,
+        "INSERT inlog": files,
+        "DELETE inlog": files,
+    }
+    for costs in (a, b):
+        transactions = costs.statements["COMMIT"]
+        assert transactions == costs.times["commit"] < files / 4
+        for what, number in costs.statements.items():
+            assert number <= at_most.get(what, transactions), what
+    assert a.statements["INSERT outlog"] == b.statements["INSERT inlog"] == files
+    assert a.times["encoding"] == a.times["decoding"] == 2 * files
