@@ -644,12 +644,8 @@ class Replica(Telling):
             self._restart(looked=True)
 
     def outbound_compressions(self) -> frozenset[bytes]:
-        """What every joined downstream partner understands."""
-        found: frozenset[bytes] | None = None
-        for session in self.engine.out_sessions.sessions.values():
-            if session.joined:
-                found = session.compressions if found is None else found & session.compressions
-        return found if found is not None else frozenset((c.COMPRESSION_NONE, c.COMPRESSION_LZNT1))
+        """What every downstream partner understands."""
+        return self.engine.out_sessions.compressions()
 
     def new_guid(self) -> bytes:
         """A new GUID."""
