@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from bench import report
+from bench.filesystem import FreshFolders
 from bench.peers import Peer, make_peer
 from bench.scenarios import SCENARIOS, Result, measure
 from bench.trees import QUICK, Corpora, Sizes
@@ -89,25 +90,16 @@ def main(argv: list[str] | None = None) -> int:
     sizes = sizes_of(options)
     base = Path(tempfile.mkdtemp(prefix="frs-bench-", dir=options.dir))
     results: list[Result] = []
-    count = 0
     began = time.strftime("%Y-%m-%d %H:%M")
-
-    def fresh() -> Path:
-        nonlocal count
-        if count and not options.keep:  # the peer before has stopped
-            shutil.rmtree(base / f"run{count}", ignore_errors=True)
-        count += 1
-        return base / f"run{count}"
-
     try:
         corpora = Corpora(base / "corpus", sizes)
-        for _ in range(options.repeats):
-            for peer in peers:
-                for result in measure(peer, wanted, fresh, corpora, options.timeout):
-                    results.append(result)
-                    shown = "" if result.seconds is None else f" {report.seconds(result.seconds)} s"
-                    print(f"{result.peer}, {result.scenario}:{shown} {result.outcome[:300]}", file=sys.stderr)
-        place = report.machine(base)
+        with FreshFolders(base, sizes.room_mib(wanted), keep=options.keep) as fresh:
+            for _ in range(options.repeats):
+                for peer in peers:
+                    for result in measure(peer, wanted, fresh, corpora, options.timeout):
+                        results.append(result)
+                        print(report.line(result), file=sys.stderr, flush=True)
+            place = report.machine(base) | {"runs": fresh.note}
         versions = {peer.label: peer.version() for peer in peers}
     finally:
         if not options.keep:
@@ -116,8 +108,8 @@ def main(argv: list[str] | None = None) -> int:
             print(f"kept: {base}", file=sys.stderr)
     print(f"## Measured {began}\n")
     print(
-        f"{place['processor']}, {place['cores']} cores, {place['memory_gib']} GiB, {place['file_system']}, "
-        f"Linux {place['kernel']}, Python {place['python']}; "
+        f"{place['processor']}, {place['cores']} cores, {place['memory_gib']} GiB, {place['file_system']} "
+        f"({place['runs']}), Linux {place['kernel']}, Python {place['python']}; "
         + ", ".join(f"{label} {version}" for label, version in versions.items())
         + "\n"
     )

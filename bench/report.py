@@ -8,6 +8,7 @@ import statistics
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +48,26 @@ def titles(sizes: Sizes) -> dict[str, str]:
         "latency": f"one change visible at B (median of {sizes.latency_rounds})",
         "renames": f"{sizes.renames:,} renames",
         "big": f"one file of {amount}, A starts with it",
+        "patch": f"4 KiB changed inside a file of {amount}",
     }
 
 
-Cell = tuple[float, float, float, int, float]
+@dataclass(frozen=True)
+class Cell:
+    """What one peer took for one scenario: seconds (median, least and most of so many runs), processor seconds of both
+    ends together (median), peak memory; ``p95`` where many changes were measured one by one (median of the runs)."""
+
+    seconds: float
+    least: float
+    most: float
+    runs: int
+    cpu_s: float
+    peak_mib: float
+    p95: float
 
 
 def summary(results: Iterable[Result]) -> dict[tuple[str, str], Cell | str]:
-    """(peer, scenario) -> (median, least, most seconds, number of runs, peak MiB), or what went wrong."""
+    """(peer, scenario) -> what it took, or what went wrong."""
     runs: dict[tuple[str, str], list[Result]] = defaultdict(list)
     for result in results:
         runs[result.peer, result.scenario].append(result)
@@ -65,8 +78,15 @@ def summary(results: Iterable[Result]) -> dict[tuple[str, str], Cell | str]:
             cells[key] = wrong
             continue
         times = [one.seconds for one in group if one.seconds is not None]
-        peaks = [one.peak_mib or 0.0 for one in group]
-        cells[key] = (statistics.median(times), min(times), max(times), len(times), max(peaks))
+        cells[key] = Cell(
+            statistics.median(times),
+            min(times),
+            max(times),
+            len(times),
+            statistics.median(one.cpu_s or 0.0 for one in group),
+            max(one.peak_mib or 0.0 for one in group),
+            statistics.median(one.extra.get("p95_s", 0.0) for one in group),
+        )
     return cells
 
 
@@ -81,18 +101,26 @@ def show(cell: Cell | str | None) -> str:
         return "-"
     if isinstance(cell, str):
         return "**DIFFERENT**" if cell == "DIFFERENT" else "failed"
-    median, least, most, runs, peak = cell
-    spread = f" ({seconds(least)}-{seconds(most)})" if runs > 1 else ""
-    memory = f", {peak:.0f} MiB" if peak else ""
-    return f"{seconds(median)} s{spread}{memory}"
+    spread = f" ({seconds(cell.least)}-{seconds(cell.most)})" if cell.runs > 1 else ""
+    late = f", 95 % {seconds(cell.p95)} s" if cell.p95 else ""
+    processor = f", cpu {seconds(cell.cpu_s)} s" if cell.cpu_s else ""
+    memory = f", {cell.peak_mib:.0f} MiB" if cell.peak_mib else ""
+    return f"{seconds(cell.seconds)} s{spread}{late}{processor}{memory}"
+
+
+def line(result: Result) -> str:
+    """One result as it comes in."""
+    figure = "" if result.seconds is None else f" {show(summary([result])[result.peer, result.scenario])}"
+    return f"{result.peer}, {result.scenario}:{figure} {result.outcome[:300]}"
 
 
 def ratio(ours: Cell | str | None, theirs: Cell | str | None) -> str:
-    """A cell of the second table: our seconds over theirs, and our memory over theirs."""
-    if not isinstance(ours, tuple) or not isinstance(theirs, tuple):
+    """A cell of the second table: our seconds, processor seconds and memory over theirs."""
+    if not isinstance(ours, Cell) or not isinstance(theirs, Cell):
         return "-"
-    memory = f", {ours[4] / theirs[4]:.1f} x" if ours[4] and theirs[4] else ""
-    return f"{ours[0] / theirs[0]:.2f}{memory}"
+    processor = f", cpu {ours.cpu_s / theirs.cpu_s:.2f}" if ours.cpu_s and theirs.cpu_s else ""
+    memory = f", {ours.peak_mib / theirs.peak_mib:.1f} x" if ours.peak_mib and theirs.peak_mib else ""
+    return f"{ours.seconds / theirs.seconds:.2f}{processor}{memory}"
 
 
 def row(cells: Sequence[str]) -> str:
@@ -113,7 +141,8 @@ def tables(results: Sequence[Result], peers: Sequence[Peer], sizes: Sizes, repea
     ]
     how = f"median of {repeats} runs (least-most)" if repeats > 1 else "one run"
     lines = [
-        f"Wall seconds, {how}; peak resident memory of both ends together. Every figure is of trees equal by SHA-256.",
+        f"Wall seconds, {how}; processor seconds (user and system) and peak resident memory of both ends together. "
+        "Every figure is of trees equal by SHA-256.",
         "",
         row(["", *labels]),
         row(["---"] * (len(labels) + 1)),
@@ -125,7 +154,11 @@ def tables(results: Sequence[Result], peers: Sequence[Peer], sizes: Sizes, repea
     for mine in ours:
         if not others:
             break
-        lines += ["", f"{mine.label} over each peer: seconds, peak memory (below 1: better than it).", ""]
+        lines += [
+            "",
+            f"{mine.label} over each peer: seconds, processor seconds, peak memory (below 1: better than it).",
+            "",
+        ]
         lines += [row(["", *(peer.label for peer in others)]), row(["---"] * (len(others) + 1))]
         lines += [
             row([heading[n], *(ratio(cells.get((mine.label, n)), cells.get((p.label, n))) for p in others)])

@@ -6,6 +6,7 @@ drop     both run, idle; the tree's folders are renamed into A: from the first r
 latency  one new file of 4 KiB at A: from before its write until B has it whole
 renames  a burst of renames at A: from the first one until B is equal
 big      as cold, with one large file
+patch    4 KiB inside that file are written anew at A: from then until B has them, and the file whole
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 from bench.peers import Frs, Peer, Syncthing
 from bench.processes import Failed, Meter
 from bench.trees import (
+    BLOCK,
     SEED,
     Corpora,
     NotEqualInTime,
@@ -32,7 +34,7 @@ from bench.trees import (
     wait_listed_alike,
 )
 
-SCENARIOS = ("cold", "join", "drop", "latency", "renames", "big")
+SCENARIOS = ("cold", "join", "drop", "latency", "renames", "big", "patch")
 
 
 @dataclass
@@ -73,18 +75,17 @@ class Run:
             extra,
         )
 
-    def _wait(self, began: float) -> float:
-        seen = wait_listed_alike(self.peer.near, self.peer.far, self.timeout, poll=0.1)
-        return seen - began
+    def _listed(self) -> float:
+        return wait_listed_alike(self.peer.near, self.peer.far, self.timeout)
 
-    def _carry(self, scenario: str, change: Callable[[], object]) -> Result:
-        """Measure one change of A, made by ``change``, with both ends running."""
+    def _carry(self, scenario: str, change: Callable[[], object], seen: Callable[[], float] | None = None) -> Result:
+        """Measure one change of A, made by ``change``, with both ends running; ``seen`` tells when B has it."""
         with Meter(self.peer.pids()) as meter:
             began = time.perf_counter()
             change()
             if not self.peer.live:
                 self.peer.push(meter)
-            seconds = self._wait(began)
+            seconds = (seen or self._listed)() - began
         return self._result(scenario, seconds, meter)
 
     def cold(self, scenario: str, corpus: str) -> Result:
@@ -103,7 +104,7 @@ class Run:
                 name = "big.bin"
                 seconds = wait_file_alike(self.peer.near / name, self.peer.far / name, self.timeout) - began
             else:
-                seconds = self._wait(began)
+                seconds = self._listed() - began
         return self._result(scenario, seconds, meter)
 
     def join(self) -> Result:
@@ -123,7 +124,7 @@ class Run:
             else:
                 peer._start("B")
             meter.roots |= peer.pids()
-            seconds = self._wait(began)
+            seconds = self._listed() - began
         return self._result("join", seconds, meter)
 
     def drop(self) -> Result:
@@ -182,13 +183,31 @@ class Run:
             "latency",
             "equal" if good else "DIFFERENT",
             round(statistics.median(times), 4) if good else None,
-            extra={"min_s": round(min(times), 4), "max_s": round(max(times), 4)},
+            extra={
+                "min_s": round(min(times), 4),
+                "max_s": round(max(times), 4),
+                "p95_s": round(sorted(times)[-(-len(times) * 19 // 20) - 1], 4),
+            },
         )
 
     def renames(self) -> Result:
         """See the module's text; both ends run and have the tree."""
         self.peer.settle()
         return self._carry("renames", lambda: rename_burst(self.peer.near, self.sizes))
+
+    def patch(self) -> Result:
+        """See the module's text; both ends run and have the large file."""
+        self.peer.settle()
+        near, far = (root / "big.bin" for root in (self.peer.near, self.peer.far))
+        where = near.stat().st_size // BLOCK // 3 * BLOCK
+        block = random.Random(SEED + 3).randbytes(BLOCK)
+
+        def write() -> None:
+            with open(near, "r+b") as stream:
+                stream.seek(where)
+                stream.write(block)
+
+        return self._carry("patch", write, lambda: wait_file_alike(near, far, self.timeout, also=where))
 
 
 def measure(
@@ -227,8 +246,13 @@ def measure(
         if "drop" in wanted:
             yield guarded("drop", run().drop)
             peer.stop()
-        if "big" in wanted:
-            yield guarded("big", lambda: run().cold("big", "big"))
+        if wanted & {"big", "patch"}:
+            two = run()
+            first = guarded("big", lambda: two.cold("big", "big"))
+            if "big" in wanted or first.outcome != "equal":
+                yield first
+            if first.outcome == "equal" and "patch" in wanted:
+                yield guarded("patch", two.patch)
             peer.stop()
     finally:
         peer.stop()

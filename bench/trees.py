@@ -8,9 +8,10 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import stat
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +36,12 @@ class Sizes:
     @property
     def files(self) -> int:
         return self.folders * self.files_per_folder
+
+    def room_mib(self, scenarios: Collection[str]) -> int:
+        """How large a file system has to be on which any of these scenarios runs: the content at both ends, what is
+        being made of it beside that, and the databases."""
+        large = self.big_bytes if {"big", "patch"} & set(scenarios) else 0
+        return 512 + (max(4 * large, 6 * self.files * (16 << 10)) >> 20)
 
 
 QUICK = Sizes(folders=10, files_per_folder=10, big_bytes=8 << 20, latency_rounds=3, renames=20)
@@ -138,20 +145,29 @@ class NotEqualInTime(Exception):
     """The far end did not become equal before the deadline."""
 
 
-def wait_listed_alike(a: Path, b: Path, timeout: float, poll: float) -> float:
+def wait_listed_alike(a: Path, b: Path, timeout: float, poll: float = 0.01) -> float:
     """Wait until both trees list alike (names and sizes); returns ``perf_counter()`` of the moment seen.
 
     Every peer here installs a file by renaming a finished temporary one, so that a listed size is a whole
     file; the SHA-256 afterwards says whether it was so. ``a`` must not change meanwhile.
+
+    Who waits takes no processor time from those that are measured: each name is asked for until it is as in ``a``, and
+    then the next; the tree is listed when all were.
     """
     want = listing(a)
+    awaited: list[tuple[str, int | None]] = list(want.items())
     deadline = time.perf_counter() + timeout
     while True:
-        have = listing(b)
+        while awaited and _listed(b / awaited[-1][0]) == awaited[-1][1]:
+            awaited.pop()
         now = time.perf_counter()
-        if have == want:
-            return now
+        if not awaited:
+            have = listing(b)
+            awaited = [(path, want.get(path)) for path in want.keys() | have.keys() if want.get(path) != have.get(path)]
+            if not awaited:
+                return now
         if now > deadline:
+            have = listing(b)
             raise NotEqualInTime(
                 f"after {timeout:.0f} s: {len(want.keys() - have.keys())} of {len(want)} names missing, "
                 f"{len(have.keys() - want.keys())} too many"
@@ -159,10 +175,20 @@ def wait_listed_alike(a: Path, b: Path, timeout: float, poll: float) -> float:
         time.sleep(poll)
 
 
-def wait_file_alike(a: Path, b: Path, timeout: float, poll: float = 0.02) -> float:
-    """Wait until file ``b`` has the size of ``a`` and its blocks at 32 places; returns ``perf_counter()``."""
+def _listed(path: Path) -> int | None:
+    """What listing() has of a path; None when there is nothing."""
+    try:
+        found = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return -1 if stat.S_ISDIR(found.st_mode) else found.st_size
+
+
+def wait_file_alike(a: Path, b: Path, timeout: float, poll: float = 0.02, also: int = 0) -> float:
+    """Wait until file ``b`` has the size of ``a`` and its blocks at 32 places and at ``also``; returns
+    ``perf_counter()``."""
     size = a.stat().st_size
-    places = sorted({min(size - BLOCK, size * part // 32) for part in range(32)} | {max(0, size - BLOCK)})
+    places = sorted({min(size - BLOCK, size * part // 32) for part in range(32)} | {max(0, size - BLOCK), also})
     with open(a, "rb") as source:
         want = [os.pread(source.fileno(), BLOCK, place) for place in places]
     deadline = time.perf_counter() + timeout

@@ -29,7 +29,8 @@ class Database:
     `on_damage` is told, in whatever thread it is, when the file turns out to be damaged; the caller that came upon it
     gets the same StoreDamaged.
 
-    The parts of a store that keep copies in memory override `_rolled_back` (calling super) to forget them.
+    The parts of a store that keep copies in memory override `_rolled_back` (calling super) to forget them; those that
+    put writes off to the end of the transaction override `_write_late`, and call _catch_up() before they read.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Database:
             raise
         self._conn = conn
         self._execute = conn.execute
+        self._executemany = conn.executemany
         self._file = _file_at(self.path)
 
     # -- transactions
@@ -103,10 +105,14 @@ class Database:
             self.rollback()
             raise TransactionError("commit(): something had failed; the transaction has been rolled back")
         try:
+            self._write_late()
             self._execute("COMMIT")
         except sqlite3.Error as exc:
             self.rollback()
             raise self._translated(exc) from exc
+        except BaseException:
+            self.rollback()
+            raise
         self._state = _IDLE
 
     def rollback(self) -> None:
@@ -171,6 +177,17 @@ class Database:
         )
 
     # -- for the parts of a store
+
+    def _write_late(self) -> None:
+        """Write what was put off. Raises sqlite3.Error."""
+
+    def _catch_up(self) -> None:
+        """What was put off is to be read now."""
+        if self._state == _OPEN:
+            try:
+                self._write_late()
+            except sqlite3.Error as exc:
+                raise self._failed(exc) from exc
 
     def _rolled_back(self) -> None:
         """The transaction has been undone: what is kept in memory may not be true any more."""

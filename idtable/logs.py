@@ -14,13 +14,27 @@ from .schema import pack_int, pack_u64, unpack_int
 _OUT: Final = "seq, co, ext, co_guid, file_guid, originator, vsn, from_members, flags, time"
 _IN: Final = "co_guid, cxtion_guid, co, ext, state, stage_size, arrival, retry_count, first_try_time, attempt_after"
 _CHUNK: Final = 256
+_PUT: Final = (
+    f"INSERT INTO inlog ({_IN}) VALUES (?,?,?,?,?,?,?,?,?,?) "
+    "ON CONFLICT (co_guid) DO UPDATE SET cxtion_guid = excluded.cxtion_guid, co = excluded.co, "
+    "ext = excluded.ext, state = excluded.state, stage_size = excluded.stage_size, "
+    "arrival = excluded.arrival, retry_count = excluded.retry_count, "
+    "first_try_time = excluded.first_try_time, attempt_after = excluded.attempt_after"
+)
 
 
 class Logs(Database):
-    """The part of a store that holds change orders on their way."""
+    """The part of a store that holds change orders on their way. What a transaction writes is written with its end, all
+    rows at once: what comes and goes within it never is."""
 
     _head: int | None = None
     _inlog_count: int | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """See Database."""
+        self._late_out: list[tuple[Any, ...]] = []
+        self._late_in: dict[bytes, tuple[Any, ...] | None] = {}  # None: to be removed
+        super().__init__(*args, **kwargs)
 
     # -- outbound log
 
@@ -41,60 +55,55 @@ class Logs(Database):
         `time` is the FILETIME that outlog_trim() compares. Numbers given in a transaction that is rolled back
         are given again. Raises TransactionError, ValueError for a `vsn` that is no unsigned 64-bit number.
         """
+        self._require_transaction()
         seq = self.outlog_head() + 1
-        self._write(
-            f"INSERT INTO outlog ({_OUT}) VALUES (?,?,?,?,?,?,?,?,?,?)",
-            (
-                seq,
-                co,
-                ext,
-                co_guid,
-                file_guid,
-                originator,
-                pack_u64(vsn),
-                from_members,
-                pack_int(flags),
-                pack_int(time),
-            ),
-        )
+        packed = pack_u64(vsn), from_members, pack_int(flags), pack_int(time)
+        self._late_out.append((seq, co, ext, co_guid, file_guid, originator, *packed))
         self._head = seq
         return seq
 
     def outlog_get(self, seq: int) -> OutlogRow | None:
         """The row of that number, None when it never was or has been trimmed."""
+        self._catch_up()
         row = self._row(f"SELECT {_OUT} FROM outlog WHERE seq = ?", (pack_int(seq),))
         return None if row is None else self._sense(_outlog_row, row)
 
     def outlog_iter(self, after_seq: int = 0, limit: int = -1) -> list[OutlogRow]:
         """Up to `limit` rows (all when negative) with numbers above `after_seq`, ascending."""
+        self._catch_up()
         rows = self._rows(f"SELECT {_OUT} FROM outlog WHERE seq > ? ORDER BY seq LIMIT ?", (pack_int(after_seq), limit))
         return [self._sense(_outlog_row, row) for row in rows]
 
     def outlog_count(self, after_seq: int, but_from: bytes, most: int) -> int:
         """How many of the first `most` rows with numbers above `after_seq` do not come from that member."""
+        self._catch_up()
         query = "SELECT count(*) FROM (SELECT from_members FROM outlog WHERE seq > ? ORDER BY seq LIMIT ?)"
         row = self._row(f"{query} WHERE instr(from_members, ?) = 0", (pack_int(after_seq), most, but_from))
         return int(row[0])
 
     def outlog_by_co(self, co_guid: bytes) -> OutlogRow | None:
         """The row of that change order GUID (the newest, should there be several)."""
+        self._catch_up()
         row = self._row(f"SELECT {_OUT} FROM outlog WHERE co_guid = ? ORDER BY seq DESC LIMIT 1", (co_guid,))
         return None if row is None else self._sense(_outlog_row, row)
 
     def outlog_head(self) -> int:
         """The last number given, 0 before the first."""
         if self._head is None:
+            self._catch_up()
             row = self._row("SELECT seq FROM sqlite_sequence WHERE name = 'outlog'")
             self._head = 0 if row is None else int(row[0])
         return self._head
 
     def outlog_first(self) -> int:
         """The lowest number still present; outlog_head() + 1 when there is none."""
+        self._catch_up()
         (first,) = self._row("SELECT min(seq) FROM outlog")
         return self.outlog_head() + 1 if first is None else int(first)
 
     def outlog_holds(self, after_seq: int, before_time: int) -> bool:
         """A row numbered above `after_seq` was logged before `before_time`."""
+        self._catch_up()
         query = "SELECT 1 FROM outlog WHERE time < ? AND +seq > ? LIMIT 1"
         return self._row(query, (pack_int(before_time), pack_int(after_seq))) is not None
 
@@ -105,6 +114,7 @@ class Logs(Database):
         TransactionError.
         """
         self._require_transaction()
+        self._catch_up()
         rows = self._rows(
             "SELECT seq, co_guid FROM outlog WHERE time < ? AND +seq <= ? ORDER BY +seq",
             (pack_int(before_time), pack_int(upto_seq)),
@@ -120,42 +130,39 @@ class Logs(Database):
         """Add a change order, or replace the row of the same `co_guid`. Raises TransactionError."""
         self._require_transaction()
         self._inlog_count = None
-        self._write(
-            f"INSERT INTO inlog ({_IN}) VALUES (?,?,?,?,?,?,?,?,?,?) "
-            "ON CONFLICT (co_guid) DO UPDATE SET cxtion_guid = excluded.cxtion_guid, co = excluded.co, "
-            "ext = excluded.ext, state = excluded.state, stage_size = excluded.stage_size, "
-            "arrival = excluded.arrival, retry_count = excluded.retry_count, "
-            "first_try_time = excluded.first_try_time, attempt_after = excluded.attempt_after",
-            (
-                row.co_guid,
-                row.cxtion_guid,
-                row.co,
-                row.ext,
-                pack_int(row.state),
-                pack_int(row.stage_size),
-                pack_int(row.arrival),
-                pack_int(row.retry_count),
-                pack_int(row.first_try_time),
-                pack_int(row.attempt_after),
-            ),
+        if self._late_in.get(row.co_guid, b"") is None:
+            self._catch_up()  # it is to be removed first: what comes after that is a new row, behind the others
+        self._late_in[row.co_guid] = (
+            row.co_guid,
+            row.cxtion_guid,
+            row.co,
+            row.ext,
+            pack_int(row.state),
+            pack_int(row.stage_size),
+            pack_int(row.arrival),
+            pack_int(row.retry_count),
+            pack_int(row.first_try_time),
+            pack_int(row.attempt_after),
         )
 
     def inlog_get(self, co_guid: bytes) -> InlogRow | None:
         """The row of that change order, or None."""
+        self._catch_up()
         row = self._row(f"SELECT {_IN} FROM inlog WHERE co_guid = ?", (co_guid,))
         return None if row is None else self._sense(_inlog_row, row)
 
-    def inlog_delete(self, co_guid: bytes) -> bool:
-        """Remove a finished change order; whether it was there. Raises TransactionError."""
+    def inlog_delete(self, co_guid: bytes) -> None:
+        """Remove a finished change order, if it is there. Raises TransactionError."""
         self._require_transaction()
         self._inlog_count = None
-        return self._write("DELETE FROM inlog WHERE co_guid = ?", (co_guid,)).rowcount > 0
+        self._late_in[co_guid] = None
 
     def inlog_iter(self) -> Iterator[InlogRow]:
         """All rows in order of arrival. Writes may happen meanwhile; they show in what is still ahead."""
         arrival: int | bytes = pack_int(-(1 << 63))
         last = -1
         while True:
+            self._catch_up()
             rows = self._rows(
                 f"SELECT {_IN}, id FROM inlog WHERE (arrival, id) > (?, ?) ORDER BY arrival, id LIMIT {_CHUNK}",
                 (arrival, last),
@@ -169,11 +176,25 @@ class Logs(Database):
     def inlog_count(self) -> int:
         """How many change orders wait in the inbound log."""
         if self._inlog_count is None:
+            self._catch_up()
             self._inlog_count = int(self._row("SELECT count(*) FROM inlog")[0])
         return self._inlog_count
 
+    def _write_late(self) -> None:
+        super()._write_late()
+        if self._late_out:
+            self._executemany(f"INSERT INTO outlog ({_OUT}) VALUES (?,?,?,?,?,?,?,?,?,?)", self._late_out)
+            self._late_out.clear()
+        if self._late_in:
+            gone = [(co_guid,) for co_guid, row in self._late_in.items() if row is None]
+            self._executemany("DELETE FROM inlog WHERE co_guid = ?", gone)
+            self._executemany(_PUT, [row for row in self._late_in.values() if row is not None])
+            self._late_in.clear()
+
     def _rolled_back(self) -> None:
         super()._rolled_back()
+        self._late_out.clear()
+        self._late_in.clear()
         self._head = None
         self._inlog_count = None
 

@@ -39,6 +39,7 @@ _same_of = itemgetter(*(_FIELDS.index(f) for f in _SAME))
 _changed_of = itemgetter(*(_FIELDS.index(f) for f in (*_CHANGED, "file_guid")))
 _BYTES: Final = frozenset(_FIELDS.index(f) for f in ("file_guid", "parent_guid", "name", "originator_guid", "md5"))
 _CHUNK: Final = 512
+_ORIGINATORS: Final = 4096  # of so many the highest VSN is remembered
 #: By the index of originators: as many statements as there are chunks, not as there are originators.
 _UNSEEN: Final = (
     "SELECT originator_guid, originator_vsn, file_guid FROM idtable "
@@ -47,6 +48,7 @@ _UNSEEN: Final = (
 )
 _LAST_GUID: Final = b"\xff" * 16
 _CHANGED_BY: Final = "SELECT file_guid FROM idtable WHERE originator_guid = ? AND originator_vsn = ? LIMIT 1"
+_HIGHEST: Final = "SELECT originator_vsn FROM idtable WHERE originator_guid = ? ORDER BY originator_vsn DESC LIMIT 1"
 _CHANGES: Final = (
     "SELECT file_guid, originator_vsn FROM idtable WHERE originator_guid = ? AND originator_vsn > ? "
     "ORDER BY originator_vsn, file_guid"
@@ -77,6 +79,8 @@ class Store(Logs, Sessions):
         self._generation = max(cached_records // 2, 1)
         self._young: dict[bytes, Row] = {}
         self._old: dict[bytes, Row] = {}
+        self._absent: set[bytes] = set()  # some GUIDs that no record has
+        self._highest: dict[bytes, int] = {}  # originator -> no record of it has a VSN above that
         self._counts: tuple[int, int, int] | None = None
 
     # -- one record
@@ -132,6 +136,8 @@ class Store(Logs, Sessions):
         if not 0 <= vsn <= U64_MAX:
             raise ValueError(f"originator_vsn {vsn} is not an unsigned 64-bit number")
         before = self._young.pop(guid, None) or self._old.pop(guid, None)
+        if vsn > self._highest.get(fields[6], vsn):
+            self._highest[fields[6]] = vsn
         if self._counts is not None:
             self._count(guid, before, bool(fields[3]), bool(fields[11]))
         try:
@@ -142,6 +148,7 @@ class Store(Logs, Sessions):
         except BaseException:
             self._counts = None
             raise
+        self._absent.discard(guid)
         self._remember(guid, fields)
 
     def unstored(self, file_guid: bytes) -> bytes:
@@ -224,7 +231,15 @@ class Store(Logs, Sessions):
 
     def changed_by(self, originator: bytes, vsn: int) -> bytes | None:
         """The GUID of a record (a tombstone, too) that bears this originator and this VSN."""
-        row = self._row(_CHANGED_BY, (originator, pack_u64(vsn)))
+        packed = pack_u64(vsn)
+        if originator not in self._highest:
+            if len(self._highest) >= _ORIGINATORS:
+                self._highest.clear()
+            row = self._row(_HIGHEST, (originator,))
+            self._highest[originator] = -1 if row is None else unpack_int(row[0])
+        if vsn > self._highest[originator]:
+            return None
+        row = self._row(_CHANGED_BY, (originator, packed))
         return None if row is None else bytes(row[0])
 
     def changes_of(self, originator: bytes, above: int) -> list[tuple[bytes, int]]:
@@ -324,8 +339,13 @@ class Store(Logs, Sessions):
         """A row in its normal form from the cache's old generation or from the table."""
         row = self._old.pop(guid, None)
         if row is None:
+            if guid in self._absent:
+                return None
             stored = self._row(_GET, (guid,))
             if stored is None:
+                if len(self._absent) >= self._generation:
+                    self._absent.clear()
+                self._absent.add(guid)
                 return None
             row = self._normal(stored)
         self._remember(guid, row)
@@ -343,6 +363,8 @@ class Store(Logs, Sessions):
         counts = list(self._counts)
         if row is not None:
             before = (row[3], row[11])
+        elif guid in self._absent:
+            before = None
         else:
             before = self._row("SELECT is_dir, deleted FROM idtable WHERE file_guid = ?", (guid,))
         if before is not None:
@@ -354,6 +376,7 @@ class Store(Logs, Sessions):
         super()._rolled_back()
         self._young.clear()
         self._old.clear()
+        self._absent.clear()  # _highest stays: it is no lower than it need be
         self._counts = None
 
     def _normal(self, row: Row) -> Row:

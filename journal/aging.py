@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 _FILETIME_EPOCH: Final = 116444736000000000
 LONGEST_AGING: Final = 10  # times the aging that was asked for, counted from the first event
+_GATHER_S: Final = 0.05  # what ages so soon after others did is handed out together
+_GATHER: Final = 0.1  # but for no longer than this part of the aging
 
 
 _Key = tuple[Node, str]
@@ -69,6 +71,7 @@ class AgingCache:
         self.pending: dict[tuple[Node, str], Entry] = {}
         self.accepted = 0
         self._due: list[tuple[float, int, Entry]] = []
+        self._next = 0.0  # not before that, see next_due()
         self._order = 0
         self._groups = 0
         self._chains = 0
@@ -89,8 +92,9 @@ class AgingCache:
         return max(aging, len(self.pending)) + out
 
     def next_due(self) -> float | None:
-        """When, by System.monotonic(), it is worth while to call age()."""
-        return self._due[0][0] + min(0.05, self._aging / 10) if self._due else None
+        """When, by System.monotonic(), it is worth while to call age(): when the next path has aged, or a little later
+        where others have just been handed out, so that of many changes many are dealt with at once."""
+        return max(self._due[0][0], self._next) if self._due else None
 
     def record(
         self,
@@ -239,7 +243,10 @@ class AgingCache:
 
     def age(self, everything: bool = False, moves: int = 0) -> list[Aged]:
         """What has aged by now (or everything), one record a path. `moves`: see Aged."""
-        ripe = self._ripe(self._system.monotonic(), everything)
+        now = self._system.monotonic()
+        ripe = self._ripe(now, everything)
+        if ripe:
+            self._next = now + min(_GATHER_S, self._aging * _GATHER)
         batch: dict[str, Aged] = {}
         linked = any(entry.linked or entry.waits_for for entry in ripe)
         self._groups += linked

@@ -21,7 +21,8 @@ COMPRESSION_ZSTD: Final = uuid.UUID("03944542-3831-44c3-8a5a-8ec2ea63f490").byte
 SUPPORTED: Final = (COMPRESSION_NONE, COMPRESSION_LZNT1, COMPRESSION_ZSTD)
 
 BLOCK: Final = 0x10000
-_ZSTD_LEVEL: Final = 3
+#: Half the time of level 3 and less, for 0 to 5 % more bytes; level 1 takes a quarter less, for 3 to 27 % more.
+_ZSTD_LEVEL: Final = 2
 _ZSTD_WINDOW_MAX: Final = 8 << 20
 _READ: Final = 0x40000
 

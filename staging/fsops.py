@@ -11,8 +11,6 @@ import fcntl
 import os
 import signal
 import struct
-import sys
-import time
 from typing import Final, NamedTuple
 
 OBJECT_ID_XATTR: Final = "user.frs.object_id"
@@ -195,24 +193,3 @@ def object_id_set(path: str | bytes | int, object_id: bytes) -> bool:
     except OSError:
         return False
     return True
-
-
-_TICK_NS: Final = 10_000_000
-
-
-def settle(change_time_ns: int) -> bool:
-    """Waits until a change now would get another time stamp than `change_time_ns`.
-
-    Kernels before 6.13 stamp files with the time of the last tick (at most 10 ms): two changes within one
-    tick cannot be told apart, so a file changed this very moment is not read before the tick is over.
-    Returns whether it waited.
-    """
-    coarse = getattr(time, "CLOCK_REALTIME_COARSE", time.CLOCK_REALTIME) if sys.platform == "linux" else 0
-    waited = False
-    for _ in range(4):
-        ahead = change_time_ns + _TICK_NS - time.clock_gettime_ns(coarse)
-        if ahead <= 0 or ahead > 10 * _TICK_NS:  # a time stamp in the future says nothing
-            break
-        time.sleep(ahead / 1e9)
-        waited = True
-    return waited

@@ -19,7 +19,7 @@ from staging import attributes, interrupt, sparse
 from staging.beneath import open_to_read, read_link
 from staging.compression import COMPRESSION_NONE, compressor
 from staging.errors import NoSpace, StagingError, Torn, Unsupported, Vanished, from_oserror
-from staging.fsops import Fingerprint, Stat, open_for_writing, settle
+from staging.fsops import Fingerprint, Stat, open_for_writing
 from staging.fsops import stat as fs_stat
 from staging.header import (
     CHANGE_ORDER_SIZE,
@@ -33,6 +33,7 @@ from staging.header import (
     StageHeader,
 )
 from staging.sd import CONTROL_MASK
+from staging.stamps import settle
 from staging.streams import (
     BACKUP_DATA,
     BACKUP_OBJECT_ID,
@@ -291,7 +292,7 @@ def _file_or_folder(
     st = before.fingerprint
     if stat.S_ISREG(st.mode):
         kind: Kind = "file"
-        waited = settle(max(st.mtime_ns, st.ctime_ns))
+        waited = settle(max(st.mtime_ns, st.ctime_ns), st.dev)
         written = open_for_writing(fd)
         if written:
             # pages a writer has mapped are written out, so that a change from now on changes the time stamps

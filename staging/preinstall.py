@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from staging import fsops
+from staging import fsops, stamps
 from staging.beneath import (
     FOLDER,
     Entry,
@@ -74,6 +74,7 @@ class Preinstall:
             self.path = self._in_root if self.inside else os.path.join(state_dir, STATE_NAME)
             with root.changing(root.top):
                 self._begin()
+            stamps.learn(self.fd)
         except OSError as error:
             self.close()
             raise from_oserror(error, "choosing a folder for unfinished installs") from error

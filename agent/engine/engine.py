@@ -429,7 +429,7 @@ class Engine:
         if any(s.joined for s in self.in_sessions.sessions.values()):
             self.reseed.in_touch()
         if ctx.now >= self._trim_at:
-            for session in self.outbound.retention.trim(self.outbound.head):
+            for session in self.outbound.trim():
                 self.out_sessions.end(session, _LATE)
             self._trim_at = ctx.now + min(HOUR, ctx.limits.tombstone_lifetime // 10)
 

@@ -18,6 +18,9 @@ from agent.wire.packet import Gvsn, Packet
 from idtable.records import CxtionRow
 
 _EVERYTHING = "everything"
+_COMPRESSIONS = "compressions"
+#: In this order, as the bits of what is remembered of each connection.
+_REMEMBERED = (c.COMPRESSION_NONE, c.COMPRESSION_LZNT1, c.COMPRESSION_ZSTD)
 #: After so many Joins that a partner left unanswered, the log says so.
 _OFTEN = 3
 
@@ -243,13 +246,31 @@ class OutboundSessions:
         self.on_joined = on_joined
         self.on_unjoined = on_unjoined
         self.sessions: dict[bytes, Session] = {}
+        said = ctx.store.meta_get(_COMPRESSIONS) or b""
+        remembered = {said[at : at + 16]: _compressions(said[at + 16]) for at in range(0, len(said), 17)}
         for cxtion in ctx.config.cxtions:
             if not cxtion.inbound:
                 row = ctx.store.cxtion_get(cxtion.guid)
                 session = Session(cxtion, interval=ctx.limits.first_join_interval)
                 if row is not None and row.vvjoin_done:
                     session.last_join_time = row.last_join_time
+                session.compressions = remembered.get(cxtion.guid, frozenset())
                 self.sessions[cxtion.guid] = session
+
+    def compressions(self) -> frozenset[bytes]:
+        """What all downstream partners understand that have ever said it, as they said it last."""
+        known = [session.compressions for session in self.sessions.values() if session.compressions]
+        return frozenset.intersection(*known) if known else frozenset((c.COMPRESSION_NONE, c.COMPRESSION_LZNT1))
+
+    def _remember_compressions(self) -> None:
+        """What is staged after a start and before the first Join is to be of use to the partners that will ask."""
+        said = b"".join(
+            guid + bytes([sum(1 << bit for bit, one in enumerate(_REMEMBERED) if one in session.compressions)])
+            for guid, session in self.sessions.items()
+            if session.compressions
+        )
+        if said != self.ctx.store.meta_get(_COMPRESSIONS):
+            self.ctx.store.meta_set(_COMPRESSIONS, said)
 
     def start_join(self, session: Session, *, asked: bool = False) -> None:
         """Tell the downstream partner that a Join may start: in answer, or of our own accord (3.3.4.6). With a trigger
@@ -308,6 +329,7 @@ class OutboundSessions:
         session.join_guid = packet.join_guid
         session.partner_vv = vector
         session.compressions = frozenset(packet.compression_guids) | {c.COMPRESSION_NONE}
+        self._remember_compressions()
         session.minor = minor
         session.last_error = None
         if c.COMPRESSION_ZSTD in session.compressions:
@@ -388,3 +410,7 @@ class OutboundSessions:
         """The schedule has closed."""
         self.end(session, CLOSED)
         session.deadline = session.next_opening(self.ctx.now)
+
+
+def _compressions(bits: int) -> frozenset[bytes]:
+    return frozenset(one for bit, one in enumerate(_REMEMBERED) if bits & 1 << bit)

@@ -13,10 +13,10 @@ from agent.engine import flags as fl
 from agent.engine.context import Context
 from agent.engine.events import DropStage
 from agent.engine.flow import Flow
+from agent.engine.fresh import Fresh, Logged, logged
 from agent.engine.records import ASIDE, PASSING, forgotten
 from agent.engine.retention import Retention
 from agent.engine.session import NEVER, JoinState, Session
-from agent.engine.stored import change_order_of, checksum_of
 from agent.engine.vvjoin import SKIP, caught_up, present, vvjoin_change_orders
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder, CoExtension2, CoExtWin2k
@@ -34,6 +34,7 @@ class Outbound:
         self.head = ctx.store.outlog_head()
         self.on_quiet: Callable[[Session], None] = lambda session: None  # a session that is to close may
         self.retention = Retention(ctx, self.flows)
+        self._fresh = Fresh()
         self._seq = 0x40000000  # numbers of directed change orders, which are in no log
 
     def add(self, session: Session) -> None:
@@ -77,6 +78,10 @@ class Outbound:
             ctx.now,
         )
         self.head = seq
+        kept = OutlogRow(
+            seq, b"", b"", co.change_order_guid, co.file_guid, co.originator_guid, co.frs_vsn, from_members, co.flags
+        )
+        self._fresh.add(Logged(kept, co, checksum))
         ctx.count_co("Propagated", co.originator_guid in ctx.own_originators)
         if staged:
             self.staged[seq] = co.change_order_guid
@@ -94,6 +99,18 @@ class Outbound:
             record = self.ctx.store.get(folder) if stuck and self._wanted(flow, from_members) else None
             if record is not None and not record.deleted:  # a deletion waits for those of what was in the folder
                 self.send_present(flow, record)
+
+    def trim(self) -> list[Session]:
+        """See Retention.trim()."""
+        self._fresh.clear()
+        return self.retention.trim(self.head)
+
+    def logged(self, co_guid: bytes) -> Logged | None:
+        """What the log has of that change order GUID (the newest, should there be several). Raises Unreadable."""
+        found = self._fresh.of(co_guid)
+        if found is None and (row := self.ctx.store.outlog_by_co(co_guid)) is not None:
+            found = logged(row)
+        return found
 
     @staticmethod
     def _wanted(flow: Flow, from_members: bytes) -> bool:
@@ -196,17 +213,20 @@ class Outbound:
             session.last_join_time = session.joined_time
             self._save(flow)
         while flow.leading < self.head and (room := flow.unacked.room(ctx.limits.window, ctx.now)) > 0:
-            rows = ctx.store.outlog_iter(flow.leading, min(64, room))
-            if not rows:
+            most = min(64, room)
+            items = self._fresh.after(flow.leading, most)
+            if not items:
+                items = [logged(row) for row in ctx.store.outlog_iter(flow.leading, most)]
+            if not items:
                 break
-            for row in rows:
+            for row, co, checksum in items:
                 flow.leading = row.seq
                 if self._skip(flow, row):
                     continue
                 flow.unacked.send(row.seq, row.co_guid, ctx.now)
                 flow.moved_at = ctx.now
                 flow.numbers.setdefault(row.co_guid, []).append(row.seq)
-                self._send(flow, change_order_of(row), checksum_of(row), row.seq)
+                self._send(flow, co, checksum, row.seq)
         self._advance(flow)
 
     def _skip(self, flow: Flow, row: OutlogRow) -> bool:
@@ -303,6 +323,7 @@ class Outbound:
         flow.trailing = trailing
         self._save(flow)
         lowest = min(f.trailing for f in self.flows.values())
+        self._fresh.acknowledged(lowest)
         while self.staged and (seq := next(iter(self.staged))) <= lowest:
             self.ctx.out.append(DropStage(self.staged.pop(seq)))
 

@@ -17,7 +17,6 @@ from agent.engine.outbound import Outbound
 from agent.engine.reconcile import change_order_wins
 from agent.engine.records import forgotten, offered, version_of
 from agent.engine.session import Session
-from agent.engine.stored import change_order_of, checksum_of
 from agent.reporting.causes import Cause
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder
@@ -75,14 +74,13 @@ class Serving:
         co_in = packet.remote_co
         assert co_in is not None
         self._reading[session.cxtion.guid] = self._reading.get(session.cxtion.guid, 0) + 1
-        row = ctx.store.outlog_by_co(co_in.change_order_guid)
+        logged = self.outbound.logged(co_in.change_order_guid)
         record = ctx.store.get(co_in.file_guid)
         current = record is not None and not record.deleted
         root = ctx.config.root_guid
         parent = record.parent_guid if record is not None else co_in.new_parent_guid
-        if row is not None:
-            own = change_order_of(row)
-            parent = own.new_parent_guid
+        if logged is not None:
+            parent = logged.co.new_parent_guid
         local = co_in.originator_guid in ctx.own_originators
         initial = bool(co_in.flags & c.CO_FLAG_VVJOIN_TO_ORIG)
         ack = co_in.partner_ack_seq_number
@@ -93,7 +91,7 @@ class Serving:
             old_parent_guid=root if parent == root else co_in.old_parent_guid,
             new_parent_guid=root if parent == root else co_in.new_parent_guid,
         )
-        checksum = checksum_of(row) if row is not None else b""
+        checksum = logged.checksum if logged is not None else b""
         same = (
             record is not None
             and current

@@ -59,7 +59,7 @@ class Session:
     closing: bool = False  # a trigger schedule has closed: it ends once all that was there at the Join is done
     upto: int = 0  # outbound log number at the Join (trigger schedules)
     partner_vv: dict[bytes, int] = field(default_factory=dict)
-    compressions: frozenset[bytes] = frozenset((c.COMPRESSION_NONE,))
+    compressions: frozenset[bytes] = frozenset()  # of a downstream partner, as it said last; empty: never
     joins: float = 0.0  # Joins of late: they count less and less
     joins_at: int = 0  # when that was the number
 

@@ -78,11 +78,18 @@ class LargeFiles:
             reading.stale.set()
 
     def ready(self, work: Work) -> bool:
-        """Whether the change can be dealt with now: the file is not large, or was read; then `work` says what was."""
+        """Whether the change can be dealt with now: the file is not large, or was read; then `work` says what was.
+
+        A new file keeps the object ID that it got when it was first looked at: it is on the file already, and to give
+        it another one is a change of the file, which would be read anew, and looked at anew, for ever."""
         found = work.change.fingerprint
         if work.change.file_kind != "file" or not work.has_content or found is None or not size_class(found.size):
             return True
-        read = self._read.pop(_file_of(work, found), None)
+        file = _file_of(work, found)
+        read = self._read.pop(file, None)
+        first = read or self._reading.get(file)
+        if first is not None and work.change.file_guid is None and first.work.change.file_guid is None:
+            work.guid = first.work.guid
         if read is None:
             return False
         same = read.content is not None and read.content.staged.fingerprint == found

@@ -1,7 +1,8 @@
 """The events of one replica set: all that wait are handled in one store transaction; after its commit, and only then,
 their actions are carried out. So one fsync covers many change orders (group commit), and nothing is acknowledged
 before it is durable. A transaction ends after a while, however much there is: the next begins with whoever's turn it
-is.
+is. Where one event follows another all the time, the next begins a moment after the last one did, and not with the
+first event that comes: what a transaction costs is shared by what came in that moment.
 
 An event that the engine fails on is told from the others: it alone is dropped, and the others are handled again. An
 action that fails does not keep the others from being carried out.
@@ -28,8 +29,30 @@ from idtable.store import Store
 
 BATCH: Final = 1024
 LONGEST: Final = SECOND * 3 // 100  # of handling events, before their transaction is committed
+#: While this many events came within so many seconds, transactions begin so many seconds after each other.
+BUSY: Final = 24
+BUSY_S: Final = 0.05
+GAP_S: Final = 0.005
 #: After so long without an event the engine is shown the time, and sees when the clock was set back.
 IDLE_MOST_S: Final = 60.0
+
+
+class Gap:
+    """How long the next transaction has to wait. A single change waits for nothing on its way: it is a few events at
+    each member."""
+
+    def __init__(self) -> None:
+        self._at = 0.0  # when the last transaction began, by time.monotonic()
+        self._events = 0.0  # how many came lately: each counts for less as time passes
+
+    def began(self, at: float, events: int) -> None:
+        """A transaction with so many events began then."""
+        self._events = self._events * max(0.0, 1.0 - (at - self._at) / BUSY_S) + events
+        self._at = at
+
+    def wait(self, now: float) -> float:
+        """So many seconds."""
+        return self._at + GAP_S - now if self._events >= BUSY else 0.0
 
 
 class Batches:
@@ -67,6 +90,7 @@ class Batches:
         self._shares = shares
         self._events = EventQueue()
         self._cutoff = Cutoff()
+        self._gap = Gap()
         self._scheduled = False
         self._held = False
         self._closed = False
@@ -126,7 +150,11 @@ class Batches:
     def _schedule(self) -> None:
         if not self._scheduled and not self._held and not self._closed:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._supervisor.guard(self._run, "handling events"))
+            run, wait = self._supervisor.guard(self._run, "handling events"), self._gap.wait(time.monotonic())
+            if wait > 0:
+                asyncio.get_running_loop().call_later(wait, run)
+            else:
+                asyncio.get_running_loop().call_soon(run)
 
     def _run(self) -> None:
         self._scheduled = False
@@ -137,6 +165,7 @@ class Batches:
         began = time.monotonic()
         taken: list[tuple[ev.Event, float]] = []
         actions = self._handle(engine, taken)
+        self._gap.began(began, len(taken))
         if actions is None:
             return
         for action in actions:

@@ -35,7 +35,6 @@ from agent.reporting.log import get_logger
 from agent.tree.identity import ReplicaError
 from agent.tree.incidents import TreeIncidents
 from agent.tree.root import ReplicaRoot
-from agent.wire import constants as c
 from agent.wire.guid import ZERO_GUID, guid_text, new_guid
 from agent.wire.packet import Packet
 from agent.work.bysize import LargeFileThreads
@@ -377,12 +376,8 @@ class Replica:
         self.running.hold(why)
 
     def outbound_compressions(self) -> frozenset[bytes]:
-        """What every joined downstream partner understands."""
-        found: frozenset[bytes] | None = None
-        for session in self.engine.out_sessions.sessions.values():
-            if session.joined:
-                found = session.compressions if found is None else found & session.compressions
-        return found if found is not None else frozenset((c.COMPRESSION_NONE, c.COMPRESSION_LZNT1))
+        """What every downstream partner understands."""
+        return self.engine.out_sessions.compressions()
 
     def new_guid(self) -> bytes:
         """A new GUID."""

@@ -44,6 +44,11 @@ class Rules(NamedTuple):
     allowed: int
 
 
+# All packets of a connection bear the same four names; what they were read from is remembered, some of it.
+_REMEMBERED: Final = 256
+_SHORT: Final = 256
+_seen: dict[bytes, NamedGuid] = {}
+
 _U32 = struct.Struct("<I").unpack_from
 _U64 = struct.Struct("<Q").unpack_from
 _NAMED = struct.Struct("<I16sI").unpack_from
@@ -71,6 +76,17 @@ def _u64(buf: Buffer, pos: int, _: int) -> Any:
 
 
 def _named(buf: Buffer, pos: int, length: int) -> NamedGuid:
+    known = _seen.get(data := bytes(buf[pos : pos + length]))
+    if known is None:
+        known = _read_named(buf, pos, length)
+        if length <= _SHORT:
+            if len(_seen) >= _REMEMBERED:
+                _seen.clear()
+            _seen[data] = known
+    return known
+
+
+def _read_named(buf: Buffer, pos: int, length: int) -> NamedGuid:
     if length < 26:
         raise WireError("Length", pos - 4, f"{length} is too short for a GUID and a name")
     guid_size, guid, size = _NAMED(buf, pos)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from agent.wire import elements as el
@@ -92,6 +93,7 @@ def _guid16(guid: bytes, element: str) -> bytes:
     return guid
 
 
+@lru_cache(256)
 def _named(comm_type: int, element: str, value: NamedGuid) -> bytes:
     name = value.name.encode("utf-16-le", "surrogatepass")
     if "\0" in value.name:

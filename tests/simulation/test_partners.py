@@ -19,6 +19,9 @@ from agent.wire.constants import (
     CMD_REMOTE_CO_DONE,
     CMD_SEND_STAGE,
     CMD_UNJOIN_REMOTE,
+    COMPRESSION_LZNT1,
+    COMPRESSION_NONE,
+    COMPRESSION_ZSTD,
 )
 from agent.wire.filetime import DAY, HOUR, MINUTE, SECOND
 from agent.wire.packet import Packet
@@ -476,3 +479,35 @@ def test_what_a_partner_sent_without_its_folder_ends_when_it_is_a_partner_no_mor
     assert "a member that is no partner any more sent it without the folder it is in" in text
     assert not a.pending()
     all_agree(world)
+
+
+def test_what_partners_decompress_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a member stages when it starts, before anybody has joined, is compressed for those who joined before."""
+    world = started("abc", minor=9)
+    a, b, _ = (world.members[n] for n in "abc")
+    ours = {COMPRESSION_NONE, COMPRESSION_LZNT1, COMPRESSION_ZSTD}
+
+    def restarted() -> frozenset[bytes]:
+        a.crash()
+        a.start()
+        assert not any(session.joined for session in a.engine.out_sessions.sessions.values())
+        return a.engine.out_sessions.compressions()
+
+    assert restarted() == ours
+    send = World.send
+
+    def foreign(world: World, source: Member, partner: bytes, packet: Packet) -> None:
+        if packet.command == CMD_JOINING and source is b:
+            packet.compression_guids = [COMPRESSION_LZNT1, b"not known to us."]
+        send(world, source, partner, packet)
+
+    monkeypatch.setattr(World, "send", foreign)
+    world.run(120)
+    assert a.engine.out_sessions.compressions() == {COMPRESSION_NONE, COMPRESSION_LZNT1}
+    assert restarted() == {COMPRESSION_NONE, COMPRESSION_LZNT1}
+    monkeypatch.setattr(World, "send", send)
+    world.run(120)
+    assert restarted() == ours, "as it said last"
+    with a.store.transaction():
+        a.store.meta_set("compressions", b"")
+    assert restarted() == {COMPRESSION_NONE, COMPRESSION_LZNT1}, "nobody knows"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 import agent.replica.batches
 from agent.engine import events as ev
-from agent.replica.batches import Batches
+from agent.replica.batches import Batches, Gap
 from agent.wire.packet import NamedGuid, Packet
 from agent.work.supervise import Supervisor
 from agent.work.timeshares import TimeShares
@@ -242,5 +243,71 @@ def test_an_action_that_fails_does_not_keep_the_others_from_being_carried_out() 
         assert [a for a in carried_out if a.partner == OTHER] == others
         unreachable = engine.sent[-2]  # wanted once the engine knew
         assert [a for a in carried_out if a.partner == ONE] == [unreachable]
+
+    asyncio.run(all_of_it())
+
+
+def test_what_comes_now_and_then_waits_for_nothing() -> None:
+    """The few events of one change, a few milliseconds apart, and again later: never any gap."""
+    gap, now = Gap(), 1000.0
+    for _ in range(100):
+        now += 1.0
+        for _ in range(8):
+            now += 0.002
+            assert gap.wait(now) <= 0
+            gap.began(now, 1)
+    assert gap.wait(now) <= 0
+
+
+@pytest.mark.parametrize(("events", "apart_s"), [(1, 0.0005), (1, 0.001), (40, 0.02), (1000, 0.04)])
+def test_what_comes_all_the_time_is_gathered(events: int, apart_s: float) -> None:
+    """One by one or many at once: transactions begin 5 ms after each other at the soonest; and soon after it is over,
+    nothing waits any more."""
+    gap, now, began = Gap(), 1000.0, []
+    waiting, due = 0, 0.0
+    for _ in range(2000):
+        now += apart_s
+        if waiting and due <= now:
+            gap.began(due, waiting)
+            began.append(due)
+            waiting = 0
+        if not waiting:
+            due = now + max(gap.wait(now), 0.0)
+        waiting += events
+    late = began[len(began) // 4 :]
+    assert late
+    assert min(b - a for a, b in itertools.pairwise(late)) >= min(0.005, apart_s) - 1e-9
+    if apart_s < 0.005:
+        assert min(b - a for a, b in itertools.pairwise(late)) >= 0.005 - 1e-9
+    assert gap.wait(now + 0.005) <= 0
+
+
+def test_many_events_in_a_row_share_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a gap of an hour: the first ones are handled as they come, then all others wait for the next transaction."""
+    monkeypatch.setattr(agent.replica.batches, "GAP_S", 3600.0)
+    monkeypatch.setattr(agent.replica.batches, "BUSY_S", float("inf"))
+    engine = Talker()
+
+    async def all_of_it() -> None:
+        store = Store(":memory:")
+        batches = Batches(
+            store,
+            threading.RLock(),
+            lambda: engine,  # type: ignore[arg-type, return-value]
+            act=lambda action: None,
+            unacted=lambda action, error: None,
+            failed=lambda error: None,
+            broken=lambda event, error: None,
+            runs=lambda: True,
+            supervisor=Supervisor(failed),
+            shares=TimeShares(),
+        )
+        for _ in range(200):
+            batches.post(ev.Tick())
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        assert len(engine.sent) == 2 * agent.replica.batches.BUSY
+        batches.close()
+        store.close()
 
     asyncio.run(all_of_it())

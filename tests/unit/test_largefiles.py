@@ -106,6 +106,41 @@ async def test_the_change_comes_when_the_file_was_read_and_others_before(host: R
     assert os.getxattr(host.tree / "large", "user.frs.object_id") == event.file_guid
 
 
+async def test_a_new_file_that_is_being_read_is_given_its_object_id_once(host: Reading) -> None:
+    """That is a change of the file, of which the journal tells. Where reading takes longer than a change ages, the file
+    would be changed again and again while it is read, and never be told of."""
+    host.make("large")
+    await host.tell("large")
+    await host.until_begun(1)
+    marked = fingerprint(str(host.tree / "large"))
+    object_id = os.getxattr(host.tree / "large", "user.frs.object_id")
+    for _ in range(3):
+        assert await host.tell("large") == []
+        assert fingerprint(str(host.tree / "large")) == marked
+    host.let.release()
+    await host.called_up()
+    assert await host.tell("large") == ["large"]
+    assert host.begun == ["large"]
+    assert host.posted[0].file_guid == object_id
+
+
+async def test_nor_is_it_given_another_when_it_is_read_anew(host: Reading) -> None:
+    host.make("large")
+    await host.tell("large")
+    host.let.release()
+    await host.called_up()
+    object_id = os.getxattr(host.tree / "large", "user.frs.object_id")
+    with open(host.tree / "large", "r+b") as f:
+        f.write(b"x")
+    written = fingerprint(str(host.tree / "large"))
+    assert await host.tell("large") == []
+    assert fingerprint(str(host.tree / "large")) == written
+    host.let.release()
+    await host.called_up()
+    assert await host.tell("large") == ["large"]
+    assert host.posted[0].file_guid == object_id
+
+
 async def test_a_file_that_is_changed_is_read_anew_at_once(host: Reading) -> None:
     host.make("large")
     await host.tell("large")

@@ -9,7 +9,7 @@ import pytest
 
 from idtable import logs as logs_module
 from idtable.errors import TransactionError
-from idtable.records import InlogRow, OutlogRow
+from idtable.records import CxtionRow, InlogRow, OutlogRow
 from idtable.store import Store
 
 U64 = (1 << 64) - 1
@@ -169,7 +169,7 @@ def test_inlog_iter_while_rows_come_and_go(store: Store) -> None:
     for row in store.inlog_iter():
         seen.append(row.co_guid)
         with store.transaction():
-            assert store.inlog_delete(row.co_guid)
+            store.inlog_delete(row.co_guid)
     assert seen == [guid(n + 1) for n in range(count)]
     assert store.inlog_count() == 0
     assert list(store.inlog_iter()) == []
@@ -179,9 +179,9 @@ def test_inlog_delete_and_rollback(store: Store) -> None:
     row = InlogRow(guid(1), guid(2), b"co", b"")
     with store.transaction():
         store.inlog_put(row)
-        assert not store.inlog_delete(guid(3))
+        store.inlog_delete(guid(3))
     store.begin()
-    assert store.inlog_delete(guid(1))
+    store.inlog_delete(guid(1))
     assert store.inlog_get(guid(1)) is None
     assert store.inlog_count() == 0
     store.rollback()
@@ -200,3 +200,53 @@ def test_writes_need_a_transaction(store: Store) -> None:
             write()
     assert store.outlog_head() == 0
     assert store.inlog_count() == 0
+
+
+def test_what_comes_and_goes_in_one_transaction_is_not_written(store: Store) -> None:
+    """And what changes several times in it is written once."""
+    with store.transaction():
+        store.vv_set(guid(9), 1)
+    seen: list[str] = []
+    store._conn.set_trace_callback(seen.append)
+    with store.transaction():
+        for n in range(1, 20):
+            store.inlog_put(InlogRow(guid(n), guid(9), b"", b""))
+            store.inlog_put(InlogRow(guid(n), guid(9), b"", b"", state=8))
+            if n != 7:
+                store.inlog_delete(guid(n))
+            store.vv_set(guid(9), n)
+            store.cxtion_put(CxtionRow(guid(9), trailing_seq=n))
+    store._conn.set_trace_callback(None)
+    assert sum("INSERT INTO inlog" in text for text in seen) == 1
+    assert sum("version_vector" in text for text in seen) == 1
+    assert sum("INTO cxtion" in text for text in seen) == 1
+    assert [row.state for row in store.inlog_iter()] == [8]
+    assert store.vv_get()[guid(9)] == 19
+    assert store.cxtion_all() == [CxtionRow(guid(9), trailing_seq=19)]
+
+
+def test_what_is_put_again_after_it_was_removed_stands_behind_the_others(store: Store) -> None:
+    with store.transaction():
+        for n in (1, 2, 3):
+            store.inlog_put(InlogRow(guid(n), guid(9), b"", b""))
+    with store.transaction():
+        store.inlog_delete(guid(1))
+        store.inlog_put(InlogRow(guid(1), guid(9), b"", b"", state=5))
+    assert [row.co_guid for row in store.inlog_iter()] == [guid(2), guid(3), guid(1)]
+
+
+def test_what_cannot_be_written_at_the_end_undoes_all(store: Store) -> None:
+    """As if it had failed at once."""
+    with pytest.raises(OverflowError), store.transaction():
+        append(store, 1)
+        store.inlog_put(InlogRow(guid(1), guid(9), b"", b""))
+        store.vv_set(guid(1), 5)
+        store.cxtion_put(CxtionRow(guid(9), trailing_seq=1 << 70))
+    assert not store.in_transaction
+    assert store.outlog_head() == 0
+    assert store.outlog_iter() == []
+    assert list(store.inlog_iter()) == []
+    assert store.vv_get() == {}
+    with store.transaction():
+        assert append(store, 2) == 1
+    assert len(store.outlog_iter()) == 1

@@ -441,7 +441,7 @@ def test_all_live_walks_over_many_and_over_writes(store: Store) -> None:
             "COVERING INDEX idtable_origin ((originator_guid,originator_vsn,file_guid)>(?,?,?))",
         ),
         (
-            lambda s: s.changed_by(guid(3), 5),
+            lambda s: s.changed_by(guid(3), 0),
             "COVERING INDEX idtable_origin (originator_guid=? AND originator_vsn=?)",
         ),
         (

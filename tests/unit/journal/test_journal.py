@@ -15,6 +15,7 @@ from agent.wire.filetime import filetime
 from journal import inotify, log
 from journal import reasons as why
 from journal.journal import Journal
+from journal.system import System
 from journal.turns import Heard
 from tests.damage import damage
 
@@ -125,6 +126,44 @@ async def test_rename_names_both_ends(tmp_path):
         assert seen["a"].moved_to == "c"
         assert seen["b"].moved_to == "c"
         assert seen["c"].reason == why.RENAME_NEW_NAME
+
+
+class Forgetful(System):
+    """Like a file system in user space: of a folder that is removed while it is opened nothing can be asked."""
+
+    def __init__(self):
+        self.opened, self.asked = [], 0
+
+    def open_beneath(self, fd, path, flags):
+        found = super().open_beneath(fd, path, flags)
+        if path == "gone":
+            os.rmdir(f"/proc/self/fd/{fd}/gone")
+            self.opened.append(found)
+        return found
+
+    def fstat(self, fd):
+        if fd in self.opened:
+            self.asked += 1
+            raise FileNotFoundError(2, "No such file or directory")
+        return super().fstat(fd)
+
+    def close(self, fd):
+        super().close(fd)
+        if fd in self.opened:
+            self.opened.remove(fd)
+
+
+async def test_a_folder_that_is_removed_while_it_is_opened(tmp_path):
+    system = Forgetful()
+    async with Ears(tmp_path, system=system) as ears:
+        os.mkdir(ears.path("gone"))
+        seen = await ears.flush()
+        assert system.asked == 1
+        assert not system.opened
+        assert "gone" in seen
+        ears.write("f")
+        assert set(await ears.flush()) == {"f"}
+        assert not ears.rescans
 
 
 async def test_renamed_folder_takes_its_records_and_watches_along(tmp_path):

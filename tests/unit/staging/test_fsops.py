@@ -105,20 +105,3 @@ def test_fsync_dir(tmp_path):
     fsops.fsync_dir(str(tmp_path))
     with pytest.raises(OSError):
         fsops.fsync_dir(str(tmp_path / "none"))
-
-
-def test_settle_returns_when_the_tick_is_over(monkeypatch):
-    now = [10**18]
-    slept = []
-
-    def sleep(seconds):
-        slept.append(seconds)
-        now[0] += int(seconds * 1e9) + 1
-
-    monkeypatch.setattr(fsops.time, "clock_gettime_ns", lambda clock: now[0])
-    monkeypatch.setattr(fsops.time, "sleep", sleep)
-    assert not fsops.settle(10**18 - 20_000_000)
-    assert not fsops.settle(10**18 + 10**12)  # a file from the future
-    assert slept == []
-    assert fsops.settle(10**18)
-    assert now[0] >= 10**18 + 10_000_000

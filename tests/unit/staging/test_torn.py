@@ -8,6 +8,7 @@ import os
 import pytest
 
 from staging import generate as module
+from staging import stamps
 from staging.errors import Torn
 from staging.generate import generate
 
@@ -70,8 +71,15 @@ def test_changes_are_seen(tmp_path, while_reading, name, size):
     generate(str(path), str(tmp_path / "s"), object_id=OBJECT_ID)
 
 
-def test_a_change_within_the_tick_of_the_last_one(tmp_path, while_reading):
-    """However coarse the clock of the file system: what was written just before does not hide it."""
+@pytest.mark.parametrize("tried", [False, True])
+def test_a_change_within_the_tick_of_the_last_one(tmp_path, while_reading, tried, monkeypatch):
+    """However coarse the clock of the file system: what was written just before does not hide it. Nor does it when the
+    file system was found to tell all changes apart, and nothing is waited for."""
+    monkeypatch.setattr(stamps, "_fine", set())
+    if tried:
+        fd = os.open(tmp_path, os.O_RDONLY)
+        stamps.learn(fd)
+        os.close(fd)
     path = tmp_path / "f"
     for _ in range(20):
         path.write_bytes(b"a" * 5000)
@@ -88,7 +96,8 @@ def test_the_tick_of_the_last_change_is_waited_for(tmp_path, monkeypatch):
     os.utime(path, ns=(1, 1))
     asked = []
 
-    def settle(change):
+    def settle(change, device):
+        assert device == path.stat().st_dev
         asked.append(change)
         path.write_bytes(b"changed while waiting")
         return True
