@@ -64,7 +64,8 @@ class ReplicaSet:
     """A replica set (2.3.1.2). `members` is keyed by member name; `primary` is the member that seeds the
     others.
 
-    `schedule` holds for the connections that have none of their own.
+    `schedule` holds for the connections that have none of their own. `flags` and `level_limit` are carried for
+    directories that have them: nothing here depends on them.
     """
 
     name: str
@@ -76,6 +77,8 @@ class ReplicaSet:
     file_filter: tuple[str, ...] = ()
     directory_filter: tuple[str, ...] = ()
     schedule: bytes | None = None
+    flags: int = 0
+    level_limit: int = 0
 
     def inbound(self, member: str) -> tuple[Connection, ...]:
         """The connections on which `member` receives."""
