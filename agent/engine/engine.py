@@ -37,6 +37,7 @@ from agent.engine.events import (
     StageRefused,
     Started,
     Tick,
+    TopologyChanged,
     WentOnline,
 )
 from agent.engine.fetching import Fetching
@@ -56,6 +57,7 @@ from agent.engine.serving import Serving
 from agent.engine.session import Session, close
 from agent.engine.stuck import Stuck
 from agent.engine.telling import Telling
+from agent.engine.topology import Topology
 from agent.engine.vsn import OwnNumbers
 from agent.engine.window import InboundWindow
 from agent.wire import constants as c
@@ -116,6 +118,8 @@ class Engine:
         self.installs = Installs(ctx, self.inbound, self.fetching, self.local, self.retire)
         self.stuck = Stuck(ctx, self.inbound, self.outbound)
         self.reseed = Reseed(ctx, self.outbound, self.local)
+        sessions = (self.in_sessions, self.out_sessions)
+        self.topology = Topology(ctx, sessions, self.inbound, self.outbound, self.window, self._seed_others)
         deletions = MassDeletions(ctx, self.out_sessions.sessions.values)
         ctx.on_deleted, self.mass_deletions = deletions.deleted, deletions.told
         tell = Telling(ctx, self.inbound, self.outbound, self.in_sessions, self.out_sessions)
@@ -132,6 +136,7 @@ class Engine:
             FetchFailed: self.installs.aftermath.fetch_failed,
             Installed: self._installed,
             ForceReplication: self._force,
+            TopologyChanged: self.topology.change,
             StageBlock: self.serving.stage_block,
             StageRefused: self.serving.stage_refused,
             Tick: self._tick,
@@ -338,6 +343,11 @@ class Engine:
         ctx.out.append(WentOnline())
         for session in self.out_sessions.sessions.values():
             self.out_sessions.start_join(session)
+
+    def _seed_others(self) -> None:
+        """This member is the primary one from now on. If it was in its first initial sync, that is over (3.1.5.1)."""
+        if not self.ctx.online and self.ctx.store.meta_get(_ONLINE) is None:
+            self._go_online()
 
     def _may_join(self, session: Session) -> bool:
         """In initial sync, one upstream partner at a time; who was away too long, begins anew."""

@@ -29,6 +29,7 @@ from agent.replica.batches import Batches
 from agent.replica.enginesetup import connections_of, engine_config, stage_compressions
 from agent.replica.faults import Faults, answer_to, survives, told
 from agent.replica.holding import Holding, missing_files
+from agent.replica.reconfiguring import Reconfiguring
 from agent.replica.telling import Telling
 from agent.replica.waiting import disk_is_full
 from agent.reporting.causes import Cause
@@ -61,7 +62,7 @@ _SCANNED: Final = "scanned"
 _COME_LATER: Final = c.ERROR_RETRY
 
 
-class Replica(Telling):
+class Replica(Telling, Reconfiguring):
     """One replica set. `send` delivers an encoded packet to the partner with that member GUID, on the connection
     of that key; `has_room` says whether that partner takes what it is sent (see partners)."""
 
@@ -82,6 +83,7 @@ class Replica(Telling):
         self.config = config
         self.local = local
         self.name = local.name
+        self.excluded = Excluded(local.set.file_filter, local.set.directory_filter)
         self.counters = counters
         self._kept = kept
         self.deleted = deleted
@@ -135,6 +137,7 @@ class Replica(Telling):
             if record is not None and not record.deleted:
                 self.told.taken_for_a_member(self.store.path_of(guid) or record.name)
         self._cxtions = connections_of(self.local)
+        self._keys = {cxtion.guid: cxtion.key for cxtion in self._cxtions}
         partners = {cxtion.partner.guid for cxtion in self._cxtions}
         self.area = StagingArea(str(self.local.state_dir / "staging"), self.local.staging_quota_bytes, partners)
         self.area.sweep()
@@ -170,7 +173,7 @@ class Replica(Telling):
         self.counters.set_value(self.name, "KB of Staging Space In Use", lambda: self.area.used_bytes >> 10)
         self.counters.set_value(self.name, "KB of Staging Space Free", lambda: self.area.free_bytes >> 10)
         self._make_engine()
-        self.missing = missing_files(self.config, self.local, self._identity, self.store, self.lock)
+        self.missing = missing_files(self.config, self.local, self.excluded, self._identity, self.store, self.lock)
         self.holding = Holding(self.missing, self._waits)
         self._batches = Batches(
             self.store,
@@ -190,7 +193,7 @@ class Replica(Telling):
             self.files,
             (self.workers, self.config.workers),
             self.large,
-            keys={cxtion.guid: cxtion.key for cxtion in self._cxtions},
+            keys=self._keys,
             send=self._send,
             has_room=self._has_room,
             post=self.post,
@@ -246,9 +249,13 @@ class Replica(Telling):
             self._begin()
             return
         self.post(self._first_event())
-        first = self.engine.ctx.config.primary and self.store.meta_get(_SCANNED) is None
+        await self._look_at_tree()
+
+    async def _look_at_tree(self) -> None:
+        """Watch the tree, and compare it with the IDTable; the set begins when that is done, if it has not begun."""
+        first = not self._started and self.engine.ctx.config.primary and self.store.meta_get(_SCANNED) is None
         await self._start_watch(first=first)
-        if self._watch is not None:  # else it is said why, and tried again
+        if self._watch is not None and not self._started:  # else it is said why, and tried again
             self.supervisor.start(self._begin_when_read(self._watch, first), "reading the tree")
 
     async def _begin_when_read(self, watch: LocalWatch, first: bool) -> None:
@@ -288,7 +295,7 @@ class Replica(Telling):
                 str(self.local.root),
                 str(self.local.state_dir),
                 aging_s=self.config.aging_s,
-                excluded=Excluded(self.local.set.file_filter, self.local.set.directory_filter),
+                excluded=self.excluded,
                 root_key=self.root_key,
             )
             await self._watch.start(first=first)
@@ -538,7 +545,7 @@ class Replica(Telling):
         sessions = self.engine.in_sessions.sessions | self.engine.out_sessions.sessions
         found = []
         for cxtion in self._cxtions:
-            if partner in (None, cxtion.partner.name):
+            if partner in (None, cxtion.partner.name) and cxtion.guid in sessions:
                 self.post(ev.ForceReplication(cxtion.guid))
                 direction, joined = "inbound" if cxtion.inbound else "outbound", sessions[cxtion.guid].joined
                 found.append({"set": self.name, "name": cxtion.key, "direction": direction, "joined": joined})
