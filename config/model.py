@@ -90,6 +90,14 @@ class ReplicaSet:
 
 
 @dataclass(frozen=True, slots=True)
+class Topology:
+    """What a topology.toml holds. `serial` grows with each change that is made with `frs topology`."""
+
+    sets: tuple[ReplicaSet, ...]
+    serial: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class LocalSet:
     """A replica set as this computer takes part in it (2.3.1.9).
 
@@ -130,7 +138,8 @@ class AgentConfig:
     percent of what is known gone, or more, the set stops (agent.localchanges.missing). More than
     `mass_deletion_count` files, or `mass_deletion_percent` percent of all, deleted by one member within
     `mass_deletion_window_s` are a mass deletion. After `max_retries` or `max_retry_days` a change order is given
-    up.
+    up. `serial` is the number of the topology: an older one has a lower. That this member has left a set has to be
+    read twice, at least `poll_interval_s` apart.
     """
 
     path: Path
@@ -165,3 +174,5 @@ class AgentConfig:
     mass_deletion_count: int = 100
     mass_deletion_percent: float = 10.0
     mass_deletion_window_s: float = 60.0
+    serial: int = 0
+    poll_interval_s: float = 300.0
