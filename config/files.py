@@ -56,6 +56,7 @@ class FileSource:
         member has left the set. Raises ConfigError, also for a topology that is older than the one in force."""
         self._seen = self._look()
         config = load_agent_config(self._path, known=known)
+        self._refuse_another(running, config)
         if config.serial < running.serial:
             document = Document(config.topology_path, read_text(config.topology_path, "the topology", ""))
             raise document.fail(
@@ -69,8 +70,19 @@ class FileSource:
         self._paths = _paths(config)
         return Reading(config, view_of(config.sets, config.credential, config.serial))
 
+    @staticmethod
+    def _refuse_another(running: AgentConfig, config: AgentConfig) -> None:
+        """A running agent is one member, and has one state directory."""
+        document = Document(config.path, read_text(config.path, "the configuration", ""))
+        for key, was, now in (
+            ("member", running.member_name, config.member_name),
+            ("state", running.state_dir, config.state_dir),
+        ):
+            if was != now:
+                raise document.fail((key,), f"was {was} and is {now}; the agent has to be restarted for that")
+
     def _look(self) -> _Signature:
-        found = []
+        found: list[tuple[int, int, int, int, int] | None] = []
         for path in self._paths:
             try:
                 st = os.stat(path)

@@ -116,6 +116,14 @@ class LocalSet:
         """The name of the replica set."""
         return self.set.name
 
+    @property
+    def partners(self) -> tuple[Member, ...]:
+        """The members that it has a connection with, enabled or not."""
+        me = self.member.name
+        own = [one for one in self.set.connections if me in (one.upstream, one.downstream)]
+        names = dict.fromkeys(one.downstream if one.upstream == me else one.upstream for one in own)
+        return tuple(self.set.members[name] for name in names if name != me)
+
 
 @dataclass(frozen=True, slots=True)
 class Secret:

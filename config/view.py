@@ -102,13 +102,6 @@ class DirectoryView:
             if isinstance(found.value, Subscription)
         )
 
-    @property
-    def secret(self) -> Secret:
-        """The secret; KeyError where the view has none."""
-        value = self.objects[SECRET].value
-        assert isinstance(value, Secret)
-        return value
-
     def keeping(self, other: DirectoryView, sets: Iterable[bytes]) -> DirectoryView:
         """This view, with these replica sets as `other` has them."""
         kept = frozenset(sets)
@@ -125,9 +118,9 @@ class DirectoryView:
         ]
 
 
-def view_of(sets: Iterable[LocalSet], secret: Secret, generation: int = 0) -> DirectoryView:
+def view_of(sets: Iterable[LocalSet], secret: Secret | None, generation: int = 0) -> DirectoryView:
     """The view of what was read from files: all objects of one `generation`."""
-    objects: dict[Key, DirectoryObject] = {SECRET: DirectoryObject(secret)}
+    objects: dict[Key, DirectoryObject] = {SECRET: DirectoryObject(secret)} if secret is not None else {}
     for local in sets:
         objects |= set_objects(local.set, local.member.name, generation)
         subscription = Subscription(local.root, local.state_dir, local.staging_quota_bytes)

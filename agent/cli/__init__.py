@@ -31,6 +31,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "demo": ("agent.cli.demo_cmd", "demo", "Run several members on this host, to see replication work."),
     "force": ("agent.cli.force_cmd", "force", "Replicate now, whatever the schedules say."),
     "init": ("agent.cli.init_cmd", "init", "Make the configuration and the secret of a member."),
+    "leave": ("agent.cli.leave_cmd", "leave", "Leave a replica set that the topology has this member in no more."),
+    "reload": ("agent.cli.reload_cmd", "reload", "Have a running member read its configuration again."),
     "run": ("agent.cli.run_cmd", "run", "Run a member in the foreground."),
     "status": (
         "agent.cli.status_cmd",
