@@ -100,15 +100,16 @@ def load_topology(path: Path) -> tuple[ReplicaSet, ...]:
 
 def read_topology(path: Path) -> Topology:
     """What a topology.toml holds; raises ConfigError."""
-    return _parse(path, read_text(path, "the topology", "copy it from another member"))
+    return parse_file(path, read_text(path, "the topology", "copy it from another member"))
 
 
 def parse_topology(path: Path, text: str) -> tuple[ReplicaSet, ...]:
     """The replica sets of a topology.toml whose text is `text`; raises ConfigError, which names `path`."""
-    return _parse(path, text).sets
+    return parse_file(path, text).sets
 
 
-def _parse(path: Path, text: str) -> Topology:
+def parse_file(path: Path, text: str) -> Topology:
+    """What a topology.toml holds whose text is `text`; raises ConfigError, which names `path`."""
     document = Document(path, text)
     table = document.validate(TopologyFile)
     faults = [*_duplicates(document, table), *_unknown_members(document, table)]

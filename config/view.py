@@ -128,17 +128,26 @@ def view_of(sets: Iterable[LocalSet], secret: Secret | None, generation: int = 0
     return DirectoryView(objects)
 
 
-def set_objects(replica_set: ReplicaSet, member: str, generation: int = 0) -> dict[Key, DirectoryObject]:
-    """What `member` needs of a replica set: of the connections, those that it has a part in."""
+def set_objects(replica_set: ReplicaSet, member: str | None, generation: int = 0) -> dict[Key, DirectoryObject]:
+    """What `member` needs of a replica set: of the connections, those that it has a part in. None: all there is."""
     guid = replica_set.guid
     bare = dataclasses.replace(replica_set, members=MappingProxyType({}), connections=())
     objects: dict[Key, DirectoryObject] = {Key(guid, "set", guid): DirectoryObject(bare, generation)}
     for one in replica_set.members.values():
         objects[Key(guid, "member", one.guid)] = DirectoryObject(one, generation)
     for connection in replica_set.connections:
-        if member in (connection.upstream, connection.downstream):
+        if member in (None, connection.upstream, connection.downstream):
             objects[Key(guid, "connection", connection.guid)] = DirectoryObject(connection, generation)
     return objects
+
+
+def whole(sets: Iterable[ReplicaSet], member: str | None = None) -> DirectoryView:
+    """All there is of these sets; or what `member` needs of those that it is in."""
+    objects: dict[Key, DirectoryObject] = {}
+    for replica_set in sets:
+        if member is None or member in replica_set.members:
+            objects |= set_objects(replica_set, member)
+    return DirectoryView(objects)
 
 
 # -- what differs --
