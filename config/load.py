@@ -10,32 +10,38 @@ import errno
 import os
 import stat
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
 from config.document import Document, decoded, read_text, suggestion
 from config.errors import ConfigError, joined
-from config.model import AgentConfig, Connection, LocalSet, Member, ReplicaSet, Secret
+from config.model import AgentConfig, Connection, LocalSet, Member, ReplicaSet, Secret, Topology
 from config.positions import KeyPath
 from config.schema import AgentFile, LocalSetTable, SecretFile, SetTable, TopologyFile
 from config.writers import trusted_owner
 
-__all__ = ["ConfigError", "load_agent_config", "load_secret", "load_topology", "parse_topology", "resolve"]
+__all__ = [
+    "ConfigError", "load_agent_config", "load_secret", "load_topology", "parse_topology", "read_topology", "resolve",
+]  # fmt: skip
+
+_NOWHERE = "127.0.0.1"  # where a member without a replica set listens, unless [listen] says otherwise
 
 
-def load_agent_config(path: str | os.PathLike[str]) -> AgentConfig:
-    """The configuration of the member that `path` (its agent.toml) describes; raises ConfigError."""
+def load_agent_config(path: str | os.PathLike[str], known: Mapping[str, bytes] = MappingProxyType({})) -> AgentConfig:
+    """The configuration of the member that `path` (its agent.toml) describes; raises ConfigError. `known` are sets by
+    name that it was in before: where the topology has these no more, or this member not in them, it has left them, and
+    they are no part of the configuration."""
     path = Path(os.path.abspath(path))
     document = Document(path, read_text(path, "the configuration", "`frs init` makes one, --config names another"))
     table = document.validate(AgentFile)
     topology_path = resolve(path, table.topology)
     if not topology_path.exists():
         raise document.fail(("topology",), f"the topology {topology_path} does not exist; copy it from another member")
-    sets = load_topology(topology_path)
+    topology = read_topology(topology_path)
     state_dir = resolve(path, table.state)
-    local = _local_sets(document, table, sets, state_dir)
-    ours = local[0].member
+    local = _local_sets(document, table, topology.sets, state_dir, known)
+    ours = local[0].member if local else Member(table.member, b"", _NOWHERE, 0)
     secret_path = resolve(path, table.secret)
     if not secret_path.exists():
         raise document.fail(
@@ -82,22 +88,34 @@ def load_agent_config(path: str | os.PathLike[str]) -> AgentConfig:
         max_retry_days=replication.max_retry_days,
         outbound_log_days=replication.outbound_log_days,
         tombstone_days=replication.tombstone_days,
+        serial=topology.serial,
+        poll_interval_s=table.directory.poll_interval,
     )
 
 
 def load_topology(path: Path) -> tuple[ReplicaSet, ...]:
     """The replica sets of a topology.toml, in its order; raises ConfigError."""
-    return parse_topology(path, read_text(path, "the topology", "copy it from another member"))
+    return read_topology(path).sets
+
+
+def read_topology(path: Path) -> Topology:
+    """What a topology.toml holds; raises ConfigError."""
+    return parse_file(path, read_text(path, "the topology", "copy it from another member"))
 
 
 def parse_topology(path: Path, text: str) -> tuple[ReplicaSet, ...]:
     """The replica sets of a topology.toml whose text is `text`; raises ConfigError, which names `path`."""
+    return parse_file(path, text).sets
+
+
+def parse_file(path: Path, text: str) -> Topology:
+    """What a topology.toml holds whose text is `text`; raises ConfigError, which names `path`."""
     document = Document(path, text)
     table = document.validate(TopologyFile)
     faults = [*_duplicates(document, table), *_unknown_members(document, table)]
     if faults:
         raise joined(faults)
-    return tuple(_replica_set(entry) for entry in table.set)
+    return Topology(tuple(_replica_set(entry) for entry in table.set), table.serial)
 
 
 def load_secret(path: Path) -> Secret:
@@ -149,9 +167,14 @@ def resolve(file: Path, text: str) -> Path:
 
 
 def _local_sets(
-    document: Document, table: AgentFile, sets: tuple[ReplicaSet, ...], state_dir: Path
+    document: Document,
+    table: AgentFile,
+    sets: tuple[ReplicaSet, ...],
+    state_dir: Path,
+    known: Mapping[str, bytes],
 ) -> tuple[LocalSet, ...]:
     by_name = {entry.name: entry for entry in sets}
+    renamed = {entry.guid: entry.name for entry in sets}
     faults: list[ConfigError] = []
     local: list[LocalSet] = []
     seen: dict[str, int] = {}
@@ -162,6 +185,14 @@ def _local_sets(
             faults.append(
                 document.fail(here, f'"{entry.name}" stands here twice; {_remove_one(document, seen, entry)}')
             )
+        elif replica_set is None and known.get(entry.name) in renamed:
+            faults.append(
+                document.fail(
+                    here, f'the set "{entry.name}" is called "{renamed[known[entry.name]]}" now; call it that here, too'
+                )
+            )
+        elif entry.name in known and (replica_set is None or table.member not in replica_set.members):
+            pass  # this member has left it
         elif replica_set is None:
             faults.append(
                 document.fail(

@@ -64,7 +64,8 @@ class ReplicaSet:
     """A replica set (2.3.1.2). `members` is keyed by member name; `primary` is the member that seeds the
     others.
 
-    `schedule` holds for the connections that have none of their own.
+    `schedule` holds for the connections that have none of their own. `flags` and `level_limit` are carried for
+    directories that have them: nothing here depends on them.
     """
 
     name: str
@@ -76,6 +77,8 @@ class ReplicaSet:
     file_filter: tuple[str, ...] = ()
     directory_filter: tuple[str, ...] = ()
     schedule: bytes | None = None
+    flags: int = 0
+    level_limit: int = 0
 
     def inbound(self, member: str) -> tuple[Connection, ...]:
         """The connections on which `member` receives."""
@@ -84,6 +87,14 @@ class ReplicaSet:
     def outbound(self, member: str) -> tuple[Connection, ...]:
         """The connections on which `member` sends."""
         return tuple(c for c in self.connections if c.upstream == member)
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """What a topology.toml holds. `serial` grows with each change that is made with `frs topology`."""
+
+    sets: tuple[ReplicaSet, ...]
+    serial: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +115,14 @@ class LocalSet:
     def name(self) -> str:
         """The name of the replica set."""
         return self.set.name
+
+    @property
+    def partners(self) -> tuple[Member, ...]:
+        """The members that it has a connection with, enabled or not."""
+        me = self.member.name
+        own = [one for one in self.set.connections if me in (one.upstream, one.downstream)]
+        names = dict.fromkeys(one.downstream if one.upstream == me else one.upstream for one in own)
+        return tuple(self.set.members[name] for name in names if name != me)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +146,8 @@ class AgentConfig:
     percent of what is known gone, or more, the set stops (agent.localchanges.missing). More than
     `mass_deletion_count` files, or `mass_deletion_percent` percent of all, deleted by one member within
     `mass_deletion_window_s` are a mass deletion. After `max_retries` or `max_retry_days` a change order is given
-    up.
+    up. `serial` is the number of the topology: an older one has a lower. That this member has left a set has to be
+    read twice, at least `poll_interval_s` apart.
     """
 
     path: Path
@@ -162,3 +182,5 @@ class AgentConfig:
     mass_deletion_count: int = 100
     mass_deletion_percent: float = 10.0
     mass_deletion_window_s: float = 60.0
+    serial: int = 0
+    poll_interval_s: float = 300.0

@@ -142,6 +142,7 @@ class SetTable(_Table):
 class TopologyFile(_Table):
     """topology.toml, the same on all members."""
 
+    serial: Annotated[int, Field(ge=0)] = 0
     set: Annotated[list[SetTable], Field(min_length=1)]
 
 
@@ -200,6 +201,12 @@ class ReplicationTable(_Table):
     tombstone_days: _Days = 60.0
 
 
+class DirectoryTable(_Table):
+    """`[directory]`: how this member learns of the topology."""
+
+    poll_interval: Annotated[float, Field(gt=0, le=86400)] = 300.0
+
+
 class CountersTable(_Table):
     """`[counters]`."""
 
@@ -220,6 +227,7 @@ class AgentFile(_Table):
     log: LogTable = LogTable()
     replication: ReplicationTable = ReplicationTable()
     counters: CountersTable = CountersTable()
+    directory: DirectoryTable = DirectoryTable()
 
 
 class SecretFile(_Table):

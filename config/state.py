@@ -6,12 +6,17 @@ they start quickly, since pydantic is not loaded.
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
+import uuid
+from collections.abc import Mapping
 from pathlib import Path
 
 from config.errors import ConfigError
 from config.positions import key_lines
+
+SETS_NAME = "sets.json"  # in the state directory: the sets that the member is or was in
 
 
 def read_state_dir(path: str | os.PathLike[str]) -> Path:
@@ -36,3 +41,12 @@ def read_state_dir(path: str | os.PathLike[str]) -> Path:
         line = key_lines(text).get(("state",))
         raise ConfigError(path, line, "state", "must name the state directory, a text in quotes")
     return Path(os.path.normpath(path.parent / os.path.expanduser(state)))
+
+
+def known_sets(state_dir: Path) -> Mapping[str, bytes]:
+    """The sets that the member with this state directory is or was in, by name; none where that is not known."""
+    try:
+        found = json.loads((state_dir / SETS_NAME).read_bytes())
+        return {str(name): uuid.UUID(guid).bytes_le for name, guid in found.items()}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return {}

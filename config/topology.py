@@ -60,3 +60,25 @@ def _partners(names: Sequence[str], kind: TopologyKind) -> Iterator[tuple[str, s
         yield from itertools.combinations(names, 2)  # a ring of up to three members is a full mesh
     else:
         yield from zip(names, (*names[1:], names[0]))
+
+
+def cut_off(replica_set: ReplicaSet) -> list[str]:
+    """The members that changes of the primary one never reach, or whose changes never reach it, over connections that
+    are enabled and open at some time."""
+    usable = [c for c in replica_set.connections if c.enabled and (c.schedule is None or any(c.schedule))]
+    downstream = [(c.upstream, c.downstream) for c in usable]
+    upstream = [(to, come) for come, to in downstream]
+    reached = _reached(replica_set.primary, downstream) & _reached(replica_set.primary, upstream)
+    return [name for name in replica_set.members if name not in reached]
+
+
+def _reached(start: str, edges: Sequence[tuple[str, str]]) -> set[str]:
+    found, left = {start}, [start]
+    after: dict[str, list[str]] = {}
+    for one, other in edges:
+        after.setdefault(one, []).append(other)
+    while left:
+        news = [name for name in after.get(left.pop(), ()) if name not in found]
+        found.update(news)
+        left += news
+    return found

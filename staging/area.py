@@ -64,6 +64,12 @@ class StagingArea:
         for _, guid, size in sorted(found):
             self._shares.store(guid, LOCAL, size)
 
+    def divide(self, quota_bytes: int, owners: Collection[bytes]) -> None:
+        """The quota and the partners are these from now on."""
+        with self._lock:
+            self.quota_bytes = quota_bytes
+            self._shares.divide(quota_bytes, owners)
+
     # what is there
 
     @property

@@ -59,15 +59,19 @@ class Shares:
     """The accounts of one staging area; not safe to use from several threads. Sizes are bytes."""
 
     def __init__(self, quota: int, owners: Collection[bytes]) -> None:
-        self.quota = quota
         self.stored: dict[bytes, Stored] = {}  # by change order, least recently used first
         self.receiving: dict[int, Receiving] = {}  # by `begun`
         self.used = 0
         self._usage: Counter[bytes] = Counter()
         self._kept: Counter[bytes] = Counter()  # of that, in complete files
+        self._begun = 0
+        self.divide(quota, owners)
+
+    def divide(self, quota: int, owners: Collection[bytes]) -> None:
+        """The quota and the owners are these from now on. What is too much gives way to what comes."""
+        self.quota = quota
         self._local = quota // _LOCAL_PART if owners else quota
         self._shares = dict.fromkeys(owners, (quota - self._local) // max(len(owners), 1))
-        self._begun = 0
 
     def share(self, owner: bytes) -> int:
         """What the owner is guaranteed; nothing for one that is not known (any more)."""

@@ -31,6 +31,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "demo": ("agent.cli.demo_cmd", "demo", "Run several members on this host, to see replication work."),
     "force": ("agent.cli.force_cmd", "force", "Replicate now, whatever the schedules say."),
     "init": ("agent.cli.init_cmd", "init", "Make the configuration and the secret of a member."),
+    "leave": ("agent.cli.leave_cmd", "leave", "Leave a replica set that the topology has this member in no more."),
+    "reload": ("agent.cli.reload_cmd", "reload", "Have a running member read its configuration again."),
     "run": ("agent.cli.run_cmd", "run", "Run a member in the foreground."),
     "status": (
         "agent.cli.status_cmd",
@@ -38,6 +40,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "Show sets, connections, backlog and errors of a running member.",
     ),
     "summarize": ("agent.cli.summarize_cmd", "summarize", "Summarise counter samples with Spark."),
+    "topology": ("agent.cli.topology_cmd", "topology", "Show, check and change who replicates with whom."),
     "wait": ("agent.cli.wait_cmd", "wait", "Wait until a running member has nothing pending."),
 }
 

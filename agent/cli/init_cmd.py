@@ -28,7 +28,7 @@ Peer = tuple[str, str, int]
 
 def _address(_context: click.Context, _parameter: click.Parameter, text: str | None) -> Address | None:
     """HOST:PORT; an IPv6 address may stand in brackets."""
-    return None if text is None else _parse_address(text)
+    return None if text is None else parse_address(text)
 
 
 def _peers(_context: click.Context, _parameter: click.Parameter, texts: Sequence[str]) -> list[Peer]:
@@ -38,11 +38,12 @@ def _peers(_context: click.Context, _parameter: click.Parameter, texts: Sequence
         name, equals, address = text.partition("=")
         if not equals or not name:
             raise click.BadParameter(f"{text!r} is not NAME=HOST:PORT")
-        peers.append((name, *_parse_address(address)))
+        peers.append((name, *parse_address(address)))
     return peers
 
 
-def _parse_address(text: str) -> Address:
+def parse_address(text: str) -> Address:
+    """HOST:PORT; raises click.BadParameter."""
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:

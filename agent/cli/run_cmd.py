@@ -19,6 +19,7 @@ from agent.cli.common import config_option
 from agent.reporting.exit_codes import ExitCode
 from agent.service import signals
 from config.model import AgentConfig
+from config.state import known_sets, read_state_dir
 from config.write import write_file
 
 LOCK_NAME = "agent.lock"
@@ -45,7 +46,7 @@ def run(config_file: Path, log_level: str | None, parent_pid: int | None) -> int
     from config.load import load_agent_config
     from config.writers import warnings
 
-    config = load_agent_config(config_file)
+    config = load_agent_config(config_file, known=known_sets(read_state_dir(config_file)))
     check_roots(config)
     check_listen(config)
     setup_logging(log_level or config.log_level)
@@ -60,7 +61,8 @@ async def _until_stopped(config: AgentConfig) -> int:
     from agent.service.service import new_incidents, run_agent
 
     incidents = new_incidents()
-    agent = asyncio.ensure_future(run_agent(config, incidents))
+    reload = asyncio.Event()
+    agent = asyncio.ensure_future(run_agent(config, incidents, reload))
     stopping = False
 
     def stop(name: str) -> None:
@@ -69,7 +71,7 @@ async def _until_stopped(config: AgentConfig) -> int:
         _log.info("stopping on %s", name)
         agent.cancel()
 
-    with signals.handled(stop, incidents):
+    with signals.handled(stop, reload.set, incidents):
         try:
             return await agent
         except asyncio.CancelledError:

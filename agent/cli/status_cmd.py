@@ -31,6 +31,8 @@ def describe(answer: dict[str, Any]) -> Iterator[str]:
     """The lines that show a status answer to a person."""
     yield f"member {answer['member']}, pid {answer['pid']}, version {answer['version']}"
     yield f"started {answer['started']}"
+    if directory := answer.get("directory"):
+        yield from describe_directory(directory)
     for entry in answer["sets"]:
         yield f"set {entry['name']}: {entry['state']}, {entry['root']}"
         if entry["error"]:
@@ -65,6 +67,19 @@ def describe(answer: dict[str, Any]) -> Iterator[str]:
             yield _connection_line(connection)
     for cause, count in sorted(answer.get("incidents", {}).items()):
         yield f"incident: {cause}: {count} times since the start"
+
+
+def describe_directory(directory: dict[str, Any]) -> Iterator[str]:
+    """The lines that tell what is wrong with the configuration, and what it will lead to; none where all is well."""
+    for problem in directory["problems"]:
+        yield f"configuration: cannot be used, what was in force stays: {problem['text']}"
+    for leaving in directory["leaving"]:
+        yield (
+            f"configuration: this member is no longer in the set {leaving['set']}, and leaves it in "
+            f"{leaving['in_s']:.0f} s if that is read once more; `frs leave --set '{leaving['set']}'` does it now"
+        )
+    if directory["restart"]:
+        yield f"configuration: takes effect at the next start: {', '.join(directory['restart'])}"
 
 
 def _scan_line(scan: dict[str, Any]) -> str:

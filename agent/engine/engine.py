@@ -37,6 +37,7 @@ from agent.engine.events import (
     StageRefused,
     Started,
     Tick,
+    TopologyChanged,
 )
 from agent.engine.fetching import Fetching
 from agent.engine.inbound import Inbound
@@ -56,6 +57,7 @@ from agent.engine.serving import Serving
 from agent.engine.session import Session, close
 from agent.engine.stuck import Stuck
 from agent.engine.telling import Telling
+from agent.engine.topology import Topology
 from agent.engine.vsn import OwnNumbers
 from agent.engine.window import InboundWindow
 from agent.wire import constants as c
@@ -114,7 +116,9 @@ class Engine:
         self.installs = Installs(ctx, self.inbound, self.fetching, self.local, self.retire)
         self.stuck = Stuck(ctx, self.inbound, self.outbound)
         self.reseed = Reseed(ctx, self.outbound, self.local)
-        self.online = Online(ctx, self.inbound, self.in_sessions, self.out_sessions, self.reseed)
+        sessions = (self.in_sessions, self.out_sessions)
+        self.online = Online(ctx, self.inbound, *sessions, self.reseed)
+        self.topology = Topology(ctx, sessions, self.inbound, self.outbound, self.window, self.online.become_primary)
         deletions = MassDeletions(ctx, self.out_sessions.sessions.values)
         ctx.on_deleted, self.mass_deletions = deletions.deleted, deletions.told
         tell = Telling(ctx, self.inbound, self.outbound, self.in_sessions, self.out_sessions)
@@ -131,6 +135,7 @@ class Engine:
             FetchFailed: self.installs.aftermath.fetch_failed,
             Installed: self._installed,
             ForceReplication: self._force,
+            TopologyChanged: self.topology.change,
             StageBlock: self.serving.stage_block,
             StageRefused: self.serving.stage_refused,
             Tick: self._tick,

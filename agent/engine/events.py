@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from agent.reporting.causes import Cause
 from agent.wire.change_order import ChangeOrder
 from agent.wire.packet import Packet
+
+if TYPE_CHECKING:
+    from agent.engine.context import Cxtion
 
 
 class ChangeKind(enum.Enum):
@@ -171,6 +175,17 @@ class ForceReplication:
 
 
 @dataclass(frozen=True, slots=True)
+class TopologyChanged:
+    """What the connections of this member are from now on, whether it is the primary one, and the GUIDs of all members.
+    `joins`: the driver has begun to join connections (Started)."""
+
+    cxtions: tuple[Cxtion, ...]
+    primary: bool
+    others: frozenset[bytes]
+    joins: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed; the engine's next_deadline() says when one is wanted."""
 
@@ -201,6 +216,7 @@ Event = (
     | StageBlock
     | StageRefused
     | ForceReplication
+    | TopologyChanged
     | Tick
     | Resumed
     | Started

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from agent.engine import plausible
-from agent.engine.context import Context
+from agent.engine.context import Context, Cxtion
 from agent.engine.session import CLOSED, NEVER, JoinState, Session, close
 from agent.reporting.causes import Cause
 from agent.wire import constants as c
@@ -42,12 +42,13 @@ class InboundSessions:
         self.sessions: dict[bytes, Session] = {}
         for cxtion in ctx.config.cxtions:
             if cxtion.inbound:
-                row = ctx.store.cxtion_get(cxtion.guid)
-                session = Session(cxtion, interval=ctx.limits.first_join_interval)
-                if row is not None and row.vvjoin_done:
-                    session.last_join_time = row.last_join_time
-                session.everything = cxtion.guid in (ctx.store.meta_get(_EVERYTHING) or b"")
-                self.sessions[cxtion.guid] = session
+                self.add(cxtion)
+
+    def add(self, cxtion: Cxtion) -> Session:
+        """A connection, as far as the store knows it."""
+        session = self.sessions[cxtion.guid] = _restored(self.ctx, cxtion)
+        session.everything = cxtion.guid in (self.ctx.store.meta_get(_EVERYTHING) or b"")
+        return session
 
     def ask_for_everything(self, *only: Session) -> None:
         """Have every upstream partner (or one) send all it has, once; this survives a restart."""
@@ -219,6 +220,14 @@ class InboundSessions:
                 self.need_join(session)
 
 
+def _restored(ctx: Context, cxtion: Cxtion) -> Session:
+    row = ctx.store.cxtion_get(cxtion.guid)
+    session = Session(cxtion, interval=ctx.limits.first_join_interval)
+    if row is not None and row.vvjoin_done:
+        session.last_join_time = row.last_join_time
+    return session
+
+
 def _not_answered(session: Session) -> str | None:
     """What is known of a partner that is alive, if it did not answer CMD_JOINING: it must not say why (3.3.4.4.4)."""
     if not session.unanswered:
@@ -247,15 +256,16 @@ class OutboundSessions:
         self.on_unjoined = on_unjoined
         self.sessions: dict[bytes, Session] = {}
         said = ctx.store.meta_get(_COMPRESSIONS) or b""
-        remembered = {said[at : at + 16]: _compressions(said[at + 16]) for at in range(0, len(said), 17)}
+        self._remembered = {said[at : at + 16]: _compressions(said[at + 16]) for at in range(0, len(said), 17)}
         for cxtion in ctx.config.cxtions:
             if not cxtion.inbound:
-                row = ctx.store.cxtion_get(cxtion.guid)
-                session = Session(cxtion, interval=ctx.limits.first_join_interval)
-                if row is not None and row.vvjoin_done:
-                    session.last_join_time = row.last_join_time
-                session.compressions = remembered.get(cxtion.guid, frozenset())
-                self.sessions[cxtion.guid] = session
+                self.add(cxtion)
+
+    def add(self, cxtion: Cxtion) -> Session:
+        """A connection, as far as the store knows it."""
+        session = self.sessions[cxtion.guid] = _restored(self.ctx, cxtion)
+        session.compressions = self._remembered.get(cxtion.guid, frozenset())
+        return session
 
     def compressions(self) -> frozenset[bytes]:
         """What all downstream partners understand that have ever said it, as they said it last."""

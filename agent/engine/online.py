@@ -66,6 +66,11 @@ class Online:
         for session in self.out_sessions.sessions.values():
             self.out_sessions.start_join(session)
 
+    def become_primary(self) -> None:
+        """This member is the primary one from now on. If it was in its first initial sync, that is over (3.1.5.1)."""
+        if not self.ctx.online and self.ctx.store.meta_get(_ONLINE) is None:
+            self.begin()
+
     def may_join(self, session: Session) -> bool:
         """In initial sync, one upstream partner at a time; who was away too long, begins anew."""
         ctx = self.ctx

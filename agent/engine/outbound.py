@@ -43,6 +43,11 @@ class Outbound:
         trailing = row.trailing_seq if row else 0
         self.flows[session.cxtion.guid] = Flow(session, leading=trailing, trailing=trailing)
 
+    def remove(self, session: Session) -> None:
+        """The connection is no more, and its session is over."""
+        del self.flows[session.cxtion.guid]
+        self._drop_acknowledged()
+
     def take_over(self, stages: Iterable[bytes]) -> None:
         """At start: of these staging files, which no entry of the inbound log needs, drop what nobody will ask for."""
         acknowledged = min((flow.trailing for flow in self.flows.values()), default=self.head)
@@ -322,7 +327,11 @@ class Outbound:
             return
         flow.trailing = trailing
         self._save(flow)
-        lowest = min(f.trailing for f in self.flows.values())
+        self._drop_acknowledged()
+
+    def _drop_acknowledged(self) -> None:
+        """Of the staging files here, those that nobody will ask for any more."""
+        lowest = min((flow.trailing for flow in self.flows.values()), default=self.head)
         self._fresh.acknowledged(lowest)
         while self.staged and (seq := next(iter(self.staged))) <= lowest:
             self.ctx.out.append(DropStage(self.staged.pop(seq)))

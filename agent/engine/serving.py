@@ -62,7 +62,11 @@ class Serving:
     def _answered(self, cxtion: bytes) -> None:
         """A block was read, or could not be: read the next one that is still wanted."""
         self._reading[cxtion] = self._reading.get(cxtion, 1) - 1
-        session = self.outbound.flows[cxtion].session
+        flow = self.outbound.flows.get(cxtion)
+        if flow is None:  # the connection is no more
+            self._waiting.pop(cxtion, None)
+            return
+        session = flow.session
         waiting = self._waiting.get(cxtion)
         while waiting and self._reading[cxtion] < self.ctx.limits.reads:
             packet = waiting.popleft()
@@ -120,13 +124,14 @@ class Serving:
         ctx = self.ctx
         request = event.request
         self._answered(request.cxtion)
-        session = self.outbound.flows[request.cxtion].session
+        flow = self.outbound.flows.get(request.cxtion)
         if event.generated:
             what = "Generated" if request.initial else "Regenerated"
             ctx.count(f"Staging Files {what}")
             ctx.count(f"Bytes of Staging {what}", event.generated)
-        if not session.joined or session.join_guid != request.packet.join_guid:
+        if flow is None or not flow.session.joined or flow.session.join_guid != request.packet.join_guid:
             return
+        session = flow.session
         packet = session.packet(ctx, c.CMD_RECEIVING_STAGE)
         packet.block = event.data
         packet.block_size = len(event.data)
@@ -144,7 +149,9 @@ class Serving:
         ctx = self.ctx
         request = event.request
         self._answered(request.cxtion)
-        flow = self.outbound.flows[request.cxtion]
+        flow = self.outbound.flows.get(request.cxtion)
+        if flow is None:
+            return
         session = flow.session
         co = request.change_order
         if event.no_room:

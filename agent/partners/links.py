@@ -72,6 +72,8 @@ class PartnerLink:
         self._queue: deque[tuple[bytes, str]] = deque()
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
+        self._quiet = asyncio.Event()  # nothing is queued or under way
+        self._quiet.set()
         self._calls: set[asyncio.Task[None]] = set()
         self._failed: str | None = None
         self._was_connected = False
@@ -86,6 +88,7 @@ class PartnerLink:
             return
         self._bytes += len(packet)
         self._queue.append((packet, cxtion))
+        self._quiet.clear()
         self._wake.set()
 
     @property
@@ -103,6 +106,12 @@ class PartnerLink:
         if self._was_connected and not self._partner.connected and not self._queue and not self._calls:
             self._was_connected = False
             self._on_unreachable(f"{self.name} closed the connection")
+
+    async def delivered(self, seconds: float) -> None:
+        """Wait until all that was queued is answered, or given up, but no longer than that."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._quiet.wait()
 
     async def close(self) -> None:
         """Drop what is queued and end the association."""
@@ -144,6 +153,11 @@ class PartnerLink:
     def _done(self, call: asyncio.Task[None]) -> None:
         self._calls.discard(call)
         self._room.set()
+        self._look_if_quiet()
+
+    def _look_if_quiet(self) -> None:
+        if not self._queue and not self._calls:
+            self._quiet.set()
 
     def _taken(self, size: int) -> None:
         full = not self.has_room
@@ -185,6 +199,7 @@ class PartnerLink:
     def _fail(self, why: str) -> None:
         dropped = sum(len(packet) for packet, _ in self._queue)
         self._queue.clear()
+        self._look_if_quiet()
         self._was_connected = self._partner.connected
         self._on_unreachable(why)
         self._taken(dropped)

@@ -119,6 +119,12 @@ class Batches:
         for event in (first, *kept):
             self.post(event)
 
+    def hold(self) -> None:
+        """Handle nothing more until go_on(): another engine is about to be made."""
+        self._held = True
+        if self._timer is not None:
+            self._timer.cancel()
+
     def _tell_settled(self) -> None:
         settled, self._settled = self._settled, []
         for future in settled:
@@ -158,6 +164,8 @@ class Batches:
 
     def _run(self) -> None:
         self._scheduled = False
+        if self._held:
+            return
         if self._closed or not self._runs():
             self.drop()
             return
@@ -228,9 +236,7 @@ class Batches:
         return actions
 
     def _hold(self, event: ev.Event, error: Exception) -> None:
-        self._held = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self.hold()
         self._broken(event, error)
 
     def _set_timer(self, engine: Engine) -> None:

@@ -85,10 +85,14 @@ class Holding:
 
 
 def missing_files(
-    config: AgentConfig, local: LocalSet, identity: Identity, store: Store, lock: threading.RLock
+    config: AgentConfig,
+    local: LocalSet,
+    excluded: Excluded,
+    identity: Identity,
+    store: Store,
+    lock: threading.RLock,
 ) -> MissingFiles:
     """What decides on what is missing in the tree of a set."""
-    excluded = Excluded(local.set.file_filter, local.set.directory_filter)
     lookup = LockedLookup(store, lock)
     return MissingFiles(
         store,

@@ -68,9 +68,9 @@ class Recovery:
             parts.incidents.report(Cause.FAULT, parts.name, f"{what}; it is dropped", level="error")
             parts.engine.note_error(filetime_now(), what)
         parts.log.error("%s", "where it failed:", exc_info=error)
-        parts.supervisor.start(self._renew_engine(), "starting the engine anew")
+        parts.supervisor.start(self.renew_engine(), "starting the engine anew")
 
-    async def _renew_engine(self) -> None:
+    async def renew_engine(self) -> None:
         """Begin anew from the store at once, when what the former engine began is over."""
         parts, running = self._parts, self._running
         last_error = parts.engine.last_error

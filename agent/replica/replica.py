@@ -25,6 +25,7 @@ from agent.replica.enginesetup import connections_of, engine_config, stage_compr
 from agent.replica.faults import Faults
 from agent.replica.holding import missing_files
 from agent.replica.intake import Intake
+from agent.replica.reconfiguring import Reconfiguring
 from agent.replica.recovery import Recovery
 from agent.replica.replicastatus import ReplicaStatus
 from agent.replica.running import Running
@@ -32,6 +33,7 @@ from agent.replica.watching import Watching
 from agent.reporting.causes import Cause
 from agent.reporting.incidents import Incidents
 from agent.reporting.log import get_logger
+from agent.tree.excluded import Excluded
 from agent.tree.identity import ReplicaError
 from agent.tree.incidents import TreeIncidents
 from agent.tree.root import ReplicaRoot
@@ -68,6 +70,7 @@ class Replica:
         self.config = config
         self.local = local
         self.name = local.name
+        self.excluded = Excluded(local.set.file_filter, local.set.directory_filter)
         self.counters = counters
         self._kept = kept
         self.deleted = deleted
@@ -109,8 +112,9 @@ class Replica:
             record = self.store.get(guid)
             if record is not None and not record.deleted:
                 self.told.taken_for_a_member(self.store.path_of(guid) or record.name)
-        self._cxtions = connections_of(self.local)
-        partners = {cxtion.partner.guid for cxtion in self._cxtions}
+        self.cxtions = connections_of(self.local)
+        self.keys = {cxtion.guid: cxtion.key for cxtion in self.cxtions}
+        partners = {cxtion.partner.guid for cxtion in self.cxtions}
         self.area = StagingArea(str(self.local.state_dir / "staging"), self.local.staging_quota_bytes, partners)
         self.area.sweep()
         self.files = FileOps(
@@ -140,17 +144,18 @@ class Replica:
 
     def _make_parts(self) -> None:
         self.counters.add_set(self.name)
-        for cxtion in self._cxtions:
+        for cxtion in self.cxtions:
             self.counters.add_cxtion(self.name, cxtion.key)
         self.counters.set_value(self.name, "KB of Staging Space In Use", lambda: self.area.used_bytes >> 10)
         self.counters.set_value(self.name, "KB of Staging Space Free", lambda: self.area.free_bytes >> 10)
         self.make_engine()
-        self.missing = missing_files(self.config, self.local, self._identity, self.store, self.lock)
+        self.missing = missing_files(self.config, self.local, self.excluded, self._identity, self.store, self.lock)
         self.watching = Watching(self, self.missing.examiner)
         self.running = Running(self, self.missing)
         self.holding = self.running.holding
         self.faults = Faults()
         self.recovery = Recovery(self, self.running, self.faults)
+        self.reconfiguring = Reconfiguring(self, self.running, self.recovery)
         self.batches = Batches(
             self.store,
             self.lock,
@@ -172,7 +177,7 @@ class Replica:
             self.files,
             (self.workers, self.config.workers),
             self.large,
-            keys={cxtion.guid: cxtion.key for cxtion in self._cxtions},
+            keys=self.keys,
             send=self._send,
             has_room=self._has_room,
             post=self.post,
@@ -182,7 +187,6 @@ class Replica:
             log=self.log,
         )
         self.shown = ReplicaStatus(
-            self.local,
             self.store,
             self.lock,
             self.area,
@@ -190,12 +194,13 @@ class Replica:
             self.files.root,
             self.running,
             self.watching,
+            local=lambda: self.local,
             engine=lambda: self.engine,
         )
 
     def make_engine(self) -> None:
         """An engine made from the store. Raises StoreError."""
-        config = engine_config(self.config, self.local, self._identity, self._cxtions)
+        config = engine_config(self.config, self.local, self._identity, self.cxtions)
         try:
             with self.lock, self.store.transaction():
                 self.engine = Engine(config, self.store, self.counters, new_guid)
@@ -237,11 +242,11 @@ class Replica:
 
     def partners(self) -> set[str]:
         """The names of the members that it has connections with."""
-        return {cxtion.partner.name for cxtion in self._cxtions}
+        return {cxtion.partner.name for cxtion in self.cxtions}
 
     def cxtions_of(self, partner: bytes) -> list[Cxtion]:
         """The connections with this partner."""
-        return [x for x in self._cxtions if x.partner.guid == partner]
+        return [x for x in self.cxtions if x.partner.guid == partner]
 
     def joined_partners(self) -> set[bytes]:
         """Member GUIDs of the partners that some session is joined with."""
@@ -258,6 +263,14 @@ class Replica:
     async def start(self) -> None:
         """Begin to replicate. A set that cannot has stopped, and says so."""
         await self.running.start()
+
+    async def reconfigure(self, local: LocalSet) -> None:
+        """See Reconfiguring.reconfigure()."""
+        await self.reconfiguring.reconfigure(local)
+
+    async def unjoin_all(self) -> None:
+        """See Reconfiguring.unjoin_all()."""
+        await self.reconfiguring.unjoin_all()
 
     async def close(self) -> None:
         """Stop. Everything that matters is in the store."""
@@ -315,8 +328,8 @@ class Replica:
             raise ReplicaError(f"{self.name}: the tree is being read; it joins when that is done")
         sessions = self.engine.in_sessions.sessions | self.engine.out_sessions.sessions
         found = []
-        for cxtion in self._cxtions:
-            if partner in (None, cxtion.partner.name):
+        for cxtion in self.cxtions:
+            if partner in (None, cxtion.partner.name) and cxtion.guid in sessions:
                 self.post(ev.ForceReplication(cxtion.guid))
                 direction, joined = "inbound" if cxtion.inbound else "outbound", sessions[cxtion.guid].joined
                 found.append({"set": self.name, "name": cxtion.key, "direction": direction, "joined": joined})

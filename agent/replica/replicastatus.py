@@ -26,7 +26,6 @@ class ReplicaStatus:
 
     def __init__(
         self,
-        local: LocalSet,
         store: Store,
         lock: threading.RLock,
         area: StagingArea,
@@ -35,6 +34,7 @@ class ReplicaStatus:
         running: Running,
         watching: Watching,
         *,
+        local: Callable[[], LocalSet],
         engine: Callable[[], Engine],
     ) -> None:
         self._local = local
@@ -73,7 +73,7 @@ class ReplicaStatus:
                 found += self._engine().pending_text()
         except StoreError as error:
             found += [str(error)] if self._running.error is None else []
-        return [f"{self._local.name}: {line}" for line in found]
+        return [f"{self._local().name}: {line}" for line in found]
 
     def status(self) -> dict[str, Any]:
         """The set's part of `frs status`; of a set with a damaged database little more than that."""
@@ -90,7 +90,7 @@ class ReplicaStatus:
         except StoreError as error:
             state, wrong = "stopped", wrong or str(error)
         return set_status(
-            self._local,
+            self._local(),
             state,
             wrong,
             originator_guid=self._engine().originator_guid,

@@ -112,9 +112,15 @@ class Running:
             self._begin()
             return
         parts.batches.post(self.first_event())
-        first = parts.engine.is_primary and parts.store.meta_get(_SCANNED) is None
+        await self.look_at_tree()
+
+    async def look_at_tree(self) -> None:
+        """Watch the tree, and compare it with the IDTable; the set begins when that is done, if it has not begun."""
+        parts = self._parts
+        first = not self.started and parts.engine.is_primary and parts.store.meta_get(_SCANNED) is None
         await self._start_watch(first=first)
-        if (watch := parts.watching.watch) is not None:  # else it is said why, and tried again
+        # Without a watch it is said why, and tried again.
+        if (watch := parts.watching.watch) is not None and not self.started:
             parts.supervisor.start(self._begin_when_read(watch, first), "reading the tree")
 
     async def _begin_when_read(self, watch: LocalWatch, first: bool) -> None:

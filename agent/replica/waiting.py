@@ -9,6 +9,7 @@ import sqlite3
 from typing import Any, Final
 
 from agent.replica.setstatus import set_status
+from agent.tree.identity import ReplicaError
 from agent.work.supervise import failure
 from config.model import LocalSet
 from idtable.errors import StoreDamaged, StoreError, StoreFull
@@ -47,6 +48,13 @@ class WaitingSet:
         self.local = local
         self.name = local.name
         self.failed(error)
+
+    @classmethod
+    def stopped(cls, local: LocalSet, text: str) -> WaitingSet:
+        """One that does not run until somebody changes something."""
+        waiting = cls(local, ReplicaError(text))
+        waiting.again, waiting.error = False, text
+        return waiting
 
     def failed(self, error: Exception) -> None:
         """It was tried again in vain."""

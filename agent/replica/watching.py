@@ -19,6 +19,7 @@ class Host(watch.Host, periodicscan.Host, Protocol):
 
     config: AgentConfig
     local: LocalSet
+    excluded: Excluded
     root_key: tuple[int, int]
 
 
@@ -36,13 +37,13 @@ class Watching:
         """Begin; `first`: in the tree that others are to be seeded from. Raises RootGone, OSError, sqlite3.Error;
         then stop() is to be called."""
         host = self._host
-        config, of_set = host.config, host.local.set
+        config = host.config
         self.watch = LocalWatch(
             host,
             str(host.local.root),
             str(config.state_dir),
             aging_s=config.aging_s,
-            excluded=Excluded(of_set.file_filter, of_set.directory_filter),
+            excluded=host.excluded,
             root_key=host.root_key,
         )
         await self.watch.start(first=first)

@@ -5,7 +5,6 @@ and starts and stops all of it in order.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import importlib.metadata
 import logging
@@ -13,14 +12,14 @@ import os
 import socket
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
 from agent.conflicts.deleted import DeletedStore
 from agent.conflicts.kept import KeptStore
-from agent.conflicts.keptcontrol import KEPT_NAME, KeptOf, conflicts, deleted_store
+from agent.conflicts.keptcontrol import KEPT_NAME, deleted_store
 from agent.counters.registry import Counters, Snapshot
 from agent.counters.samples import SampleWriter
 from agent.edge.partners import PartnerAddresses
@@ -37,9 +36,9 @@ from agent.rpc.frsrpc import frsrpc_interface
 from agent.rpc.interface import CallContext
 from agent.rpc.security import Credential, CredentialStore
 from agent.rpc.server import Hooks, Limits, RpcServer
-from agent.service.control import ControlError, ControlServer, wait_until_done
-from agent.service.unjoined import never_joined
-from agent.tree.excluded import Excluded
+from agent.service.commands import Commands
+from agent.service.control import ControlServer
+from agent.service.directory import Directory
 from agent.tree.identity import ReplicaError
 from agent.wire import constants as c
 from agent.wire.comm_packet import CommPacket
@@ -49,6 +48,7 @@ from agent.work import descriptors
 from agent.work.clock import filetime_now, iso_time
 from agent.work.supervise import Supervisor
 from agent.work.timeshares import TimeShares
+from config.files import FileSource
 from config.model import AgentConfig, LocalSet, Member
 from idtable.errors import StoreDamaged, StoreError
 from staging.errors import StagingError
@@ -65,9 +65,10 @@ def new_incidents() -> Incidents:
     return Incidents(log)
 
 
-async def run_agent(config: AgentConfig, incidents: Incidents) -> int:
-    """Run one member until cancelled; returns an exit code when it cannot go on. Cancelling is its clean stop."""
-    service = Service(config, incidents)
+async def run_agent(config: AgentConfig, incidents: Incidents, reload: asyncio.Event) -> int:
+    """Run one member until cancelled; returns an exit code when it cannot go on. Cancelling is its clean stop. Whenever
+    `reload` is set the configuration is read at once."""
+    service = Service(config, incidents, reload)
     try:
         try:
             await service.start()
@@ -84,7 +85,9 @@ async def run_agent(config: AgentConfig, incidents: Incidents) -> int:
 class Service:
     """Everything that runs in one `frs run` process."""
 
-    def __init__(self, config: AgentConfig, incidents: Incidents | None = None) -> None:
+    def __init__(
+        self, config: AgentConfig, incidents: Incidents | None = None, reload: asyncio.Event | None = None
+    ) -> None:
         self.config = config
         self.port = config.port
         self.counters = Counters()
@@ -94,13 +97,18 @@ class Service:
         self.waiting: dict[bytes, WaitingSet] = {}  # likewise: those that cannot be opened
         self.kept: dict[bytes, KeptStore] = {}  # by our member GUID in the set
         self.deleted: dict[bytes, DeletedStore] = {}  # likewise
-        self._links: dict[bytes, PartnerLink] = {}  # by the partner's member GUID
+        self.links: dict[bytes, PartnerLink] = {}  # by the partner's member GUID
         self._shares = TimeShares()
-        self._reaching: list[tuple[str, Reaching]] = []  # with the set's name
+        self._reaching: dict[bytes, tuple[str, Reaching]] = {}  # likewise, with the set's name
         self._workers = ThreadPoolExecutor(config.workers + 1, "frs-worker")  # see agent.replica.actions
         self._closers: list[Callable[[], Awaitable[None]]] = []
         self._supervisors = [Supervisor(self._part_failed)]
         self._samples: SampleWriter | None = None
+        self._opening: dict[bytes, Supervisor] = {}  # by our member GUID: what opens sets that wait
+        self._addresses: PartnerAddresses | None = None
+        self._server: RpcServer | None = None
+        self._credentials = CredentialStore([_credential(config)])
+        self.directory = Directory(self, FileSource(config), reload if reload is not None else asyncio.Event())
 
     async def start(self) -> None:
         """Start in this order: sets (their stores and trees), server, control socket, dashboard, replication."""
@@ -117,15 +125,7 @@ class Service:
         self.port = await self._start_server()
         control = ControlServer(
             config.state_dir,
-            {
-                "status": self._control_status,
-                "counters": self._control_counters,
-                "pending": self._control_pending,
-                "wait": self._control_wait,
-                "conflicts": self._control_conflicts,
-                "force": self._control_force,
-                "accept-deletions": self._control_accept_deletions,
-            },
+            Commands(self).handlers(),
             self.incidents,
         )
         await control.start()
@@ -144,9 +144,8 @@ class Service:
         self._closers.append(self._samples.stop)
         self._supervisors[0].start(self._check_links(), "looking after the connections")
         for waiting in self.waiting.values():
-            if waiting.again:
-                self._supervisors.append(Supervisor(functools.partial(self._opening_failed, waiting)))
-                self._supervisors[-1].start(self._open_later(waiting), "opening the set")
+            self._open_soon(waiting)
+        self._supervisors[0].start(self.directory.run(), "reading the configuration again")
 
     async def _start_server(self) -> int:
         """The RPC server, with at most half of the file descriptors that there are; gives its port."""
@@ -156,17 +155,24 @@ class Service:
             log.warning("only %d files may be open at once; %s", limit, descriptors.ADVICE)
         server = RpcServer(
             [frsrpc_interface(self._received, self._malformed)],
-            CredentialStore([_credential(config)]),
+            self._credentials,
             Hooks(on_bind=self._on_bind, on_authentication=self._on_authentication),
             limits=Limits().within(limit // 2),
             incidents=self.incidents,
         )
         self._closers.append(server.close)
         port = await server.start(config.listen_host, config.port)
-        hosts = [member.host for local in config.sets for member in local.set.members.values()]
-        addresses = PartnerAddresses(hosts, server.set_partners)
-        self._closers.append(_later(addresses.close))
+        self._server = server
+        self._look_up_addresses()
         return port
+
+    def _look_up_addresses(self) -> None:
+        """Of the hosts of all members, for whom the server has room of their own."""
+        if self._addresses is not None:
+            self._addresses.close()
+        if self._server is not None:
+            hosts = [member.host for local in self.config.sets for member in local.set.members.values()]
+            self._addresses = PartnerAddresses(hosts, self._server.set_partners)
 
     def _open(self, local: LocalSet) -> Replica:
         """Open what is kept of a set, its store and its tree. Raises ReplicaError, StoreError, StagingError, OSError;
@@ -187,18 +193,78 @@ class Service:
             self._workers,
             self.incidents,
             self._send,
-            lambda partner: self._links[partner].has_room,
+            lambda partner: self.links[partner].has_room,
             self._shares,
         )
         self.replicas[guid] = replica
-        self._closers.insert(0, replica.close)
-        for connection in local.set.connections:
-            for name in (connection.upstream, connection.downstream):
-                member = local.set.members[name]
-                mine = local.member.name in (connection.upstream, connection.downstream)
-                if mine and name != local.member.name and member.guid not in self._links:
-                    self._links[member.guid] = self._link(replica, member)
+        self.begin_links(replica, local)
         return replica
+
+    def _open_soon(self, waiting: WaitingSet) -> None:
+        if waiting.again:
+            supervisor = Supervisor(functools.partial(self._opening_failed, waiting))
+            self._opening[waiting.local.member.guid] = supervisor
+            supervisor.start(self._open_later(waiting), "opening the set")
+
+    # -- while it runs (see applying) --
+
+    def use(self, config: AgentConfig) -> None:
+        """The configuration is this from now on. What it says of sets is begun, ended and changed besides."""
+        credential, self.config = self.config.credential, config
+        self._look_up_addresses()
+        if config.credential != credential:
+            self._credentials.replace([_credential(config)])
+
+    async def begin(self, local: LocalSet) -> None:
+        """A replica set comes. Where it cannot be opened now, it waits, and says why."""
+        self.waiting.pop(local.member.guid, None)
+        try:
+            replica = self._open(local)
+            replica.root.mark(replica.store)
+        except (ReplicaError, StoreError, StagingError, OSError) as error:
+            await self.end(local.member.guid)
+            self.waiting[local.member.guid] = waiting = WaitingSet(local, error)
+            log.error("replication of the set %s has not begun: %s", local.name, waiting.error)
+            self._open_soon(waiting)
+            return
+        await replica.start()
+
+    async def end(self, member: bytes) -> None:
+        """The replica set in which this computer has that member GUID runs no more."""
+        self.waiting.pop(member, None)
+        opening = self._opening.pop(member, None)
+        if opening is not None:
+            opening.cancel()
+            await opening.ended()
+        replica = self.replicas.pop(member, None)
+        if replica is not None:
+            await replica.close()
+            await self.end_links(replica.name)
+        for store in (self.kept.pop(member, None), self.deleted.pop(member, None)):
+            if store is not None:
+                await asyncio.to_thread(store.close)
+
+    def begin_links(self, replica: Replica, local: LocalSet) -> None:
+        """Links to all partners of the set."""
+        for member in local.partners:
+            if member.guid not in self.links:
+                self.links[member.guid] = self._link(replica, member)
+
+    async def end_links(self, set_name: str, stay: Collection[bytes] = ()) -> None:
+        """End the links of the set to other members than these."""
+        gone = [guid for guid, (name, _) in self._reaching.items() if name == set_name and guid not in stay]
+        for guid in gone:
+            del self._reaching[guid]
+            await self.links.pop(guid).close()
+
+    def refusals(self) -> list[tuple[str, str]]:
+        """Of which set a partner refuses something until somebody mends it, and why."""
+        return [(name, reaching.refusal) for name, reaching in self._reaching.values() if reaching.refusal is not None]
+
+    async def samples_written(self) -> None:
+        """All that was counted by now is in the samples."""
+        if self._samples is not None:
+            await self._samples.flush()
 
     def _part_failed(self, what: str, error: BaseException) -> None:
         """Something that all sets need has ended."""
@@ -266,13 +332,18 @@ class Service:
         for supervisor in self._supervisors:
             supervisor.cancel()
             await supervisor.ended()
-        for close in reversed(self._closers):
+        for supervisor in self._opening.values():
+            supervisor.cancel()
+            await supervisor.ended()
+        if self._addresses is not None:
+            self._addresses.close()
+        for close in [*reversed(self._closers), *(replica.close for replica in self.replicas.values())]:
             try:
                 await asyncio.wait_for(close(), 30.0)
             except Exception:
                 log.exception("stopping")
         self._closers.clear()
-        await asyncio.gather(*(link.close() for link in self._links.values()), return_exceptions=True)
+        await asyncio.gather(*(link.close() for link in self.links.values()), return_exceptions=True)
         self._workers.shutdown(wait=True, cancel_futures=True)
         for kept in self.kept.values():
             kept.close()
@@ -284,17 +355,16 @@ class Service:
     def _link(self, replica: Replica, member: Member) -> PartnerLink:
         guid, name = member.guid, member.name
         counters, set_name = self.counters, replica.name
-        cxtions = [cxtion.key for cxtion in replica.cxtions_of(guid)]
 
         def each(counter: str) -> None:
             counters.inc_set(set_name, counter)
-            for key in cxtions:
-                counters.inc_cxtion(set_name, key, counter)
+            for cxtion in replica.cxtions_of(guid):
+                counters.inc_cxtion(set_name, cxtion.key, counter)
 
         def timed_out() -> None:
             counters.inc_set(set_name, "Communication Time Outs")
-            for key in cxtions:
-                counters.inc_cxtion(set_name, key, "Communication Timeouts")
+            for cxtion in replica.cxtions_of(guid):
+                counters.inc_cxtion(set_name, cxtion.key, "Communication Timeouts")
 
         def sent(cxtion: str, size: int, ok: bool) -> None:
             if ok:
@@ -305,7 +375,7 @@ class Service:
                 counters.inc_both(set_name, cxtion, "Packets Sent in Error")
 
         reaching = Reaching(name, self.config.secret_path, self.config.topology_path, replica.log, each)
-        self._reaching.append((set_name, reaching))
+        self._reaching[guid] = set_name, reaching
 
         def unreachable(why: str) -> None:
             why = reaching.failed(why, joined=guid in replica.joined_partners())
@@ -328,12 +398,12 @@ class Service:
         )
 
     def _send(self, partner: bytes, packet: bytes, cxtion: str) -> None:
-        self._links[partner].send(packet, cxtion)
+        self.links[partner].send(packet, cxtion)
 
     async def _check_links(self) -> None:
         while True:
             await asyncio.sleep(CHECK_S)
-            for link in self._links.values():
+            for link in list(self.links.values()):
                 link.check()
 
     # -- the server --
@@ -407,12 +477,14 @@ class Service:
             "version": _version(),
             "started": iso_time(self.started),
             "sets": [one.status() for one in self._sets()],
+            "directory": self.directory.status(),
             "incidents": self.incidents.counts(),
         }
 
     def _sets(self) -> list[Replica | WaitingSet]:
         guids = [local.member.guid for local in self.config.sets]
-        return [self.waiting[guid] if guid in self.waiting else self.replicas[guid] for guid in guids]
+        both: dict[bytes, Replica | WaitingSet] = {**self.replicas, **self.waiting}
+        return [both[guid] for guid in guids if guid in both]
 
     def snapshot(self) -> Snapshot:
         """All counters (`frs counters --json`)."""
@@ -430,85 +502,6 @@ class Service:
         """The other members' dashboards, as far as this host knows them."""
         return []
 
-    async def _control_status(self, _: dict[str, Any]) -> dict[str, Any]:
-        waiting = {replica.name: await replica.waiting() for replica in list(self.replicas.values())}
-        status = self.status()
-        for one in status["sets"]:
-            one["waiting"] = waiting.get(one["name"], [])
-        return status
-
-    async def _control_counters(self, _: dict[str, Any]) -> dict[str, Any]:
-        if self._samples is not None:
-            await self._samples.flush()
-        return dict(self.snapshot())
-
-    async def _control_pending(self, _: dict[str, Any]) -> dict[str, Any]:
-        return {"pending": await self._pending()}
-
-    async def _control_wait(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        timeout = arguments.get("timeout")
-        pending = await wait_until_done(self._pending, None if timeout is None else float(timeout), WAIT_POLL_S)
-        return {"pending": pending}
-
-    async def _control_conflicts(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        stores = []
-        for local in self.config.sets:
-            guid = local.member.guid
-            if guid in self.kept:
-                replica = self.replicas.get(guid)
-                one = KeptOf(local.name, str(local.root), self.kept[guid], deleted=self.deleted.get(guid))
-                if replica is not None:
-                    one = one._replace(refusal=replica.root.moved(), originators=replica.own_originators)
-                    one = one._replace(names=replica.originators(), root_key=replica.root_key)
-                stores.append(one._replace(excluded=Excluded(local.set.file_filter, local.set.directory_filter)))
-        return await asyncio.to_thread(conflicts, stores, arguments)
-
-    async def _control_force(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        set_name, partner = arguments.get("set"), arguments.get("partner")
-        for waiting in self.waiting.values():
-            if set_name in (None, waiting.name):
-                raise ControlError(f"{waiting.name}: {waiting.error}")
-        replicas = [r for r in self.replicas.values() if set_name in (None, r.name)]
-        if not replicas:
-            known = _listed(r.name for r in self.replicas.values())
-            return {"refused": f'this member takes no part in a replica set "{set_name}"; it has {known}'}
-        partners = {name for r in replicas for name in r.partners()}
-        if partner is not None and partner not in partners:
-            where = f"set {set_name}" if set_name is not None else "any set"
-            return {"refused": f'no connection with a member "{partner}" in {where}; partners: {_listed(partners)}'}
-        try:
-            return {"connections": [one for r in replicas for one in r.force(partner)]}
-        except ReplicaError as error:
-            raise ControlError(str(error)) from None
-
-    async def _control_accept_deletions(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        set_name, dry_run = arguments.get("set"), arguments.get("dry_run") is True
-        known = [local.name for local in self.config.sets]
-        if set_name is not None and set_name not in known:
-            return {"refused": f'this member takes no part in a replica set "{set_name}"; it has {_listed(known)}'}
-        accepted = []
-        for replica in self.replicas.values():
-            if set_name in (None, replica.name):
-                try:
-                    loss = await replica.holding.accept(dry_run=dry_run)
-                except ReplicaError as error:
-                    raise ControlError(f"{replica.name}: {error}") from None
-                if loss is not None:
-                    accepted.append({"set": replica.name} | loss.as_json())
-        if not accepted:
-            which = f'the set "{set_name}" does not wait' if set_name is not None else "no set of this member waits"
-            return {"refused": f"{which} for missing files (`frs status` shows one that does); nothing was changed"}
-        return {"accepted": accepted}
-
-    async def _pending(self) -> list[str]:
-        found = [line for waiting in self.waiting.values() for line in waiting.pending()]
-        for replica in list(self.replicas.values()):
-            with contextlib.suppress(RuntimeError):  # the journal is not running: pending() says why
-                await replica.barrier()
-            found += replica.pending() + never_joined(replica)
-        refusals = [(name, reaching.refusal) for name, reaching in self._reaching if reaching.refusal is not None]
-        return found + [f"{name}: {why}" for name, why in refusals if not any(why in line for line in found)]
-
 
 class _Shown:
     """The service as the dashboard sees it."""
@@ -519,19 +512,8 @@ class _Shown:
         self.peers = service.peers
 
 
-def _later(close: Callable[[], None]) -> Callable[[], Awaitable[None]]:
-    async def closer() -> None:
-        close()
-
-    return closer
-
-
 def _credential(config: AgentConfig) -> Credential:
     return Credential(config.credential.domain, config.credential.user, config.credential.password)
-
-
-def _listed(names: Iterable[object]) -> str:
-    return ", ".join(sorted(f'"{name}"' for name in names)) or "none"
 
 
 def _version() -> str:

@@ -1,4 +1,5 @@
-"""What signals do to a running agent: some stop it cleanly, and no other ends it without a word.
+"""What signals do to a running agent: some stop it cleanly, one has it read its configuration, and no other ends it
+without a word.
 
 Left to the kernel are SIGKILL and SIGSTOP, and those that tell of a fault of the program itself.
 """
@@ -16,9 +17,10 @@ from agent.reporting.incidents import Incidents
 
 #: Stop the agent as cancelling does. SIGQUIT is Ctrl-\; SIGXCPU comes when its limit of processor time is reached.
 STOPPING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGXCPU)
+#: Has the agent read its configuration again.
+RELOADING: Final = signal.SIGHUP
 #: Mean nothing to the agent, and would end it: the kernel's default. Python ignores SIGPIPE and SIGXFSZ by itself.
 MEANINGLESS: Final = (
-    signal.SIGHUP,
     signal.SIGUSR1,
     signal.SIGUSR2,
     signal.SIGALRM,
@@ -32,31 +34,32 @@ MEANINGLESS: Final = (
 
 
 def ignore_meaningless() -> None:
-    """Have none of MEANINGLESS end this process, while nobody is there yet, or any more, to tell of it."""
-    for number in MEANINGLESS:
+    """Have none of MEANINGLESS end this process, nor RELOADING, while nobody is there yet, or any more, to tell of
+    it."""
+    for number in (RELOADING, *MEANINGLESS):
         signal.signal(number, signal.SIG_IGN)
 
 
 @contextmanager
-def handled(stop: Callable[[str], object], incidents: Incidents) -> Iterator[None]:
-    """While the running event loop runs this: STOPPING call `stop` with the signal's name, and of MEANINGLESS
-    `incidents` is told."""
+def handled(stop: Callable[[str], object], reload: Callable[[], object], incidents: Incidents) -> Iterator[None]:
+    """While the running event loop runs this: STOPPING call `stop` with the signal's name, RELOADING calls `reload`,
+    and of MEANINGLESS `incidents` is told."""
     loop = asyncio.get_running_loop()
     for number in STOPPING:
         loop.add_signal_handler(number, stop, _name(number))
+    loop.add_signal_handler(RELOADING, reload)
     for other in MEANINGLESS:
         loop.add_signal_handler(other, _tell, incidents, _name(other))
     try:
         yield
     finally:
-        for other in MEANINGLESS:
+        for other in (RELOADING, *MEANINGLESS):
             loop.remove_signal_handler(other)
         ignore_meaningless()
 
 
 def _tell(incidents: Incidents, name: str) -> None:
-    advice = "; `frs run` reads its configuration only when it starts: stop it and start it again" * (name == "SIGHUP")
-    incidents.report(Cause.SIGNAL, name, f"{name} is ignored{advice}")
+    incidents.report(Cause.SIGNAL, name, f"{name} is ignored")
 
 
 def _name(number: int) -> str:

@@ -13,6 +13,7 @@ one, so it can only confirm.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 from typing import Final
@@ -87,6 +88,14 @@ def write_mark(fd: int, guid: bytes, state: str) -> bool:
     except OSError:
         return object_id_set(fd, guid)
     return True
+
+
+def remove_mark(fd: int, guid: bytes) -> None:
+    """Take its mark from an open root, if it has that of `guid`: others may have the root from now on."""
+    mark = read_mark(fd)
+    if mark is not None and mark.trusted and mark.guid == guid:
+        with contextlib.suppress(OSError):
+            os.removexattr(fd, TRUSTED_XATTR)
 
 
 def is_alive(mark: Mark, state: str) -> bool:

@@ -6,9 +6,10 @@ import os
 import threading
 
 from agent.counters.registry import Counters
-from agent.tree.identity import Identity, ReplicaError, identify, mark_root, root_key
+from agent.tree.identity import Identity, ReplicaError, RootKey, identify, mark_root, root_key
 from agent.tree.incidents import TreeIncidents
 from agent.tree.lock import RootInUse, RootLock
+from agent.tree.mark import remove_mark
 from config.model import LocalSet
 from idtable.store import Store
 
@@ -58,6 +59,11 @@ class ReplicaRoot:
         if self._identity is not None:
             mark_root(store, self._local, self._fd, self._state_dir, self._identity.root_guid)
 
+    def unmark(self) -> None:
+        """This member has left the set: the root is nobody's."""
+        if self._identity is not None:
+            remove_mark(self._fd, self._identity.root_guid)
+
     def taken(self) -> str:
         """Why the set cannot go on, as another agent may have the root; empty while it can. To be asked again and again
         where no lock was to be had."""
@@ -76,11 +82,17 @@ class ReplicaRoot:
         moved away with it, tells nobody."""
         if self._identity is None:
             return ""
-        if root_key(self._local.root) != self._identity.root_key:
+        now = root_key(self._local.root)
+        if now != self._identity.root_key:
             return (
                 f"the root {self._local.root} is not the folder it was when replication began (was something mounted "
-                f"over it, or was it moved, or its file system taken away?)"
+                f"over it, or was it moved, or its file system taken away?): it was {_told(self._identity.root_key)}, "
+                f"and is {_told(now)}"
             )
         if not os.access(self._local.root, os.R_OK | os.X_OK, effective_ids=True):
             return f"the root {self._local.root} cannot be read"
         return ""
+
+
+def _told(key: RootKey | None) -> str:
+    return "gone" if key is None else f"inode {key[1]} of the file system {os.major(key[0])}:{os.minor(key[0])}"

@@ -15,6 +15,7 @@ from agent.engine.cutoff import Cutoff
 from agent.engine.engine import Engine
 from agent.engine.entry import Stage
 from agent.engine.records import place_of
+from agent.replica.faults import survives
 from agent.wire import constants as c
 from agent.wire.packet import NamedGuid, decode_packet
 from idtable.records import IDRecord
@@ -146,6 +147,30 @@ class Member:
         self.started = True
         self.post(ev.Started(frozenset(self.disk.stages)))
 
+    def topology_changed(self) -> None:
+        """As Replica.reconfigure(): the connections are what the world says now."""
+        config = self.config()
+        self.post(ev.TopologyChanged(config.cxtions, config.primary, config.others, self.started))
+
+    def renew(self) -> None:
+        """As Replica._renew_engine(): an engine made anew from the store, for which only what means the same to it is
+        kept of what waits."""
+        kept = [event for event in self.events if survives(event)]
+        self.generation += 1
+        self.running = self.scanning = self.watching = False
+        self.tick_at = 0
+        self.events.clear()
+        self.storing.clear()
+        self.cutoff = Cutoff()
+        for key in [k for k in self.disk.stages if k.startswith(b"part")]:
+            del self.disk.stages[key]
+        with self.store.transaction():
+            self.engine = Engine(self.config(), self.store, NoCounters(), self.world.new_guid)
+        self.post((ev.Started if self.started else ev.Resumed)(frozenset(self.disk.stages)))
+        for event in kept:
+            self.post(event)
+        self.after(SECOND // 2, self.watch)
+
     def watch(self) -> None:
         """Look for local changes once the installs that a crash cut short are settled."""
         if any(e.stage is Stage.INSTALLING for e in self.engine.inbound.entries.values()) or self.events:
@@ -255,6 +280,8 @@ class Member:
         if crash_at is not None:
             self.crash()
             return
+        if self.engine.topology.outdated:
+            self.renew()
         if self.events and not self.running:
             self.running = True
             self.after(world.random.randrange(1, 10_000), self.run_batch)

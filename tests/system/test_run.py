@@ -75,19 +75,35 @@ def until_told(one: Running, times: int) -> None:
 
 def test_signals_that_mean_nothing_are_told_and_the_agent_goes_on(tmp_path: Path) -> None:
     with running(tmp_path) as one:
-        one.process.send_signal(signal.SIGHUP)
+        one.process.send_signal(signal.SIGUSR1)
         until_told(one, 1)
-        assert "signal that does nothing: SIGHUP is ignored; `frs run` reads its configuration only when it starts" in (
-            one.log()
-        )
+        assert "signal that does nothing: SIGUSR1 is ignored" in one.log()
         one.process.send_signal(signal.SIGPIPE)
         one.process.send_signal(signal.SIGXFSZ)
         for number in MEANINGLESS:
             one.process.send_signal(number)
         until_told(one, 1 + len(MEANINGLESS))
-        assert one.log().count("SIGHUP is ignored") == 1, "at a bounded rate"
+        assert one.log().count("SIGUSR1 is ignored") == 1, "at a bounded rate"
         one.process.send_signal(signal.SIGTERM)
         assert one.process.wait(PATIENCE) == 0, one.log()
+
+
+def test_sighup_has_the_configuration_read_again(tmp_path: Path) -> None:
+    with running(tmp_path) as one:
+        topology = tmp_path / "demo" / "topology.toml"
+        read = one.until_it_answers()["directory"]["read"]
+        text = topology.read_text()
+        while one.until_it_answers()["directory"]["read"] == read:
+            one.process.send_signal(signal.SIGHUP)
+        topology.write_text(text.replace("primary", "primory", 1))
+        while not (found := one.until_it_answers()["directory"]["problems"]):
+            one.process.send_signal(signal.SIGHUP)
+        assert {(problem["file"], problem["key"]) for problem in found} == {
+            (str(topology), "set[0].primary"), (str(topology), "set[0].primory"),
+        }  # fmt: skip
+        topology.write_text(text)
+        while one.until_it_answers()["directory"]["problems"]:
+            one.process.send_signal(signal.SIGHUP)
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,34 @@ def test_without_a_loss_all_is_sent() -> None:
     assert sent == wanted
 
 
+async def test_what_is_held_waits_for_the_next_engine() -> None:
+    """Also what was about to be handled."""
+    engine, done, store = Talker(), list[Any](), Store(":memory:")
+    batches = Batches(
+        store,
+        threading.RLock(),
+        lambda: engine,  # type: ignore[arg-type, return-value]
+        act=done.append,
+        unacted=lambda action, error: done.append(error),
+        failed=lambda error: done.append(error),
+        broken=lambda event, error: done.append(error),
+        runs=lambda: True,
+        supervisor=Supervisor(failed),
+        shares=TimeShares(),
+    )
+    batches.post(FROM_ONE)
+    batches.hold()
+    batches.post(FROM_ONE)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert done == []
+    batches.go_on(ev.Tick(), lambda event: True)
+    await batches.settled()
+    assert [a.partner for a in done] == [ONE, OTHER] * 3
+    batches.close()
+    store.close()
+
+
 def test_a_second_loss_is_waited_for() -> None:
     wanted, sent = run(ev.PartnerUnreachable(ONE, "gone"), ev.Tick(), ev.PartnerUnreachable(ONE, "gone"))
     assert sent == [wanted[1], wanted[3], *wanted[4:]]

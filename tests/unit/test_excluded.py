@@ -54,3 +54,9 @@ def test_what_is_restored_stays_here_by_its_kind(tmp_path_factory: pytest.TempPa
     (root / "build").touch()
     one = KeptOf("docs", str(root), None, excluded=Excluded(["*.bak"], ["build"]))  # type: ignore[arg-type]
     assert [one.stays_here(name) for name in ("a.bak", "b.bak", "build", "gone.bak")] == [False, True, False, False]
+
+
+def test_filters_that_change_hold_from_then_on() -> None:
+    excluded = Excluded(["*.tmp"], [])
+    excluded.change(["*.old"], ["build"])
+    assert [excluded(path, False) for path in ("x.tmp", "x.old", "build/x")] == [False, True, True]

@@ -153,7 +153,7 @@ async def test_what_all_sets_need_stops_them_all(tmp_path: Path, monkeypatch: py
     service = Service(load_agent_config(demo.members[0].config))
     await service.start()
     try:
-        (link,) = service._links.values()
+        (link,) = service.links.values()
         monkeypatch.setattr(link, "check", fail)
         (replica,) = service.replicas.values()
         async with asyncio.timeout(PATIENCE_S):

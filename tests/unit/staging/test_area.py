@@ -187,6 +187,17 @@ def test_a_share_is_there_for_whom_it_is_guaranteed(shared, tmp_path):
     one.write(7000, bytes(1000))  # and others may use what is left
 
 
+def test_who_comes_is_guaranteed_a_share_from_then_on(tmp_path):
+    """And the quota may be another one."""
+    area = StagingArea(str(tmp_path / "area"), 1_000, (P,))
+    assert area._shares.share(Q) == 0
+    area.divide(16_000, (P, Q))
+    assert area.quota_bytes == 16_000
+    assert area._shares.share(P) == area._shares.share(Q) == 7_000
+    area.divide(1_600, (Q,))
+    assert (area._shares.share(P), area._shares.share(Q)) == (0, 1_400)
+
+
 def test_who_falls_silent_gives_way_to_everybody(shared):
     dropped = []
     begin(shared, A, P, 6000, dropped)  # within its share

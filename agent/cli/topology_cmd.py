@@ -1,0 +1,325 @@
+"""`frs topology`: show, check and change who replicates with whom, in the topology file."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from agent.cli import CommandFailed
+from agent.cli.init_cmd import parse_address
+from agent.cli.output import say
+from agent.reporting.exit_codes import ExitCode
+from config.errors import ConfigError
+from config.model import Connection, ReplicaSet
+from config.view import compare, whole
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_WORDS = {"true": True, "false": False}
+#: What may be set, and how it stands in the file. The default is set with an empty value.
+_SET_KEYS = {"primary": "text", "type": "text", "file_filter": "list", "directory_filter": "list", "schedule": "text"}
+_CONNECTION_KEYS = {
+    "priority": "number", "enabled": "bool", "schedule": "text", "ignore_schedule": "bool", "two_way_sync": "bool",
+}  # fmt: skip
+
+
+@click.group()
+def topology() -> None:
+    """Show, check and change who replicates with whom.
+
+    A change is made in the topology file that agent.toml names: comments and layout stay. Running members that read
+    this file take it over within seconds; to the others it has to be copied. Refused is what would cut a member off, or
+    leave a set without a primary member.
+    """
+
+
+def _file_options(command: _F) -> _F:
+    for option in (
+        click.option("--file", "file", type=click.Path(path_type=Path), metavar="FILE", help="The topology file."),
+        click.option(
+            "--config", "config_file", type=click.Path(path_type=Path), default=Path("agent.toml"), show_default=True,
+            metavar="FILE", help="The agent.toml that names the topology file.",
+        ),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def _change_options(command: _F) -> _F:
+    for option in (
+        click.option("--dry-run", is_flag=True, help="Only say what would happen on which member."),
+        click.option("--set", "set_name", metavar="NAME", help="The replica set; not needed where there is only one."),
+    ):
+        command = option(command)
+    return _file_options(command)
+
+
+def _path(config_file: Path, file: Path | None) -> Path:
+    """The topology file, links followed: what is written is the file, not the link."""
+    if file is None:
+        from config.document import Document, read_text
+        from config.load import resolve
+
+        config_file = Path(os.path.abspath(config_file))
+        document = Document(config_file, read_text(config_file, "the configuration", "`frs init` makes one"))
+        name = document.values.get("topology")
+        if not isinstance(name, str):
+            raise document.fail(("topology",), "must name the topology file")
+        file = resolve(config_file, name)
+    return Path(os.path.realpath(file))
+
+
+@topology.command()
+@_file_options
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+def show(config_file: Path, file: Path | None, as_json: bool) -> None:
+    """Show sets, members and connections."""
+    from config.load import read_topology
+
+    found = read_topology(_path(config_file, file))
+    if as_json:
+        click.echo(json.dumps({"serial": found.serial, "sets": [_as_json(one) for one in found.sets]}, indent=2))
+        return
+    for one in found.sets:
+        say(f"set {one.name} ({one.type}), primary {one.primary}")
+        for member in one.members.values():
+            say(f"  {member.name}  {member.host}:{member.port}")
+        for connection in one.connections:
+            say(f"  {_told(connection)}")
+
+
+def _told(connection: Connection) -> str:
+    more = [f"priority {connection.priority}"]
+    more += ["disabled"] * (not connection.enabled) + ["with a schedule"] * (connection.schedule is not None)
+    more += ["initial join at any time"] * connection.ignore_schedule + ["two-way"] * connection.two_way_sync
+    return f"{connection.key}: {', '.join(more)}"
+
+
+def _as_json(one: ReplicaSet) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "type": one.type,
+        "primary": one.primary,
+        "file_filter": list(one.file_filter),
+        "directory_filter": list(one.directory_filter),
+        "members": [{"name": m.name, "host": m.host, "port": m.port} for m in one.members.values()],
+        "connections": [
+            {
+                "upstream": c.upstream,
+                "downstream": c.downstream,
+                "priority": c.priority,
+                "enabled": c.enabled,
+                "schedule": None if c.schedule is None else c.schedule.hex(),
+                "ignore_schedule": c.ignore_schedule,
+                "two_way_sync": c.two_way_sync,
+            }
+            for c in one.connections
+        ],
+    }
+
+
+@topology.command()
+@_file_options
+def check(config_file: Path, file: Path | None) -> int:
+    """Say what is wrong with the topology file: exit code 2 where it cannot be used, 1 where a member is cut off."""
+    from config.load import load_topology
+    from config.topology import cut_off
+
+    found = [(one, name) for one in load_topology(_path(config_file, file)) for name in cut_off(one)]
+    for one, name in found:
+        say(f'{name} is cut off from {one.primary}, the primary member of the set "{one.name}"')
+    return ExitCode.NEGATIVE if found else ExitCode.OK
+
+
+@topology.command("add-member")
+@_change_options
+@click.argument("name")
+@click.option("--address", required=True, metavar="HOST:PORT", help="Where the other members reach it.")
+@click.option("--partner", "partners", multiple=True, metavar="NAME", help="Whom it replicates with.  [default: all]")
+def add_member(
+    config_file: Path,
+    file: Path | None,
+    set_name: str | None,
+    dry_run: bool,
+    name: str,
+    address: str,
+    partners: Sequence[str],
+) -> None:
+    """Add a member to a set. On its host, `frs init --member NAME --topology FILE` follows, with a copy of the file."""
+
+    def change(edit: Any) -> None:
+        to = edit.chosen(set_name)
+        edit.add_member(to, name, parse_address(address), partners or list(to.members))
+
+    _make(_path(config_file, file), change, dry_run)
+
+
+@topology.command("remove-member")
+@_change_options
+@click.argument("name")
+@click.option("--primary", metavar="NAME", help="Which member is the primary one then, where it was this one.")
+def remove_member(
+    config_file: Path, file: Path | None, set_name: str | None, dry_run: bool, name: str, primary: str | None
+) -> None:
+    """Remove a member from a set, with its connections. Its files stay where they are."""
+    _make(_path(config_file, file), lambda edit: edit.remove_member(edit.chosen(set_name), name, primary), dry_run)
+
+
+@topology.command()
+@_change_options
+@click.argument("one")
+@click.argument("other")
+@click.option("--one-way", is_flag=True, help="Only from the first to the second.")
+@click.option("--priority", type=click.IntRange(0, 7), help="Of the initial sync; 1 comes first, then 2 to 7, then 0.")
+@click.option("--schedule", metavar="HEX", help="168 hexadecimal digits, see docs/configuration.md.")
+def connect(
+    config_file: Path,
+    file: Path | None,
+    set_name: str | None,
+    dry_run: bool,
+    one: str,
+    other: str,
+    one_way: bool,
+    priority: int | None,
+    schedule: str | None,
+) -> None:
+    """Have two members replicate with each other. A connection that is disabled is enabled."""
+    values = {key: value for key, value in (("priority", priority), ("schedule", schedule)) if value is not None}
+
+    def change(edit: Any) -> None:
+        for up, down in [(one, other)] if one_way else [(one, other), (other, one)]:
+            edit.connect(edit.chosen(set_name), up, down, values)
+
+    _make(_path(config_file, file), change, dry_run)
+
+
+@topology.command()
+@_change_options
+@click.argument("one")
+@click.argument("other")
+@click.option("--one-way", is_flag=True, help="Only from the first to the second.")
+def disconnect(
+    config_file: Path, file: Path | None, set_name: str | None, dry_run: bool, one: str, other: str, one_way: bool
+) -> None:
+    """Have two members replicate with each other no more, but through others."""
+
+    def change(edit: Any) -> None:
+        for up, down in [(one, other)] if one_way else [(one, other), (other, one)]:
+            edit.disconnect(edit.chosen(set_name), up, down)
+
+    _make(_path(config_file, file), change, dry_run)
+
+
+@topology.command("set")
+@_change_options
+@click.argument("values", nargs=-1, required=True, metavar="KEY=VALUE...")
+@click.option("--member", metavar="NAME", help="Of this member, in all sets: address=HOST:PORT.")
+@click.option("--connection", metavar="A->B", help="Of this connection.")
+def set_(
+    config_file: Path,
+    file: Path | None,
+    set_name: str | None,
+    dry_run: bool,
+    values: Sequence[str],
+    member: str | None,
+    connection: str | None,
+) -> None:
+    """Set what a set, a member or a connection says. An empty value is the default.
+
+    Of a set: primary, type, file_filter and directory_filter (names with commas between), schedule. Of a connection:
+    priority, enabled, schedule, ignore_schedule, two_way_sync. Of a member: address.
+    """
+    if member is not None and connection is not None:
+        raise click.UsageError("--member or --connection, not both")
+    ends = re.fullmatch(r"(.+)->(.+)", connection) if connection is not None else None
+    if connection is not None and ends is None:
+        raise click.UsageError(f"{connection!r} is not A->B")
+
+    def change(edit: Any) -> None:
+        if member is not None:
+            edit.set_member(member, _address_of(values))
+        elif ends is not None:
+            edit.set_connection(edit.chosen(set_name), ends[1], ends[2], _parsed(values, _CONNECTION_KEYS))
+        else:
+            edit.set_values(edit.chosen(set_name), _parsed(values, _SET_KEYS))
+
+    _make(_path(config_file, file), change, dry_run)
+
+
+def _address_of(values: Sequence[str]) -> dict[str, Any]:
+    key, _, text = values[0].partition("=")
+    if len(values) != 1 or key != "address":
+        raise click.UsageError("of a member the address can be set: address=HOST:PORT")
+    host, port = parse_address(text)
+    return {"host": host, "port": port}
+
+
+def _parsed(values: Sequence[str], keys: dict[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for value in values:
+        key, equals, text = value.partition("=")
+        if not equals or key not in keys:
+            raise click.UsageError(f"{value!r} is not KEY=VALUE with one of the keys {', '.join(keys)}")
+        if not text and keys[key] != "list":
+            found[key] = None
+        elif keys[key] == "list":
+            found[key] = [name.strip() for name in text.split(",") if name.strip()]
+        elif keys[key] == "bool":
+            if text not in _WORDS:
+                raise click.UsageError(f"{key} is true or false, not {text!r}")
+            found[key] = _WORDS[text]
+        elif keys[key] == "number":
+            if not text.isdecimal():
+                raise click.UsageError(f"{key} is a number, not {text!r}")
+            found[key] = int(text)
+        else:
+            found[key] = text
+    return found
+
+
+def _make(path: Path, change: Callable[[Any], None], dry_run: bool) -> None:
+    """Makes the change, or only says what would come of it."""
+    from config.edit import Edit, Refused
+    from config.write import write_file
+
+    edit = Edit(path)
+    try:
+        change(edit)
+        text, after = edit.result()
+    except Refused as error:
+        raise CommandFailed(f"{error}", ExitCode.USAGE) from None
+    except ConfigError as error:
+        raise CommandFailed(f"{error.key}: {error.message}", ExitCode.USAGE) from None
+    for line in consequences(edit.sets, after):
+        say(line)
+    if dry_run:
+        say(f"nothing was changed in {path}")
+        return
+    write_file(path, text, stat.S_IMODE(path.stat().st_mode))
+    say(f"changed {path}, serial {edit.before.serial + 1}: copy it to the members that read another file")
+
+
+def consequences(before: Sequence[ReplicaSet], after: Sequence[ReplicaSet]) -> list[str]:
+    """What a change means to each member, a line for each change of it."""
+    names = dict.fromkeys(name for one in (*before, *after) for name in one.members)
+    sets = {one.guid: one.name for one in (*before, *after)}
+    lines = []
+    for name in names:
+        was, now = whole(before, name), whole(after, name)
+        for guid, set_name in sets.items():
+            if (guid in was.set_guids) != (guid in now.set_guids):
+                joins = guid in now.set_guids
+                lines.append(
+                    f"{name}: becomes a member of the set {set_name}"
+                    if joins
+                    else f"{name}: leaves the set {set_name}; its files stay"
+                )
+                continue
+            lines += [f"{name}: set {set_name}: {change}" for change in compare(was, now) if change.key.set == guid]
+    return lines

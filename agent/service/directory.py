@@ -1,0 +1,224 @@
+"""Where the topology comes from while the agent runs ([MS-FRS1] 3.1.2, 3.1.5.1): its source is asked again and again,
+and what it says is applied.
+
+A reading that fails, or is older than what is in force, changes nothing, and is told until one succeeds. That this
+member has left a set is believed when two complete readings in a row, at least one polling interval apart, say so, or
+when an administrator confirms it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import logging
+import time
+import uuid
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from agent.service.applying import Applying, forget
+from agent.wire.filetime import SECOND
+from agent.work.clock import filetime_now, iso_time
+from config.errors import ConfigError
+from config.files import FileSource, problems
+from config.model import AgentConfig
+from config.state import SETS_NAME, known_sets
+from config.view import view_of
+from config.write import write_file
+
+if TYPE_CHECKING:
+    from agent.service.service import Service
+
+log = logging.getLogger("frs")
+
+LOOK_S: Final = 1.0
+#: What takes effect while the agent runs; of all else it is said that it does at the next start.
+_LIVE: Final = frozenset(("path", "topology_path", "secret_path", "sets", "credential", "serial", "poll_interval_s"))
+
+
+class Departures:
+    """The sets that this member seems to have left, by their GUIDs, and since which reading."""
+
+    def __init__(self) -> None:
+        self.since: dict[bytes, float] = {}
+
+    def staying(self, gone: Collection[bytes], now: float, interval: float, confirmed: Collection[bytes]) -> set[bytes]:
+        """After a complete reading, in which the sets `gone` are gone: those of them that go on nevertheless."""
+        self.since = {guid: self.since.get(guid, now) for guid in gone}
+        left = {guid for guid, first in self.since.items() if guid in confirmed or now - first >= interval}
+        for guid in left:
+            del self.since[guid]
+        return set(gone) - left
+
+    def failed(self) -> None:
+        """A reading failed: two in a row have to say it."""
+        self.since.clear()
+
+
+class Directory:
+    """The source of a service's topology. Only for the event loop's thread."""
+
+    def __init__(self, service: Service, source: FileSource, asked: asyncio.Event) -> None:
+        """`asked` is set to have it read at once."""
+        self._service = service
+        self._source = source
+        self._applying = Applying(service)
+        config = service.config
+        self._view = view_of(config.sets, config.credential, config.serial)
+        self._departures = Departures()
+        self._problems: list[dict[str, Any]] = []
+        self._failed_at: float | None = None
+        self._read_at = filetime_now()
+        self._restart: list[str] = []
+        self._reading = asyncio.Lock()
+        self._asked = asked
+        self._known = {**known_sets(config.state_dir), **{local.name: local.set.guid for local in config.sets}}
+
+    async def run(self) -> None:
+        """Read whenever there is something new, and when a reading has to be confirmed or done again."""
+        await asyncio.to_thread(self._remember)
+        if self._gone(self._view.set_guids):
+            await self.read()
+        while True:
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    await self._asked.wait()
+            except TimeoutError:
+                if not self._due() and not await asyncio.to_thread(self._source.changed):
+                    continue
+            self._asked.clear()
+            await self.read()
+
+    def _due(self) -> bool:
+        now, interval = time.monotonic(), self._service.config.poll_interval_s
+        waiting = [*self._departures.since.values(), *([self._failed_at] if self._failed_at is not None else [])]
+        return any(now - since >= interval for since in waiting)
+
+    def _gone(self, there: Collection[bytes]) -> set[bytes]:
+        """The sets that this member was in, or has the state of, and that are not among these."""
+        state = self._service.config.state_dir
+        left = {guid for guid in self._known.values() if (state_of(state, guid) / "frs.db").exists()}
+        return ({*self._view.set_guids, *left}).difference(there)
+
+    async def read(self, confirmed: Collection[bytes] = ()) -> dict[str, Any]:
+        """Read, and apply what has changed. `confirmed` are sets that an administrator says this member has left.
+        Returns what was changed, or what is wrong."""
+        async with self._reading:
+            running = self._service.config
+            try:
+                reading = await asyncio.to_thread(self._source.read, running, self._known)
+            except ConfigError as error:
+                self._fail(error)
+                return self._told([])
+            if self._problems:
+                log.info("the configuration can be read again")
+            self._problems, self._failed_at, self._read_at = [], None, filetime_now()
+            gone = await asyncio.to_thread(self._gone, reading.view.set_guids)
+            seen = set(self._departures.since)
+            now = time.monotonic()
+            staying = self._departures.staying(gone, now, reading.config.poll_interval_s, confirmed)
+            for guid in staying - seen:
+                log.warning("%s", self._leaving_text(guid, reading.config))
+            view = reading.view.keeping(self._view, staying.intersection(self._view.set_guids))
+            self._note_restart(running, reading.config)
+            former = set(self._view.set_guids)
+            told = await self._applying.apply(self._view, view, _live(running, reading.config))
+            self._view = view
+            for guid in gone - staying - former:  # of which only the state was here
+                await asyncio.to_thread(forget, state_of(running.state_dir, guid))
+                told.append(f"what was known of the set {self._name(guid)}, which this member left, is forgotten")
+            self._known |= {local.name: local.set.guid for local in view.local_sets()}
+            await asyncio.to_thread(self._remember)
+            return self._told(told)
+
+    async def leave(self, set_name: str) -> dict[str, Any]:
+        """An administrator says that this member has left the set. Refused while the topology has it there."""
+        guid = self._known.get(set_name)
+        if guid is None:
+            known = ", ".join(f'"{name}"' for name in sorted(self._known)) or "none"
+            return {"refused": f'this member is in no replica set "{set_name}"; it is or was in {known}'}
+        answer = await self.read(confirmed={guid})
+        if answer["problems"]:
+            return answer
+        if guid in self._view.set_guids:
+            member = self._service.config.member_name
+            return {
+                "refused": f"{self._service.config.topology_path} and {self._source.path} have this member in the set "
+                f'"{set_name}" still: remove it first, with `frs topology remove-member {member} --set {set_name}`, or '
+                f"by the [[set]] in agent.toml"
+            }
+        return answer
+
+    # -- what is said --
+
+    def _fail(self, error: ConfigError) -> None:
+        found = problems(error)
+        if found != self._problems:
+            for one in found:
+                log.error("the configuration has changed and cannot be used; what was in force stays: %s", one["text"])
+        self._problems, self._failed_at = found, time.monotonic()
+        self._departures.failed()
+
+    def _leaving_text(self, guid: bytes, config: AgentConfig) -> str:
+        return (
+            f"this member is not in the set {self._name(guid)} any more, says {config.topology_path} or {config.path}: "
+            f"it leaves the set when they say so in {config.poll_interval_s:g} s still, or at once after "
+            f"`frs leave --set {self._name(guid)}`; nothing in its root is touched"
+        )
+
+    def _name(self, guid: bytes) -> str:
+        return next((name for name, known in self._known.items() if known == guid), str(uuid.UUID(bytes_le=guid)))
+
+    def _note_restart(self, running: AgentConfig, config: AgentConfig) -> None:
+        names = [one.name for one in dataclasses.fields(config) if one.name not in _LIVE]
+        found = [name for name in names if getattr(running, name) != getattr(config, name)]
+        for name in found:
+            if name not in self._restart:
+                log.warning("%s in %s has changed: it takes effect at the next start", name, config.path)
+        self._restart = found
+
+    def _told(self, changes: list[str]) -> dict[str, Any]:
+        return {"changes": changes, **self.status()}
+
+    def status(self) -> dict[str, Any]:
+        """The part of `frs status` that tells of the configuration: what is wrong with it, and what it will lead to."""
+        config, now = self._service.config, time.monotonic()
+        return {
+            "source": "file",
+            "files": [str(config.path), str(config.topology_path)],
+            "serial": config.serial,
+            "read": iso_time(self._read_at),
+            "problems": self._problems,
+            "leaving": [
+                {
+                    "set": self._name(guid),
+                    "since": iso_time(filetime_now() - int((now - since) * SECOND)),
+                    "in_s": max(round(config.poll_interval_s - (now - since), 1), 0.0),
+                }
+                for guid, since in self._departures.since.items()
+            ],
+            "restart": self._restart,
+        }
+
+    # -- the sets that it was in --
+
+    def _remember(self) -> None:
+        path = self._service.config.state_dir / SETS_NAME
+        text = json.dumps({name: str(uuid.UUID(bytes_le=guid)) for name, guid in self._known.items()}, indent=1) + "\n"
+        try:
+            if not path.exists() or path.read_text() != text:
+                write_file(path, text, 0o600)
+        except (ConfigError, OSError, ValueError) as error:
+            log.error("the names of the sets cannot be remembered: %s", error)
+
+
+def state_of(state_dir: Path, guid: bytes) -> Path:
+    """The folder of a set in the state directory (config.load)."""
+    return state_dir / "sets" / str(uuid.UUID(bytes_le=guid))
+
+
+def _live(running: AgentConfig, config: AgentConfig) -> AgentConfig:
+    """What is in force, with what of `config` takes effect at once."""
+    return dataclasses.replace(running, **{name: getattr(config, name) for name in _LIVE})

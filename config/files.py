@@ -1,0 +1,104 @@
+"""The source of a topology that is made of files: agent.toml, the topology and the secret, read again when they change.
+
+A reading that is wrong, older than what is in force, or says that this member has left a set is the caller's to deal
+with; see `Source.read`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from config.check import check_roots
+from config.document import Document, read_text
+from config.errors import ConfigError
+from config.load import load_agent_config
+from config.model import AgentConfig
+from config.view import DirectoryView, view_of
+
+_Signature = tuple[tuple[int, int, int, int, int] | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One complete reading: the configuration, and the view in it."""
+
+    config: AgentConfig
+    view: DirectoryView
+
+
+class FileSource:
+    """The files of the configuration that is in force. Everything here may block, and is for one thread at a time."""
+
+    def __init__(self, config: AgentConfig) -> None:
+        self._paths = _paths(config)
+        self._path = config.path
+        self._seen = self._look()
+        self._before = self._seen
+
+    @property
+    def path(self) -> Path:
+        """The agent.toml."""
+        return self._path
+
+    def changed(self) -> bool:
+        """Whether the files are others than at the last reading, and have been the same since the last look: what
+        somebody is still writing is not read."""
+        now, before = self._look(), self._before
+        self._before = now
+        return now == before and now != self._seen
+
+    def read(self, running: AgentConfig, known: Mapping[str, bytes]) -> Reading:
+        """What the files say now. `running` is what is in force, `known` the sets that this member has or had, by
+        name: an entry of agent.toml for one of these that the topology does not have is no mistake, but says that this
+        member has left the set. Raises ConfigError, also for a topology that is older than the one in force."""
+        self._seen = self._look()
+        config = load_agent_config(self._path, known=known)
+        self._refuse_another(running, config)
+        if config.serial < running.serial:
+            document = Document(config.topology_path, read_text(config.topology_path, "the topology", ""))
+            raise document.fail(
+                ("serial",),
+                f"this file has serial {config.serial}, and the one in force has {running.serial}: it is older. Copy "
+                f"the newest from another member, or, if this is the one that is meant, set serial = "
+                f"{running.serial + 1}",
+            )
+        there = {local.set.guid for local in running.sets}
+        check_roots(config, only=[local.name for local in config.sets if local.set.guid not in there])
+        self._paths = _paths(config)
+        return Reading(config, view_of(config.sets, config.credential, config.serial))
+
+    @staticmethod
+    def _refuse_another(running: AgentConfig, config: AgentConfig) -> None:
+        """A running agent is one member, and has one state directory."""
+        document = Document(config.path, read_text(config.path, "the configuration", ""))
+        for key, was, now in (
+            ("member", running.member_name, config.member_name),
+            ("state", running.state_dir, config.state_dir),
+        ):
+            if was != now:
+                raise document.fail((key,), f"was {was} and is {now}; the agent has to be restarted for that")
+
+    def _look(self) -> _Signature:
+        found: list[tuple[int, int, int, int, int] | None] = []
+        for path in self._paths:
+            try:
+                st = os.stat(path)
+                found.append((st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns, st.st_ctime_ns))
+            except OSError:
+                found.append(None)
+        return tuple(found)
+
+
+def _paths(config: AgentConfig) -> tuple[Path, ...]:
+    return config.path, config.topology_path, config.secret_path
+
+
+def problems(error: ConfigError) -> list[dict[str, str | int | None]]:
+    """What is wrong with files, for programs."""
+    return [
+        {"file": str(one.file), "line": one.line, "key": one.key, "message": one.message, "text": one.one_line()}
+        for one in (error, *error.others)
+    ]
