@@ -282,8 +282,9 @@ class Connection(PduProtocol):
         if acceptor.complete:
             self._protection = Protection(acceptor.session, verifier.auth_type, verifier.level, verifier.context_id)
             self.context = CallContext(
-                self.context.peer, self.context.port, acceptor.user, acceptor.domain, verifier.level, self._id
-            )
+                self.context.peer, self.context.port, acceptor.user, acceptor.domain, verifier.level, self._id,
+                acceptor.member,
+            )  # fmt: skip
             self._server.authenticated(self, acceptor.user)
             self._establish()
         return token
@@ -294,7 +295,7 @@ class Connection(PduProtocol):
         self._report(
             Cause.AUTHENTICATION,
             f"a client at {self.context.peer}:{self.context.port} could not authenticate: {error}; if it is a "
-            "partner, compare its secret file with the one here",
+            "partner, compare its topology file, and its secret file if it has no key, with those here",
         )
         self._server.hooks.on_authentication(False, self._acceptor.user if self._acceptor is not None else "")
 

@@ -33,7 +33,8 @@ _NAK_VERSION: Final = encode_bind_nak(c.NAK_PROTOCOL_VERSION, 0)
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """Told about every bind, and about every authentication with the user's name (empty if unknown)."""
+    """Told about every bind, and about every authentication with the user's name, a member's where it is by key (empty
+    if unknown)."""
 
     on_bind: Callable[[bool], None] = lambda ok: None
     on_authentication: Callable[[bool, str], None] = lambda ok, user: None
@@ -42,7 +43,7 @@ class Hooks:
 class RpcServer:
     """Serves interfaces on one TCP port.
 
-    The accounts in `credentials` may be replaced while the server runs. Handlers run in the event loop, in the
+    Who is known in `credentials` may be replaced while the server runs. Handlers run in the event loop, in the
     order in which their requests arrived on each connection. Whoever is refused is told to `incidents`.
     """
 
@@ -129,6 +130,13 @@ class RpcServer:
     def set_partners(self, sources: Iterable[str]) -> None:
         """The addresses of partners (as agent.edge.sources has them), for which there is room of their own."""
         self._admission.partners = frozenset(sources)
+
+    def drop_strangers(self) -> None:
+        """End the associations of those that could not authenticate any more, since `credentials` were replaced."""
+        for connection in self.established:
+            who = connection.context
+            if who.level != c.LEVEL_NONE and not self.credentials.knows(who.member, who.domain, who.user):
+                connection.abort(f"{who.user} is not known any more")
 
     # At the gate.
 
