@@ -304,7 +304,7 @@ class Service:
             else:
                 counters.inc_both(set_name, cxtion, "Packets Sent in Error")
 
-        reaching = Reaching(name, self.config.secret_path, self.config.topology_path, replica.log, each)
+        reaching = Reaching(name, self.config.secret_path or self.config.path, self.config.topology_path, replica.log, each)
         self._reaching.append((set_name, reaching))
 
         def unreachable(why: str) -> None:
@@ -527,6 +527,7 @@ def _later(close: Callable[[], None]) -> Callable[[], Awaitable[None]]:
 
 
 def _credential(config: AgentConfig) -> Credential:
+    assert config.credential is not None
     return Credential(config.credential.domain, config.credential.user, config.credential.password)
 
 
