@@ -85,6 +85,7 @@ def agent_text(
     sets: Sequence[tuple[str, str]],
     key: str | None = None,
     secret: str | None = None,
+    secret_for_all: bool = False,
     listen: tuple[str, int] | None = None,
     dashboard: tuple[str, int] | None = None,
     pid_file: str | None = None,
@@ -100,6 +101,8 @@ def agent_text(
     for name, value in (("key", key), ("secret", secret)):
         if value is not None:
             lines.append(f"{name} = {quoted(value)}")
+    if secret_for_all:
+        lines.append("secret_for_all = true")
     if pid_file is not None:
         lines.append(f"pid_file = {quoted(pid_file)}")
     for name, root in sets:
@@ -145,7 +148,9 @@ def with_public_key(path: Path, text: str, member: str, public: bytes, *, replac
             lines.insert(positions[*here, "name"], line)
         elif found != public:
             if not replace:
-                raise document.fail((*here, "key"), f'the member "{member}" has another key; --replace changes it')
+                raise document.fail(
+                    (*here, "key"), f'the member "{member}" has another key; to change it: frs key --replace'
+                )
             lines[positions[*here, "key"] - 1] = line
     changed = "\n".join(lines)
     try:

@@ -30,7 +30,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "counters": ("agent.cli.counters_cmd", "counters", "Print the counters of a running member."),
     "demo": ("agent.cli.demo_cmd", "demo", "Run several members on this host, to see replication work."),
     "force": ("agent.cli.force_cmd", "force", "Replicate now, whatever the schedules say."),
-    "init": ("agent.cli.init_cmd", "init", "Make the configuration and the secret of a member."),
+    "init": ("agent.cli.init_cmd", "init", "Make the configuration and the key of a member."),
+    "key": ("agent.cli.key_cmd", "key", "Print the public key of a member, and make a key where there is none."),
     "run": ("agent.cli.run_cmd", "run", "Run a member in the foreground."),
     "status": (
         "agent.cli.status_cmd",

@@ -166,7 +166,7 @@ def test_the_key_is_put_into_a_topology_and_nothing_else_is_changed() -> None:
     assert with_public_key(path, text, "b", OTHER) == keyed(text, b=OTHER)
     assert with_public_key(path, keyed(text, b=OTHER), "b", OTHER) == keyed(text, b=OTHER)
     another = public_key(new_key())
-    with pytest.raises(ConfigError, match="has another key; --replace"):
+    with pytest.raises(ConfigError, match="has another key; to change it: frs key --replace"):
         with_public_key(path, keyed(text, b=another), "b", OTHER)
     assert with_public_key(path, keyed(text, b=another), "b", OTHER, replace=True) == keyed(text, b=OTHER)
 
