@@ -56,8 +56,8 @@ class CredentialStore:
     """Who an acceptor knows: accounts, whose names compare without regard to case, and with a key of its own the
     members that may call it, by their public keys.
 
-    `replace` swaps all of it at once while a server runs; associations that are authenticated stay so until
-    `RpcServer.drop_strangers`.
+    `replace` swaps all of it at once while a server runs; associations that are authenticated stay so, unless
+    `RpcServer.admit` is told of another store.
     """
 
     def __init__(
@@ -93,9 +93,11 @@ class CredentialStore:
         """Whether anybody could authenticate with a password."""
         return bool(self._accounts)
 
-    def knows(self, member: str, domain: str, user: str) -> bool:
-        """Whether whoever authenticated as that member, or with that account, could do it again."""
-        return member in self.members.values() if member else self.lookup(domain, user) is not None
+    def known_by(self, member: str, domain: str, user: str) -> object | None:
+        """By what this member, or without a member this account, is known; None where it is not."""
+        if not member:
+            return self.lookup(domain, user)
+        return next((key for key, name in self.members.items() if name == member), None)
 
     def lookup(self, domain: str, user: str) -> tuple[bytes, str, str] | None:
         """NT hash, domain and user of an account.

@@ -43,7 +43,7 @@ class Hooks:
 class RpcServer:
     """Serves interfaces on one TCP port.
 
-    Who is known in `credentials` may be replaced while the server runs. Handlers run in the event loop, in the
+    Who is known in `credentials` may change while the server runs, see `admit`. Handlers run in the event loop, in the
     order in which their requests arrived on each connection. Whoever is refused is told to `incidents`.
     """
 
@@ -131,12 +131,21 @@ class RpcServer:
         """The addresses of partners (as agent.edge.sources has them), for which there is room of their own."""
         self._admission.partners = frozenset(sources)
 
-    def drop_strangers(self) -> None:
-        """End the associations of those that could not authenticate any more, since `credentials` were replaced."""
+    def admit(self, store: CredentialStore) -> None:
+        """Know these accounts and members from now on. Associations of those that are known by something else now, or
+        not at all any more, end."""
+        before, self.credentials = self.credentials, store
         for connection in self.established:
             who = connection.context
-            if who.level != c.LEVEL_NONE and not self.credentials.knows(who.member, who.domain, who.user):
-                connection.abort(f"{who.user} is not known any more")
+            if who.level != c.LEVEL_NONE and not self.still_knows(before, who):
+                connection.abort(f"{who.user} is not known any more as it was")
+
+    def still_knows(self, before: CredentialStore, who: CallContext) -> bool:
+        """Whether a caller that authenticated by that store is known by the same in the one there is now."""
+        if before is self.credentials:
+            return True
+        known_by = self.credentials.known_by(who.member, who.domain, who.user)
+        return known_by is not None and known_by == before.known_by(who.member, who.domain, who.user)
 
     # At the gate.
 

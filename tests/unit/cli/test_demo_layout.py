@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import stat
 from pathlib import Path
@@ -94,6 +95,22 @@ def test_a_secret_besides_the_keys(tmp_path: Path) -> None:
         assert config.credential == one.secret == demo.secret is not None
         assert config.secret_for_all
         assert config.key is not None
+
+
+def test_a_demo_of_before_there_were_keys_goes_on_with_its_secret(tmp_path: Path) -> None:
+    made = make(tmp_path, shared_secret=True)
+    made.topology_file.write_text(re.sub(r"\nkey = .*", "", made.topology_file.read_text()))
+    for member in made.members:
+        member.key.unlink()
+        member.config.write_text(member.config.read_text().replace('key = "key.toml"\n', ""))
+        member.config.write_text(member.config.read_text().replace("secret_for_all = true\n", ""))
+    files = {path: path.read_bytes() for path in tmp_path.rglob("*.toml")}
+    again = prepare(DemoOptions(tmp_path))
+    assert again.secret == made.secret
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.toml")} == files
+    config = load_agent_config(again.members[0].config)
+    assert config.credential == made.secret
+    assert config.key is None
 
 
 def test_it_goes_on_as_it_was(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from agent.rpc import constants as c
 from agent.rpc import negotiate as ng
+from agent.rpc import pdu as p
 from agent.rpc.admission import Kind
 from agent.rpc.client import RpcClient
 from agent.rpc.connection import Connection
@@ -20,7 +21,8 @@ from agent.rpc.negotiate import NotForUs, SpnegoAcceptor
 from agent.rpc.noise import Handshake, KeyPair
 from agent.rpc.security import Credential, CredentialStore, make_acceptor, make_initiator
 
-from .conftest import ALICE, ECHO, ECHO_STUB, WHO, Serve, Served
+from .conftest import ALICE, ECHO, ECHO_STUB, WHO, Connect, Serve, Served
+from .raw import CONTEXTS, bind, status
 
 T = 30.0
 A, B, MALLORY = KeyPair.new(), KeyPair.new(), KeyPair.new()
@@ -302,19 +304,44 @@ async def test_a_bind_by_key_shows_it(serve: Serve, monkeypatch: pytest.MonkeyPa
     await client.close()
 
 
-async def test_who_is_taken_out_is_locked_out_at_once(serve: Serve) -> None:
+@pytest.mark.parametrize("key", [None, MALLORY], ids=["taken out", "given another key"])
+async def test_who_is_not_known_as_before_is_locked_out_at_once(serve: Serve, key: KeyPair | None) -> None:
     """Its association ends, and it gets no other; who stays is not touched."""
     served = await serve_keys(serve)
     client = await served.client(None, key=KeyCredential(A, B.public))
     other = await served.client()
-    served.server.credentials.replace([ALICE], {})
-    served.server.drop_strangers()
+    served.server.admit(store(B, ALICE, a=A))
+    assert await client.call(ECHO_STUB, b"nothing has changed", T) == b"nothing has changed"
+    served.server.admit(store(B, ALICE) if key is None else store(B, ALICE, a=key))
     while not client.closed:
         await asyncio.sleep(0)
     with pytest.raises(RpcAuthError):
         await served.client(None, key=KeyCredential(A, B.public))
     assert await other.call(ECHO_STUB, b"still here", T) == b"still here"
     await other.close()
+
+
+async def test_who_is_taken_out_in_the_middle_of_its_handshake(serve: Serve, connect: Connect) -> None:
+    """It has begun as somebody who is known, and does not end as that."""
+    served = await serve_keys(serve)
+    client = make_initiator(c.AUTH_SPNEGO, None, host="h", key=KeyCredential(A, B.public))
+    peer = await connect(served.port)
+
+    def leg(token: bytes | None) -> p.AuthVerifier:
+        return p.AuthVerifier(c.AUTH_SPNEGO, c.LEVEL_PRIVACY, 0, 4, token or b"")
+
+    await peer.send(bind(CONTEXTS[0], verifier=leg(client.step(None))))
+    header, raw = await peer.pdu()
+    answer = p.decode_bind_ack(raw, header).verifier
+    assert answer is not None
+    served.server.admit(store(B, ALICE))
+    contexts = p.Bind(5840, 5840, 0, CONTEXTS[:1], call_id=2, verifier=leg(client.step(answer.value)))
+    await peer.send(p.encode_bind(contexts, c.ALTER_CONTEXT))
+    header, raw = await peer.pdu()
+    assert header.ptype == c.FAULT
+    assert status(raw) == c.ACCESS_DENIED
+    assert await peer.end() == b""
+    assert served.server.established == []
 
 
 async def test_a_wrong_key_is_told(serve: Serve) -> None:
