@@ -44,7 +44,7 @@ def check_roots(config: AgentConfig, only: Container[str] | None = None) -> None
 
     A root must be an existing folder that we may write to, and neither that of the whole file system nor one where the
     kernel shows itself and its devices. It must neither be, nor hold, nor be inside:
-    another root, the state directory. Nor may it hold our configuration or our secret, which would be
+    another root, the state directory. Nor may it hold our configuration, key or secret, which would be
     replicated. Symbolic links are followed first, so that two names of one folder are seen as one.
     """
     document = Document(config.path, read_text(config.path, "the configuration", "`frs init` makes one"))
@@ -96,9 +96,10 @@ def _nesting_faults(config: AgentConfig, root: Path, real: Path, seen: list[tupl
     for path, what in (
         (config.path, "the configuration"),
         (config.topology_path, "the topology"),
+        (config.key_path, "the key"),
         (config.secret_path, "the secret"),
     ):
-        if Path(os.path.realpath(path)).is_relative_to(real):
+        if path is not None and Path(os.path.realpath(path)).is_relative_to(real):
             yield f"the root {root} contains {what} {path}, which would be replicated; move it out"
 
 

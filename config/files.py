@@ -1,4 +1,5 @@
-"""The source of a topology that is made of files: agent.toml, the topology and the secret, read again when they change.
+"""The source of a topology that is made of files: agent.toml, the topology, the key and the secret, read again when
+they change.
 
 A reading that is wrong, older than what is in force, or says that this member has left a set is the caller's to deal
 with; see `Source.read`.
@@ -68,7 +69,7 @@ class FileSource:
         there = {local.set.guid for local in running.sets}
         check_roots(config, only=[local.name for local in config.sets if local.set.guid not in there])
         self._paths = _paths(config)
-        return Reading(config, view_of(config.sets, config.credential, config.serial))
+        return Reading(config, view_of(config))
 
     @staticmethod
     def _refuse_another(running: AgentConfig, config: AgentConfig) -> None:
@@ -93,7 +94,8 @@ class FileSource:
 
 
 def _paths(config: AgentConfig) -> tuple[Path, ...]:
-    return config.path, config.topology_path, config.secret_path
+    files = (config.path, config.topology_path, config.key_path, config.secret_path)
+    return tuple(file for file in files if file is not None)
 
 
 def problems(error: ConfigError) -> list[dict[str, str | int | None]]:

@@ -1,4 +1,4 @@
-"""Reads the configuration of a member: agent.toml, the topology and the secret it names.
+"""Reads the configuration of a member: agent.toml, the topology, the key and the secret it names.
 
 Relative paths are relative to the file they stand in. Everything wrong is a `ConfigError` that names the
 file, the line, the key and what to do. Nothing here looks at replica roots; that is `config.check`.
@@ -6,23 +6,23 @@ file, the line, the key and what to do. Nothing here looks at replica roots; tha
 
 from __future__ import annotations
 
-import errno
 import os
-import stat
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from config.document import Document, decoded, read_text, suggestion
+from config.document import Document, read_text, suggestion
 from config.errors import ConfigError, joined
+from config.keys import public_key
 from config.model import AgentConfig, Connection, LocalSet, Member, ReplicaSet, Secret, Topology
 from config.positions import KeyPath
-from config.schema import AgentFile, LocalSetTable, SecretFile, SetTable, TopologyFile
-from config.writers import trusted_owner
+from config.private import read_private
+from config.schema import AgentFile, KeyFile, LocalSetTable, SecretFile, SetTable, TopologyFile
 
 __all__ = [
-    "ConfigError", "load_agent_config", "load_secret", "load_topology", "parse_topology", "read_topology", "resolve",
+    "ConfigError", "load_agent_config", "load_key", "load_secret", "load_topology", "parse_topology", "read_topology",
+    "resolve",
 ]  # fmt: skip
 
 _NOWHERE = "127.0.0.1"  # where a member without a replica set listens, unless [listen] says otherwise
@@ -42,12 +42,9 @@ def load_agent_config(path: str | os.PathLike[str], known: Mapping[str, bytes] =
     state_dir = resolve(path, table.state)
     local = _local_sets(document, table, topology.sets, state_dir, known)
     ours = local[0].member if local else Member(table.member, b"", _NOWHERE, 0)
-    secret_path = resolve(path, table.secret)
-    if not secret_path.exists():
-        raise document.fail(
-            ("secret",),
-            f"the secret {secret_path} does not exist; copy it from another member, with mode 0600",
-        )
+    key_path, secret_path = _key_path(document, table), _secret_path(document, table)
+    key = load_key(key_path) if key_path is not None else None
+    _check_own_key(topology_path, table, key_path, key, local)
     replication = table.replication
     if replication.tombstone_days < replication.outbound_log_days:
         raise document.fail(
@@ -64,7 +61,10 @@ def load_agent_config(path: str | os.PathLike[str], known: Mapping[str, bytes] =
         port=table.listen.port if table.listen.port is not None else ours.port,
         state_dir=state_dir,
         sets=local,
-        credential=load_secret(secret_path),
+        credential=load_secret(secret_path) if secret_path is not None else None,
+        key_path=key_path,
+        key=key,
+        secret_for_all=table.secret_for_all,
         dashboard_host=table.dashboard.host if table.dashboard else "127.0.0.1",
         dashboard_port=table.dashboard.port if table.dashboard else None,
         pid_file=resolve(path, table.pid_file) if table.pid_file is not None else None,
@@ -118,47 +118,70 @@ def parse_file(path: Path, text: str) -> Topology:
     return Topology(tuple(_replica_set(entry) for entry in table.set), table.serial)
 
 
+def load_key(path: Path) -> bytes:
+    """The private key in `path`, a regular file of our user or root that nobody else can read; raises ConfigError."""
+    text = read_private(path, "the key", "`frs key` makes one")
+    return Document(path, text).validate(KeyFile).private
+
+
 def load_secret(path: Path) -> Secret:
     """The secret in `path`, a regular file of our user or root that nobody else can read; raises ConfigError."""
-    try:
-        # Neither follows a link nor waits on a FIFO; what is checked is what is read.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        raise ConfigError(
-            path, None, "", "the secret does not exist; copy it from another member, with mode 0600"
-        ) from None
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise ConfigError(path, None, "", "the secret is a symbolic link; name the file itself") from None
-        raise ConfigError(path, None, "", f"the secret cannot be read: {error.strerror}") from None
-    try:
-        _check_secret(path, os.fstat(descriptor))
-        with open(descriptor, "rb", closefd=False) as stream:
-            text = decoded(path, "the secret", stream)
-    except OSError as error:
-        raise ConfigError(path, None, "", f"the secret cannot be read: {error.strerror}") from None
-    finally:
-        os.close(descriptor)
+    text = read_private(path, "the secret", "copy it from another member, with mode 0600")
     table = Document(path, text).validate(SecretFile)
     return Secret(table.domain, table.user, table.password)
 
 
-def _check_secret(path: Path, status: os.stat_result) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise ConfigError(path, None, "", "the secret must be a regular file")
-    if not trusted_owner(status.st_uid):
-        raise ConfigError(
-            path,
-            None,
-            "",
-            f"the secret belongs to the user {status.st_uid}, who can read and change it; "
-            f"run: chown {os.geteuid()} {path}",
+def _key_path(document: Document, table: AgentFile) -> Path | None:
+    if table.key is None:
+        if table.secret is None:
+            raise document.fail(
+                ("key",),
+                f"is missing: nobody could tell that this is the member {table.member}; "
+                f"run: frs key --config {document.path}",
+            )
+        return None
+    path = resolve(document.path, table.key)
+    if not path.exists():
+        raise document.fail(("key",), f"the key {path} does not exist; run: frs key --config {document.path}")
+    return path
+
+
+def _secret_path(document: Document, table: AgentFile) -> Path | None:
+    if table.secret is None:
+        if table.secret_for_all:
+            raise document.fail(("secret_for_all",), "there is no secret: remove this line, or name the secret")
+        return None
+    path = resolve(document.path, table.secret)
+    if not path.exists():
+        raise document.fail(
+            ("secret",), f"the secret {path} does not exist; copy it from another member, with mode 0600"
         )
-    mode = stat.S_IMODE(status.st_mode)
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+    return path
+
+
+def _check_own_key(
+    topology: Path, table: AgentFile, path: Path | None, key: bytes | None, local: tuple[LocalSet, ...]
+) -> None:
+    """Partners must be able to know this member by what the topology has of it."""
+    found = next((one.member.key for one in local if one.member.key is not None), None)
+    if key is None or path is None:
+        if found is not None and not table.secret_for_all:
+            raise ConfigError(
+                topology, None, "", f"has a key for the member {table.member}, whose configuration names none; "
+                "name the key file there"
+            )  # fmt: skip
+    elif found is None:
+        if table.secret is None and local:
+            raise ConfigError(
+                topology, None, "", f"has no key for the member {table.member}, so nobody would let it in; "
+                "run frs key with its configuration, and copy the topology to the other members"
+            )  # fmt: skip
+    elif found != public_key(key):
         raise ConfigError(
-            path, None, "", f"the secret has mode {mode:04o}, so others may read it; run: chmod 600 {path}"
-        )
+            topology, None, "", f"has another key for the member {table.member} than that of {path}; "
+            "nobody would let it in. Put the right key file there, or take the new key over on all members: frs key "
+            "--replace"
+        )  # fmt: skip
 
 
 def resolve(file: Path, text: str) -> Path:
@@ -228,7 +251,7 @@ def _remove_one(document: Document, seen: dict[str, int], entry: LocalSetTable) 
 
 
 def _replica_set(table: SetTable) -> ReplicaSet:
-    members = {m.name: Member(m.name, m.guid, m.host, m.port) for m in table.member}
+    members = {m.name: Member(m.name, m.guid, m.host, m.port, m.key) for m in table.member}
     connections = tuple(
         Connection(
             guid=c.guid,
@@ -260,6 +283,8 @@ def _duplicates(document: Document, table: TopologyFile) -> Iterator[ConfigError
     """What must be unique and is not: set names, GUIDs; in a set members, addresses, connections."""
     seen: dict[tuple[object, ...], KeyPath] = {}
     addresses: dict[str, tuple[str, int]] = {}
+    keys: dict[str, bytes | None] = {}
+    holders: dict[bytes, str] = {}
 
     def check(unique: tuple[object, ...], key: KeyPath, what: str, advice: str) -> Iterator[ConfigError]:
         if first := seen.get(unique):
@@ -286,6 +311,16 @@ def _duplicates(document: Document, table: TopologyFile) -> Iterator[ConfigError
                     f"{addresses[member.name][0]} port {addresses[member.name][1]}; "
                     "one agent listens at one address",
                 )
+            if keys.setdefault(member.name, member.key) != member.key:
+                yield document.fail(
+                    (*there, "key"), f'the member "{member.name}" has another key, or none, in an earlier set; '
+                    "one agent has one key"
+                )  # fmt: skip
+            if member.key is not None and holders.setdefault(member.key, member.name) != member.name:
+                yield document.fail(
+                    (*there, "key"), f'the member "{holders[member.key]}" has this key, too; `frs key` on each of them '
+                    "prints its own"
+                )  # fmt: skip
         for j, connection in enumerate(entry.connection):
             there = (*here, "connection", j)
             yield from check((connection.guid,), (*there, "guid"), "this GUID", new_guid)

@@ -25,12 +25,14 @@ DEFAULT_DELETED_QUOTA = 4 << 30
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One computer's part in one replica set (2.3.1.3), and where its RPC server listens."""
+    """One computer's part in one replica set (2.3.1.3), and where its RPC server listens. `key` is its public key, by
+    which others know it (config.keys)."""
 
     name: str
     guid: bytes
     host: str
     port: int
+    key: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ class LocalSet:
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """The NTLM credential that the members of a replica set share."""
+    """The NTLM credential that members without keys share."""
 
     domain: str
     user: str
@@ -138,7 +140,8 @@ class Secret:
 class AgentConfig:
     """Everything `frs run` needs. Paths are absolute; times are seconds.
 
-    `path`, `topology_path` and `secret_path` are the files it was read from. `dashboard_port` None: no
+    `path`, `topology_path`, `key_path` and `secret_path` are the files it was read from. `key` is this member's private
+    key. The secret is for partners without a key, or, where `secret_for_all`, for all. `dashboard_port` None: no
     dashboard; 0 (as for `port`): any free port. `pid_file` None: no file says the process id. `scan_interval_s` 0: no
     periodic scan (agent.localchanges.periodicscan). `kept_quota_bytes`: for what is kept of each set
     (agent.conflicts.kept); `set_id`: which set-id bits of received files are taken over; `deleted_quota_bytes`,
@@ -152,13 +155,16 @@ class AgentConfig:
 
     path: Path
     topology_path: Path
-    secret_path: Path
+    secret_path: Path | None
     member_name: str
     listen_host: str
     port: int
     state_dir: Path
     sets: tuple[LocalSet, ...]
-    credential: Secret
+    credential: Secret | None
+    key_path: Path | None = None
+    key: bytes | None = field(default=None, repr=False)
+    secret_for_all: bool = False
     dashboard_host: str = "127.0.0.1"
     dashboard_port: int | None = None
     pid_file: Path | None = None

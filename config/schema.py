@@ -1,4 +1,4 @@
-"""The shape of the three files - agent.toml, topology.toml and the secret - as pydantic checks it.
+"""The shape of the files - agent.toml, topology.toml, the key and the secret - as pydantic checks it.
 
 What spans several keys (names that must be known, GUIDs that must differ) is checked in `config.load`.
 """
@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from config.keys import decode_key, decode_public_key
 from config.model import (
     DEFAULT_DELETED_QUOTA,
     DEFAULT_KEPT_QUOTA,
@@ -87,8 +88,18 @@ def _host(text: str) -> str:
     return text
 
 
+def _private_key(value: object) -> object:
+    return decode_key(value if isinstance(value, str) else "")
+
+
+def _public_key(value: object) -> object:
+    return decode_public_key(value if isinstance(value, str) else "")
+
+
 Name = Annotated[str, AfterValidator(_name)]
 Guid = Annotated[bytes, BeforeValidator(_guid)]
+PrivateKey = Annotated[bytes, BeforeValidator(_private_key)]
+PublicKey = Annotated[bytes, BeforeValidator(_public_key)]
 Schedule = Annotated[bytes, BeforeValidator(_schedule)]
 Size = Annotated[int, BeforeValidator(_size), Field(ge=1 << 20)]
 PathText = Annotated[str, AfterValidator(_path)]
@@ -109,6 +120,7 @@ class MemberTable(_Table):
     guid: Guid
     host: Host
     port: Port
+    key: PublicKey | None = None
 
 
 class ConnectionTable(_Table):
@@ -219,7 +231,9 @@ class AgentFile(_Table):
     member: str
     topology: PathText
     state: PathText
-    secret: PathText
+    key: PathText | None = None
+    secret: PathText | None = None
+    secret_for_all: bool = False
     pid_file: PathText | None = None
     set: Annotated[list[LocalSetTable], Field(min_length=1)]
     listen: ListenTable = ListenTable()
@@ -230,8 +244,14 @@ class AgentFile(_Table):
     directory: DirectoryTable = DirectoryTable()
 
 
+class KeyFile(_Table):
+    """A member's private key."""
+
+    private: PrivateKey
+
+
 class SecretFile(_Table):
-    """The secret that the members share."""
+    """The secret that members without keys share."""
 
     domain: Text
     user: Text

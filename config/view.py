@@ -1,9 +1,9 @@
 """All that one member needs to know of the topology, as a snapshot that never changes, and what differs between two.
 
 A view is a flat mapping of directory objects ([MS-FRS1] 2.3.1) by their identity, whatever source they were read from:
-the replica sets that the member takes part in, all members of these, its own connections, its subscriptions, and the
-secret. `compare` tells what happened to which object between two views, `applied` makes the second view of the first
-and that.
+the replica sets that the member takes part in, all members of these, its own connections, its subscriptions, and by
+what it authenticates. `compare` tells what happened to which object between two views, `applied` makes the second view
+of the first and that.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from config.model import DEFAULT_STAGING_QUOTA, Connection, LocalSet, Member, ReplicaSet, Secret
+from config.model import DEFAULT_STAGING_QUOTA, AgentConfig, Connection, LocalSet, Member, ReplicaSet, Secret
 
-Kind = Literal["set", "member", "connection", "subscription", "secret"]
+Kind = Literal["set", "member", "connection", "subscription", "authentication"]
 
 
 class Key(NamedTuple):
     """The identity of a directory object: its replica set, its kind, its own GUID. A subscription has the GUID of the
-    member that it refers to (fRSMemberReference), the secret has none."""
+    member that it refers to (fRSMemberReference), what this member authenticates by has none."""
 
     set: bytes
     kind: Kind
     guid: bytes
 
 
-SECRET = Key(b"", "secret", b"")
+AUTHENTICATION = Key(b"", "authentication", b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,16 @@ class Subscription:
         return self.state_dir / "staging"
 
 
-Value = ReplicaSet | Member | Connection | Subscription | Secret
+@dataclass(frozen=True, slots=True)
+class Authentication:
+    """By what this member authenticates: its private key, and the secret, for partners without a key, or for all."""
+
+    key: bytes | None = field(repr=False)
+    secret: Secret | None
+    secret_for_all: bool = False
+
+
+Value = ReplicaSet | Member | Connection | Subscription | Authentication
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +127,15 @@ class DirectoryView:
         ]
 
 
-def view_of(sets: Iterable[LocalSet], secret: Secret | None, generation: int = 0) -> DirectoryView:
-    """The view of what was read from files: all objects of one `generation`."""
-    objects: dict[Key, DirectoryObject] = {SECRET: DirectoryObject(secret)} if secret is not None else {}
+def view_of(config: AgentConfig) -> DirectoryView:
+    """The view of a configuration that was read from files: all objects of one generation, the topology's serial."""
+    authentication = Authentication(config.key, config.credential, config.secret_for_all)
+    return view_of_sets(config.sets, authentication, config.serial)
+
+
+def view_of_sets(sets: Iterable[LocalSet], authentication: Authentication, generation: int = 0) -> DirectoryView:
+    """The view of these sets, all objects of one `generation`."""
+    objects: dict[Key, DirectoryObject] = {AUTHENTICATION: DirectoryObject(authentication)}
     for local in sets:
         objects |= set_objects(local.set, local.member.name, generation)
         subscription = Subscription(local.root, local.state_dir, local.staging_quota_bytes)
@@ -227,12 +242,12 @@ def _named(value: Value) -> str:
             return f"the connection {value.key}"
         case Subscription():
             return f"the root {value.root}"
-        case Secret():
-            return "the secret"
+        case Authentication():
+            return "authentication"
 
 
 #: What is said of without its value: it is long, or to be known to nobody.
-_WITHOUT_VALUE = ("schedule", "password", "guid", "key")
+_WITHOUT_VALUE = ("schedule", "secret", "guid", "key")
 
 
 def _differs(was: Value, now: Value, name: str) -> str:

@@ -9,9 +9,12 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
+from config.document import Document
 from config.errors import ConfigError
+from config.keys import key_text, public_key
 from config.model import DEFAULT_PRIORITY, ReplicaSet, Secret
 from config.positions import KeyPath, key_lines
+from config.schema import TopologyFile
 
 SECRET_MODE = 0o600
 
@@ -48,6 +51,8 @@ def topology_text(sets: Sequence[ReplicaSet], comment: str) -> str:
                 f"host = {quoted(member.host)}",
                 f"port = {member.port}",
             ]
+            if member.key is not None:
+                lines.append(f"key = {quoted(key_text(member.key))}")
         for connection in entry.connections:
             lines += [
                 "",
@@ -77,8 +82,10 @@ def agent_text(
     member: str,
     topology: str,
     state: str,
-    secret: str,
     sets: Sequence[tuple[str, str]],
+    key: str | None = None,
+    secret: str | None = None,
+    secret_for_all: bool = False,
     listen: tuple[str, int] | None = None,
     dashboard: tuple[str, int] | None = None,
     pid_file: str | None = None,
@@ -90,8 +97,12 @@ def agent_text(
         f"member = {quoted(member)}",
         f"topology = {quoted(topology)}",
         f"state = {quoted(state)}",
-        f"secret = {quoted(secret)}",
     ]
+    for name, value in (("key", key), ("secret", secret)):
+        if value is not None:
+            lines.append(f"{name} = {quoted(value)}")
+    if secret_for_all:
+        lines.append("secret_for_all = true")
     if pid_file is not None:
         lines.append(f"pid_file = {quoted(pid_file)}")
     for name, root in sets:
@@ -121,10 +132,66 @@ def with_number(text: str, path: KeyPath, value: float) -> str | None:
     return "\n".join(lines)
 
 
+def with_public_key(path: Path, text: str, member: str, public: bytes, *, replace: bool = False) -> str:
+    """The topology.toml `text` of `path` with this key in every entry of the member, and nothing else changed.
+
+    Raises ConfigError where another key stands there, unless it is to be replaced, and where no line can be added.
+    """
+    document, positions, lines = Document(path, text), key_lines(text), text.split("\n")
+    line = f"key = {quoted(key_text(public))}"
+    sets = document.validate(TopologyFile).set
+    places = [(i, j) for i, one in enumerate(sets) for j, entry in enumerate(one.member) if entry.name == member]
+    for i, j in reversed(places):
+        here: KeyPath = ("set", i, "member", j)
+        found = sets[i].member[j].key
+        if found is None:
+            lines.insert(positions[*here, "name"], line)
+        elif found != public:
+            if not replace:
+                raise document.fail(
+                    (*here, "key"), f'the member "{member}" has another key; to change it: frs key --replace'
+                )
+            lines[positions[*here, "key"] - 1] = line
+    changed = "\n".join(lines)
+    try:
+        after = Document(path, changed).validate(TopologyFile).set
+    except ConfigError:
+        after = sets
+    for i, j in places:
+        if after[i].member[j] != sets[i].member[j].model_copy(update={"key": public}):
+            raise document.fail(("set", i, "member", j), f"cannot be changed by a program; add here: {line}")
+    return changed
+
+
+def with_key_file(path: Path, text: str, name: str) -> str:
+    """The agent.toml `text` of `path` with `name` as its key file, and nothing else changed. Raises ConfigError."""
+    line = f"key = {quoted(name)}"
+    before = Document(path, text)
+    at, lines = before.line("member"), text.split("\n")
+    lines.insert(at or 0, line)
+    changed = "\n".join(lines)
+    try:
+        done = Document(path, changed).values == before.values | {"key": name}
+    except ConfigError:
+        done = False
+    if not done:
+        raise before.fail(("member",), f"cannot be changed by a program; add below: {line}")
+    return changed
+
+
+def key_file_text(private: bytes, member: str) -> str:
+    """A key file."""
+    return (
+        f"# The private key of the member {member}. Keep it to mode 0600, and on this host.\n"
+        f"# For topology.toml: key = {quoted(key_text(public_key(private)))}\n"
+        f"private = {quoted(key_text(private))}\n"
+    )
+
+
 def secret_text(secret: Secret) -> str:
     """A secret file."""
     return (
-        "# The secret that the members of the replica sets share. Keep it to mode 0600.\n"
+        "# The secret that members without keys share. Keep it to mode 0600.\n"
         f"domain = {quoted(secret.domain)}\n"
         f"user = {quoted(secret.user)}\n"
         f"password = {quoted(secret.password)}\n"

@@ -22,9 +22,12 @@ def warnings(config: AgentConfig) -> list[str]:
     for path, what in (
         (config.path, "the configuration"),
         (config.topology_path, "the topology"),
+        (config.key_path, "the key"),
         (config.secret_path, "the secret"),
         (config.state_dir, "the state directory"),
     ):
+        if path is None:
+            continue
         for place, why, advice in _open_places(path):
             where = f"{what} {path}" if place is None else f"{what} {path} lies in {place}, which"
             found.append(f"{where} {why}: they can make this agent do what they like; run: {advice} {place or path}")

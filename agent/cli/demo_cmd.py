@@ -52,6 +52,11 @@ def default_directory() -> Path:
     metavar="SECONDS",
     help="How long a change rests before it is sent.  [default: 3]",
 )
+@click.option(
+    "--shared-secret",
+    is_flag=True,
+    help="Members take a secret besides their keys, for clients that know NTLM only. Said when the demo is made.",
+)
 def demo(
     directory: Path | None,
     members: int | None,
@@ -59,6 +64,7 @@ def demo(
     port_base: int | None,
     dashboard_port: int | None,
     aging: float | None,
+    shared_secret: bool,
 ) -> int:
     """Run several members on this host, to see replication work.
 
@@ -78,5 +84,6 @@ def demo(
         port_base=port_base,
         dashboard_port=dashboard_port,
         aging_s=aging,
+        shared_secret=shared_secret,
     )
     return asyncio.run(run_demo(options))

@@ -1,9 +1,10 @@
 """The folder of a demo: what is in it, how it is made, and how it is found again.
 
     DIR/topology.toml   shared by the members          DIR/NAME/root/       the replicated tree
-    DIR/secret.toml     shared by the members, 0600    DIR/NAME/agent.toml  the member's configuration
-    DIR/demo.json       all of it for programs, 0600   DIR/NAME/state/      database, staging area, agent.log
-    DIR/demo.lock       held while a demo runs here    DIR/NAME/agent.pid   the member's process
+    DIR/demo.json       all of it for programs, 0600   DIR/NAME/agent.toml  the member's configuration
+    DIR/demo.lock       held while a demo runs here    DIR/NAME/key.toml    its private key, 0600
+    DIR/secret.toml     with --shared-secret, 0600     DIR/NAME/state/      database, staging area, agent.log
+                                                       DIR/NAME/agent.pid   the member's process
 
 topology.toml is written last: a folder that has one is a demo that was completely made.
 """
@@ -25,7 +26,9 @@ from typing import Any
 import click
 
 from agent.cli.demo_ports import DEFAULT_PORT_BASE, HOST, check_free, dashboard_ports, dashboards_beside, rpc_ports
+from agent.cli.key_cmd import KEY_NAME, load_or_make
 from config.errors import ConfigError
+from config.keys import public_key
 from config.load import load_agent_config, load_secret, load_topology
 from config.model import ReplicaSet, Secret
 from config.topology import TOPOLOGY_KINDS, TopologyKind, new_replica_set
@@ -48,6 +51,7 @@ class DemoOptions:
     port_base: int | None = None
     dashboard_port: int | None = None
     aging_s: float | None = None
+    shared_secret: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,10 @@ class DemoMember:
         return self.folder / "agent.toml"
 
     @property
+    def key(self) -> Path:
+        return self.folder / KEY_NAME
+
+    @property
     def pid_file(self) -> Path:
         return self.folder / "agent.pid"
 
@@ -93,7 +101,7 @@ class Demo:
     kind: str
     set: ReplicaSet
     members: tuple[DemoMember, ...]
-    secret: Secret
+    secret: Secret | None
 
     @property
     def topology_file(self) -> Path:
@@ -109,7 +117,7 @@ class Demo:
             "primary": self.set.primary,
             "topology": self.kind,
             "topology_file": str(self.topology_file),
-            "ntlm": dataclasses.asdict(self.secret),
+            "ntlm": dataclasses.asdict(self.secret) if self.secret is not None else None,
             "members": [
                 {
                     "name": member.name,
@@ -149,11 +157,17 @@ def _make(options: DemoOptions) -> Demo:
     ports = rpc_ports(names, base)
     dashboards = dashboard_ports(names, options.dashboard_port, dashboards_beside(ports), ports)
     replica_set = new_replica_set(SET_NAME, [(name, HOST, port) for name, port in zip(names, ports)], kind)
-    demo = _demo(options, replica_set, dashboards, Secret("FRS", "frs", secrets.token_urlsafe(24)))
+    secret = Secret("FRS", "frs", secrets.token_urlsafe(24)) if options.shared_secret else None
+    demo = _demo(options, replica_set, dashboards, secret)
+    keys = {}
     for member in demo.members:
         _make_folders(member)
-        _write_agent_file(member, options.aging_s if options.aging_s is not None else DEFAULT_AGING_S)
-    write_file(demo.directory / "secret.toml", secret_text(demo.secret), SECRET_MODE)
+        keys[member.name] = public_key(load_or_make(member.key, member.name))
+        _write_agent_file(demo, member, options.aging_s if options.aging_s is not None else DEFAULT_AGING_S)
+    if secret is not None:
+        write_file(demo.directory / "secret.toml", secret_text(secret), SECRET_MODE)
+    members = {name: dataclasses.replace(one, key=keys[name]) for name, one in replica_set.members.items()}
+    demo = dataclasses.replace(demo, set=dataclasses.replace(replica_set, members=MappingProxyType(members)))
     _write_topology(demo)
     return demo
 
@@ -162,7 +176,8 @@ def _reopen(options: DemoOptions) -> Demo:
     file = options.directory / "topology.toml"
     replica_set = _checked(file, options)
     names = list(replica_set.members)
-    secret = load_secret(options.directory / "secret.toml")
+    secret_file = options.directory / "secret.toml"
+    secret = load_secret(secret_file) if secret_file.exists() else None
     before = {name: load_agent_config(options.directory / name / "agent.toml") for name in names}
     old_ports = [member.port for member in replica_set.members.values()]
     if options.port_base is not None and options.port_base != old_ports[0]:
@@ -182,7 +197,7 @@ def _reopen(options: DemoOptions) -> Demo:
         old = before[member.name]
         aging_s = options.aging_s if options.aging_s is not None else old.aging_s
         if (aging_s, member.dashboard_port) != (old.aging_s, old.dashboard_port):
-            _change_agent_file(member, aging_s)
+            _change_agent_file(demo, member, aging_s)
     if ports != old_ports:
         _write_topology(demo)
     return demo
@@ -208,7 +223,7 @@ def _checked(file: Path, options: DemoOptions) -> ReplicaSet:
     return replica_set
 
 
-def _demo(options: DemoOptions, replica_set: ReplicaSet, dashboards: Iterable[int], secret: Secret) -> Demo:
+def _demo(options: DemoOptions, replica_set: ReplicaSet, dashboards: Iterable[int], secret: Secret | None) -> Demo:
     directory = options.directory
     # What was asked for names it: up to three members in a ring are a full mesh too.
     kind = options.topology if options.topology is not None else _kind_of(replica_set)
@@ -237,13 +252,15 @@ def _make_folders(member: DemoMember) -> None:
     member.state.mkdir(mode=0o700, exist_ok=True)
 
 
-def _write_agent_file(member: DemoMember, aging_s: float) -> None:
+def _write_agent_file(demo: Demo, member: DemoMember, aging_s: float) -> None:
     text = agent_text(
         comment=f"{_COMMENT} Paths are relative to this file.",
         member=member.name,
         topology="../topology.toml",
         state="state",
-        secret="../secret.toml",  # noqa: S106 - a path
+        key=KEY_NAME if member.key.exists() else None,
+        secret="../secret.toml" if demo.secret is not None else None,
+        secret_for_all=demo.secret is not None and member.key.exists(),
         pid_file="agent.pid",
         sets=[(SET_NAME, "root")],
         dashboard=(HOST, member.dashboard_port),
@@ -252,13 +269,13 @@ def _write_agent_file(member: DemoMember, aging_s: float) -> None:
     write_file(member.config, text)
 
 
-def _change_agent_file(member: DemoMember, aging_s: float) -> None:
+def _change_agent_file(demo: Demo, member: DemoMember, aging_s: float) -> None:
     """Brings the file up to date; what somebody has edited in it stays, as far as the two keys still stand there."""
     text: str | None = member.config.read_text(encoding="utf-8")
     for path, value in ((("dashboard", "port"), member.dashboard_port), (("replication", "aging"), aging_s)):
         text = with_number(text, path, value) if text is not None else None
     if text is None:
-        _write_agent_file(member, aging_s)
+        _write_agent_file(demo, member, aging_s)
     else:
         write_file(member.config, text)
 

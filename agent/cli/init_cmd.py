@@ -1,18 +1,18 @@
-"""`frs init`: the configuration and the secret of a member on a real host."""
+"""`frs init`: the configuration and the key of a member on a real host."""
 
 from __future__ import annotations
 
 import os
-import secrets
 import socket
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
+from agent.cli.key_cmd import KEY_NAME, load_or_make, store_key
 from agent.cli.output import say
 from config.errors import ConfigError
-from config.model import ReplicaSet, Secret
+from config.model import ReplicaSet
 
 DEFAULT_PORT = 28700
 DASHBOARD_PORT = 29700
@@ -78,13 +78,15 @@ def parse_address(text: str) -> Address:
 )  # fmt: skip
 @click.option(
     "--secret-file", type=click.Path(path_type=Path, exists=True), metavar="FILE",
-    help="The secret that another member's init made.  [default: a new one]",
+    help="A secret that members without keys share, where there are such.  [default: none, keys only]",
 )  # fmt: skip
 @click.option(
     "--config", "config_file", type=click.Path(path_type=Path), default=Path("agent.toml"), show_default=True,
-    metavar="FILE", help="The file to write; topology.toml and secret.toml are written beside it.",
+    metavar="FILE", help="The file to write; topology.toml and key.toml are written beside it.",
 )  # fmt: skip
-@click.option("--force", is_flag=True, help="Replace files that exist. A new topology or secret is made for all.")
+@click.option(
+    "--force", is_flag=True, help="Replace files that exist, but for the key. A new topology is made for all."
+)
 def init(
     member: str,
     root: Path,
@@ -99,53 +101,63 @@ def init(
     config_file: Path,
     force: bool,
 ) -> None:
-    """Make the configuration and the secret of a member.
+    """Make the configuration and the key of a member.
 
-    On the first host name the other members with --peer; every two members become partners. Copy topology.toml
-    and secret.toml to the other hosts, and run the same there with --topology and --secret-file.
+    On the first host name the other members with --peer; every two members become partners. Copy topology.toml to
+    the next host, and run the same there with --topology, which adds the key of that member. The topology.toml of
+    the last one is for all: copy it back to the others.
     """
-    from config.load import load_secret, load_topology, parse_topology
-    from config.write import SECRET_MODE, secret_text, topology_text, write_file
+    from config.document import read_text
+    from config.keys import public_key
+    from config.load import load_secret, parse_topology
+    from config.write import SECRET_MODE, secret_text, topology_text, with_public_key, write_file
 
-    folder = Path(os.path.abspath(config_file)).parent
-    files = {"topology": folder / "topology.toml", "secret": folder / "secret.toml"}
-    # A file that stands where it would be copied to is used as it is.
-    new = {"topology": not _same(topology, files["topology"]), "secret": not _same(secret_file, files["secret"])}
-    written = [Path(os.path.abspath(config_file)), *(files[key] for key in files if new[key])]
-    if not force and (existing := [path for path in written if path.exists()]):
+    config_file = Path(os.path.abspath(config_file))
+    folder = config_file.parent
+    files = {"topology": folder / "topology.toml", "key": folder / KEY_NAME}
+    # A file that stands where it would be copied to is used as it is, and a key that is there is never replaced.
+    new = [config_file]
+    if not _same(topology, files["topology"]):
+        new.append(files["topology"])
+    if secret_file is not None:
+        files["secret"] = folder / "secret.toml"
+        if not _same(secret_file, files["secret"]):
+            new.append(files["secret"])
+    if not force and (existing := [path for path in new if path.exists()]):
         raise click.UsageError(f"{existing[0]} exists; --force replaces it, --config FILE names another place")
+    private = load_or_make(files["key"], member, write=False)
     if topology is not None:
         if peers or primary or address:
             raise click.UsageError("--topology says who the members are: leave --peer, --primary and --address out")
-        sets = load_topology(Path(os.path.abspath(topology)))
-        replica_set = _chosen(sets, set_name, member, topology)
+        shared = read_text(Path(os.path.abspath(topology)), "the topology", "copy it from another member")
+        replica_set = _chosen(parse_topology(topology, shared), set_name, member, topology)
     else:
         listen = listen or (_EVERY_ADDRESS, address[1] if address is not None else DEFAULT_PORT)
         replica_set = _new_set(set_name, member, listen, address, peers, primary)
-        sets = (replica_set,)
-    secret = (
-        load_secret(Path(os.path.abspath(secret_file)))
-        if secret_file is not None
-        else Secret("FRS", "frs", secrets.token_urlsafe(32))
-    )
+        shared = topology_text((replica_set,), "The replica sets, the same on all members. Written by `frs init`.")
+        try:
+            parse_topology(files["topology"], shared)
+        except ConfigError as error:
+            raise click.UsageError(f"{error.key}: {error.message}") from None
+    shared = with_public_key(files["topology"], shared, member, public_key(private), replace=force)
+    secret = load_secret(Path(os.path.abspath(secret_file))) if secret_file is not None else None
     ours = replica_set.members[member]
-    content = _agent_file(folder, member, root, state, replica_set.name, listen or (_EVERY_ADDRESS, ours.port))
-    shared = topology_text(sets, "The replica sets, the same on all members. Written by `frs init`.")
-    try:
-        parse_topology(files["topology"], shared)
-    except ConfigError as error:
-        raise click.UsageError(f"{error.key}: {error.message}") from None
+    listen = listen or (_EVERY_ADDRESS, ours.port)
+    content = _agent_file(folder, member, root, state, replica_set.name, listen, secret=secret is not None)
     folder.mkdir(parents=True, exist_ok=True)
-    if new["topology"]:
-        write_file(files["topology"], shared)
-    if new["secret"]:
+    if not files["key"].exists():
+        store_key(files["key"], private, member)
+    write_file(files["topology"], shared)
+    if secret is not None and files["secret"] in new:
         write_file(files["secret"], secret_text(secret), SECRET_MODE)
-    write_file(Path(os.path.abspath(config_file)), content)
+    write_file(config_file, content)
     _check_result(config_file)
-    _say_next(config_file, replica_set, member, files, first=topology is None, secret_is_new=secret_file is None)
+    _say_next(config_file, parse_topology(files["topology"], shared), replica_set, member, files)
 
 
-def _agent_file(folder: Path, member: str, root: Path, state: Path, set_name: str, listen: Address) -> str:
+def _agent_file(
+    folder: Path, member: str, root: Path, state: Path, set_name: str, listen: Address, *, secret: bool
+) -> str:
     from config.write import agent_text
 
     try:
@@ -154,7 +166,8 @@ def _agent_file(folder: Path, member: str, root: Path, state: Path, set_name: st
             member=member,
             topology="topology.toml",
             state=os.path.abspath(state),
-            secret="secret.toml",  # noqa: S106 - a path
+            key=KEY_NAME,
+            secret="secret.toml" if secret else None,
             sets=[(set_name, os.path.abspath(root))],
             listen=listen,
             dashboard=("127.0.0.1", DASHBOARD_PORT),
@@ -225,20 +238,20 @@ def _check_result(config_file: Path) -> None:
 
 
 def _say_next(
-    config_file: Path, replica_set: ReplicaSet, member: str, files: dict[str, Path], *, first: bool, secret_is_new: bool
+    config_file: Path, sets: Sequence[ReplicaSet], replica_set: ReplicaSet, member: str, files: dict[str, Path]
 ) -> None:
-    say(f"wrote {config_file}, with {files['topology']} and {files['secret']} (keep this one secret)")
+    say(f"wrote {config_file}, with {files['topology']} and {files['key']} (never copy this one to another host)")
     if replica_set.file_filter:
         say(f"not replicated: {', '.join(replica_set.file_filter)} (file_filter in topology.toml)")
     say(f"the others start with the files of: {replica_set.primary}")
-    others = [name for name in replica_set.members if name != member]
+    others = {name: one for entry in sets for name, one in entry.members.items() if name != member}
+    without = [name for name, one in others.items() if one.key is None]
     say("next:")
-    if first and others:
-        say(f"  copy topology.toml and secret.toml to each of {', '.join(others)}, and run there, for example:")
-        say(
-            f"    frs init --member {others[0]} --root DIR --state DIR --topology topology.toml "
-            "--secret-file secret.toml"
-        )
-    elif secret_is_new and others:
-        say("  the secret is new: copy secret.toml to all other members, or init again with --secret-file")
+    if without:
+        say(f"  copy topology.toml to each of {', '.join(without)}, one after the other with the keys of those before,")
+        say("  and run there, for example:")
+        say(f"    frs init --member {without[0]} --root DIR --state DIR --topology topology.toml")
+        say("  then copy the topology.toml of the last back here, and to all others: it has the keys of all")
+    elif others:
+        say(f"  copy topology.toml to {', '.join(others)}: it has the key of {member} now")
     say(f"  frs run --config {config_file}")

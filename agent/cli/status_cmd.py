@@ -65,6 +65,9 @@ def describe(answer: dict[str, Any]) -> Iterator[str]:
             yield describe_waiting(waiting)
         for connection in entry["connections"]:
             yield _connection_line(connection)
+    for partner in answer.get("partners", []):
+        how = {"key": "by its key", "secret": "by the secret"}.get(partner["called_by"], "not yet, or refused")
+        yield f"partner {partner['name']} (set {partner['set']}) is called: {how}"
     for cause, count in sorted(answer.get("incidents", {}).items()):
         yield f"incident: {cause}: {count} times since the start"
 

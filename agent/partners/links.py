@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from agent.rpc.errors import RpcError
 from agent.rpc.frsrpc import FrsPartner
-from agent.rpc.security import Credential
+from agent.rpc.security import Credential, KeyCredential
 from agent.wire.comm_packet import encode_send_comm_pkt
 from agent.work.supervise import Supervisor
 
@@ -30,7 +30,8 @@ class PartnerLink:
 
     When one cannot be delivered the ones behind it are dropped, `on_unreachable` is told why, and the session that
     they belonged to is over; likewise when the partner does not take what it asks for, and too much is queued. It
-    connects again when something is sent again. `on_refused` says what it means that a packet of a connection was
+    connects again when something is sent again. It is called by `key`, by `credential`, or not at all where there is
+    neither: `on_unreachable` is told `missing` then. `on_refused` says what it means that a packet of a connection was
     answered with an error. `on_room` is told when `has_room` may be true again.
     """
 
@@ -39,13 +40,15 @@ class PartnerLink:
         name: str,
         host: str,
         port: int,
-        credential: Credential,
+        credential: Credential | None,
         *,
+        key: KeyCredential | None = None,
+        missing: str | None = None,
         on_unreachable: Callable[[str], None],
         on_sent: Callable[[str, int, bool], None],
         on_refused: Callable[[str, int], str],
         on_bind: Callable[[bool], None],
-        on_authentication: Callable[[bool], None],
+        on_authentication: Callable[[bool, str], None],
         on_timeout: Callable[[], None],
         supervisor: Supervisor,
         on_room: Callable[[], None] = lambda: None,
@@ -56,11 +59,15 @@ class PartnerLink:
             host,
             port,
             credential,
+            key=key,
             connect_timeout=CONNECT_TIMEOUT_S,
             max_in_flight=IN_FLIGHT,
             on_bind=on_bind,
-            on_authentication=lambda ok, _: on_authentication(ok),
+            on_authentication=on_authentication,
         )
+        self._missing = missing
+        if missing is None and credential is None and key is None:
+            raise ValueError(f"{name} would be called without authentication")
         self._on_unreachable = on_unreachable
         self._on_sent = on_sent
         self._on_refused = on_refused
@@ -128,6 +135,9 @@ class PartnerLink:
         while True:
             await self._wake.wait()
             self._wake.clear()
+            if self._missing is not None:
+                self._fail(self._missing)
+                continue
             try:
                 await self._partner.connect()
             except (RpcError, OSError) as error:

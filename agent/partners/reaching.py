@@ -19,6 +19,7 @@ _LINES_AT_ONCE: Final = 10
 #: What a partner means that answers a packet with an error (3.3.4.4.1): the two know each other differently,
 _DIFFERENT: Final = {
     c.ERROR_NOT_FOUND: "has no connection {cxtion} as it is here",
+    c.ERROR_ACCESS_DENIED: "takes this member for another, or {cxtion} for a connection of another",
     c.ERROR_INVALID_PARAMETER: "is not the member that {cxtion} leads to, or does not know this one as its partner",
 }
 #: or it cannot take anything for now.
@@ -30,27 +31,42 @@ _NOT_NOW: Final = {
 
 class Reaching:
     """Tells of the failures to reach the partner `name`, and counts binds and authentications. A partner that is down
-    is tried for as long as it takes, and that is no news; one that refuses our secret, or knows this member or a
-    connection otherwise than the topology here, waits for somebody to mend it, and is a warning whenever it begins."""
+    is tried for as long as it takes, and that is no news; one that refuses our key or secret, or knows this member or a
+    connection otherwise than the topology here, waits for somebody to mend it, and is a warning whenever it begins.
+    `compare` is what to do about the first, `missing` why there is nothing to authenticate with, `keyed` whether keys
+    are there for both."""
 
     def __init__(
         self,
         name: str,
-        secret: Path,
+        compare: str,
         topology: Path,
         log: Logger | LoggerAdapter[Logger],
         count: Callable[[str], None],
+        *,
+        missing: str | None = None,
+        keyed: bool = False,
     ) -> None:
         self._name = name
-        self._secret = secret
+        self._compare = compare
         self._topology = topology
         self._log = log
         self._count = count
         self._refused = False
+        self._keyed = keyed
+        #: by what the partner was called last, "key" or "secret"; None while that was not possible
+        self.called_by: str | None = None
         self._refusals: dict[str, str] = {}  # why packets of a connection are refused, or, with "", all of them
         self._warned: set[str] = set()  # of these, those that were told
         self._lines = Rate(_LINES_PER_MINUTE / 60, _LINES_AT_ONCE)
         self._left_out = 0
+        if missing is not None:
+            self._refusals[""] = missing
+
+    @property
+    def name(self) -> str:
+        """The partner."""
+        return self._name
 
     @property
     def refusal(self) -> str | None:
@@ -63,12 +79,20 @@ class Reaching:
         if not ok:
             self._refused = False
 
-    def authenticated(self, ok: bool) -> None:
-        """An authentication has ended."""
+    def authenticated(self, ok: bool, account: str = "") -> None:
+        """An authentication has ended: by keys, or with an account."""
         self._count("Authentications" if ok else "Authentications in Error")
         self._refused = not ok
+        before, self.called_by = self.called_by, ("secret" if account else "key") if ok else None
         if ok:
             self.taken("")
+            if account and self._keyed and before is None:
+                self._log.warning(
+                    "%s takes the secret, not the key of this member: it has an older topology, or no key of its own; "
+                    "copy %s there",
+                    self._name,
+                    self._topology,
+                )
 
     def taken(self, cxtion: str) -> None:
         """A packet of this connection was taken."""
@@ -82,8 +106,8 @@ class Reaching:
             return f"{self._name} refused a packet with error {error:#x}"
         why = (
             f"{self._name} {_DIFFERENT[error].format(cxtion=cxtion)} (error {error:#x}); most likely the topologies "
-            f"differ: compare {self._topology} with the topology file of {self._name}, make them the same, and restart "
-            "the member whose file was wrong"
+            f"differ: compare {self._topology} with the topology file of {self._name}, and "
+            "make them the same"
         )
         self._refusals[cxtion] = why
         return why
@@ -91,10 +115,7 @@ class Reaching:
     def failed(self, why: str, *, joined: bool) -> str:
         """Logs a failure; returns what `frs status` is to show of it. `joined`: a session was lost with it."""
         if self._refused:
-            why = self._refusals[""] = (
-                f"{why}; most likely the secrets differ: compare {self._secret} with the secret file of {self._name}, "
-                "and restart the member whose file was wrong"
-            )
+            why = self._refusals[""] = f"{why}; {self._compare}"
         waits = why in self._refusals.values()
         news = joined or (waits and why not in self._warned)
         if waits:

@@ -12,7 +12,8 @@ class Cause(enum.Enum):
     CONNECTIONS = "too many connections"
     AUTHENTICATION = "authentication failed"
     PROTOCOL = "not DCE/RPC as it should be"
-    # from a partner that knows the secret
+    # from a partner that has authenticated
+    SENDER = "packet that is not its caller's to send"
     PACKET = "packet that does not parse"
     IMPLAUSIBLE = "implausible number"
     NAME = "name that is not taken"

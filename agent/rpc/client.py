@@ -11,10 +11,11 @@ from agent.rpc import constants as c
 from agent.rpc import pdu as p
 from agent.rpc.errors import RpcAuthError, RpcClosed, RpcError, RpcFault, RpcProtocolError, RpcTimeout
 from agent.rpc.message import Protection, encode_call, open_call
+from agent.rpc.negotiate import OID_MEMBER_KEY, SpnegoInitiator
 from agent.rpc.ntlm_crypto import ntowfv1
 from agent.rpc.pdu import InterfaceId
 from agent.rpc.proof import bind_proof, proof_key
-from agent.rpc.security import Credential, InitiatorMechanism, make_initiator
+from agent.rpc.security import Credential, InitiatorMechanism, KeyCredential, make_initiator
 from agent.rpc.transport import PduProtocol
 
 __all__ = ["InterfaceId", "RpcClient"]
@@ -337,6 +338,7 @@ class RpcClient:
         interface: InterfaceId,
         credential: Credential | None,
         *,
+        key: KeyCredential | None = None,
         timeout: float = 30.0,  # noqa: ASYNC109
         level: int = c.LEVEL_PRIVACY,
         auth_type: int = c.AUTH_SPNEGO,
@@ -348,24 +350,30 @@ class RpcClient:
     ) -> RpcClient:
         """Connect, bind and authenticate, all within `timeout` seconds.
 
-        With `credential` None nothing is authenticated and `level` does not count. Raises RpcTimeout, RpcAuthError,
-        RpcProtocolError, RpcClosed (also for a host that cannot be reached).
+        By the key, or where the server takes no keys, the account; with neither nothing is authenticated, and `level`
+        does not count. `on_authentication` is told the user of the account, nothing where it was the key. Raises
+        RpcTimeout, RpcAuthError, RpcProtocolError, RpcClosed (also for a host that cannot be reached).
         """
         loop = asyncio.get_running_loop()
         association: _Association | None = None
+        mechanism: InitiatorMechanism | None = None
         bound = authenticated = False
         try:
             async with asyncio.timeout(timeout):
-                mechanism, token, key = None, None, b""
-                if credential is not None:  # all of it before the connection, which is to say at once what it is for
-                    mechanism = make_initiator(auth_type, credential, host=host, level=level)
+                token, proof = None, b""
+                # All of it before the connection, which is to say at once what it is for.
+                if credential is not None or key is not None:
+                    mechanism = make_initiator(auth_type, credential, host=host, level=level, key=key)
                     token = mechanism.step(None)
-                    key = proof_key(ntowfv1(credential.password))
+                if key is not None:
+                    proof = proof_key(key.own.shared(key.partner))
+                elif credential is not None:
+                    proof = proof_key(ntowfv1(credential.password))
                 transport, association = await loop.create_connection(
                     lambda: _Association(max_response, max_in_flight), host, port
                 )
                 ends = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
-                auth_context = bind_proof(key, *ends) or _AUTH_CONTEXT
+                auth_context = bind_proof(proof, *ends) or _AUTH_CONTEXT
                 await association.bind(interface, mechanism, token, auth_type, level, max_fragment, auth_context)
             bound = authenticated = True
         except TimeoutError as exc:
@@ -380,8 +388,9 @@ class RpcClient:
                 association.fail(RpcClosed("the association was not established"))
             if on_bind is not None:
                 on_bind(bound)
-            if on_authentication is not None and credential is not None and bound:
-                on_authentication(authenticated, credential.user)
+            if on_authentication is not None and mechanism is not None and bound:
+                by_key = isinstance(mechanism, SpnegoInitiator) and mechanism.oid == OID_MEMBER_KEY
+                on_authentication(authenticated, credential.user if credential is not None and not by_key else "")
         return cls(association)
 
     def submit(

@@ -49,6 +49,7 @@ class Connection(PduProtocol):
         self._group = 0
         self.contexts: dict[int, Interface] = {}
         self._acceptor: AcceptorMechanism | None = None
+        self._store = server.credentials
         self._verifier: p.AuthVerifier | None = None
         self._protection: Protection | None = None
         self._auth_failed = False
@@ -253,10 +254,9 @@ class Connection(PduProtocol):
         if not c.LEVEL_CONNECT <= verifier.level <= c.LEVEL_PRIVACY:
             return False
         server = self._server
+        self._store = server.credentials
         try:
-            self._acceptor = make_acceptor(
-                verifier.auth_type, server.credentials, level=verifier.level, host=server.host_name
-            )
+            self._acceptor = make_acceptor(verifier.auth_type, self._store, level=verifier.level, host=server.host_name)
         except KeyError:
             return False
         self._verifier = verifier
@@ -280,10 +280,14 @@ class Connection(PduProtocol):
         except Exception as exc:  # a hostile token must not do more than fail
             raise RpcAuthError(f"malformed token: {exc!r}") from exc
         if acceptor.complete:
+            caller = CallContext(
+                self.context.peer, self.context.port, acceptor.user, acceptor.domain, verifier.level, self._id,
+                acceptor.member,
+            )  # fmt: skip
+            if not self._server.still_knows(self._store, caller):
+                raise RpcAuthError(f"{acceptor.user} is not known any more as it was when it began")
             self._protection = Protection(acceptor.session, verifier.auth_type, verifier.level, verifier.context_id)
-            self.context = CallContext(
-                self.context.peer, self.context.port, acceptor.user, acceptor.domain, verifier.level, self._id
-            )
+            self.context = caller
             self._server.authenticated(self, acceptor.user)
             self._establish()
         return token
@@ -294,7 +298,7 @@ class Connection(PduProtocol):
         self._report(
             Cause.AUTHENTICATION,
             f"a client at {self.context.peer}:{self.context.port} could not authenticate: {error}; if it is a "
-            "partner, compare its secret file with the one here",
+            "partner, compare its topology file, and its secret file if it has no key, with those here",
         )
         self._server.hooks.on_authentication(False, self._acceptor.user if self._acceptor is not None else "")
 

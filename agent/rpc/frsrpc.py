@@ -12,7 +12,7 @@ from agent.rpc.client import RpcClient
 from agent.rpc.errors import RpcClosed, RpcError, RpcFault, RpcProtocolError
 from agent.rpc.interface import CallContext, Interface
 from agent.rpc.pdu import InterfaceId
-from agent.rpc.security import Credential
+from agent.rpc.security import Credential, KeyCredential
 
 if TYPE_CHECKING:
     from agent.wire.comm_packet import CommPacket
@@ -123,6 +123,7 @@ class FrsPartner:
         port: int,
         credential: Credential | None,
         *,
+        key: KeyCredential | None = None,
         connect_timeout: float = 10.0,
         level: int = c.LEVEL_PRIVACY,
         auth_type: int = c.AUTH_SPNEGO,
@@ -133,6 +134,7 @@ class FrsPartner:
         self.host = host
         self.port = port
         self._credential = credential
+        self._key = key
         self._connect_timeout = connect_timeout
         self._level = level
         self._auth_type = auth_type
@@ -175,6 +177,7 @@ class FrsPartner:
                 self.port,
                 FRSRPC,
                 self._credential,
+                key=self._key,
                 timeout=self._connect_timeout,
                 level=self._level,
                 auth_type=self._auth_type,

@@ -11,7 +11,8 @@ from agent.rpc.pdu import InterfaceId
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """Who calls: the peer's address, the authenticated account, the protection of this connection."""
+    """Who calls: the peer's address, the authenticated account, the protection of this connection. `member` is the
+    member that the caller has shown to be, by its key; empty where it has only shown to have the account."""
 
     peer: str
     port: int
@@ -19,6 +20,7 @@ class CallContext:
     domain: str
     level: int
     connection_id: int
+    member: str = ""
 
 
 #: A handler takes the stub of the request (trailing bytes may follow the arguments: padding, a verification trailer)

@@ -16,6 +16,8 @@ OID_SPNEGO: Final = bytes.fromhex("2b0601050502")
 OID_NTLM: Final = bytes.fromhex("2b06010401823702020a")
 OID_KERBEROS: Final = bytes.fromhex("2a864886f712010202")
 OID_MS_KERBEROS: Final = bytes.fromhex("2a864882f712010202")
+#: Members by their keys (agent.rpc.memberkey): 2.25 and a random UUID, which needs no registration (X.667).
+OID_MEMBER_KEY: Final = bytes.fromhex("6983dbd5b196f089a2aecfa3fe91b59aefb89e3e")
 
 ACCEPT_COMPLETED: Final = 0
 ACCEPT_INCOMPLETE: Final = 1
@@ -23,6 +25,10 @@ REJECT: Final = 2
 REQUEST_MIC: Final = 3
 
 _MAX_MECHANISMS: Final = 16
+
+
+class NotForUs(RpcAuthError):
+    """A mechanism's first token that cannot be answered here; another mechanism may do."""
 
 
 class Session(Protocol):
@@ -58,10 +64,12 @@ class Mechanism(Protocol):
 
 
 class AcceptorMechanism(Mechanism, Protocol):
-    """The server's side."""
+    """The server's side. Once `complete`, `member` is the one that the client has shown to be, empty where it has only
+    shown to have the account `user` of `domain`."""
 
     user: str
     domain: str
+    member: str
 
     def step(self, token: bytes) -> bytes | None:
         """Feed the client's token, get the answer."""
@@ -217,6 +225,7 @@ class SpnegoAcceptor:
         self.complete = False
         self.user = ""
         self.domain = ""
+        self.member = ""
 
     @property
     def session(self) -> Session:
@@ -243,21 +252,27 @@ class SpnegoAcceptor:
 
     def _first(self, token: bytes) -> bytes:
         init = decode_init(token)
-        oid = next((x for x in init.mechanisms if x in self._factories), None)
-        if oid is None:
-            raise RpcAuthError("SPNEGO: no common mechanism")
-        self._mechanism = self._factories[oid]()
         self._mech_list = init.mech_list
-        if oid != init.mechanisms[0] or init.token is None:
-            # The optimistic token belongs to another mechanism: ask for the right one (RFC 4178 section 5).
-            self._need_mic = oid != init.mechanisms[0]
-            return NegTokenResp(REQUEST_MIC if self._need_mic else ACCEPT_INCOMPLETE, oid).encode()
-        answer = self._mechanism.step(init.token)
-        state = ACCEPT_INCOMPLETE
-        if self._mechanism.complete:
-            self._take_identity()
-            state = ACCEPT_COMPLETED
-        return NegTokenResp(state, oid, answer).encode()
+        refused: RpcAuthError | None = None
+        for oid in init.mechanisms:
+            if oid not in self._factories:
+                continue
+            self._mechanism = self._factories[oid]()
+            if oid != init.mechanisms[0] or init.token is None:
+                # The optimistic token belongs to another mechanism: ask for the right one (RFC 4178 section 5).
+                self._need_mic = oid != init.mechanisms[0]
+                return NegTokenResp(REQUEST_MIC if self._need_mic else ACCEPT_INCOMPLETE, oid).encode()
+            try:
+                answer = self._mechanism.step(init.token)
+            except NotForUs as error:
+                refused = error
+                continue
+            state = ACCEPT_INCOMPLETE
+            if self._mechanism.complete:
+                self._take_identity()
+                state = ACCEPT_COMPLETED
+            return NegTokenResp(state, oid, answer).encode()
+        raise refused or RpcAuthError("SPNEGO: no common mechanism")
 
     def _next(self, resp: NegTokenResp) -> bytes:
         assert self._mechanism is not None
@@ -283,18 +298,22 @@ class SpnegoAcceptor:
         assert self._mechanism is not None
         if self._mechanism.complete:
             self.user, self.domain = self._mechanism.user, self._mechanism.domain
+            self.member = self._mechanism.member
             self.complete = True
 
 
 class SpnegoInitiator:
-    """The client's side of SPNEGO around one mechanism, which always signs the mechanism list."""
+    """The client's side of SPNEGO around one mechanism or several, the best first. It always signs the list of them."""
 
-    def __init__(self, oid: bytes, mechanism: InitiatorMechanism) -> None:
-        self._oid = oid
+    def __init__(self, oid: bytes, mechanism: InitiatorMechanism, *others: tuple[bytes, InitiatorMechanism]) -> None:
+        self._offered = dict(((oid, mechanism), *others))
+        #: the mechanism that is used, as far as it has been agreed
+        self.oid = oid
         self._mechanism = mechanism
-        self._mech_list = encode_mech_list((oid,))
+        self._mech_list = encode_mech_list(tuple(self._offered))
         self._sent_mic = False
         self._begun = False
+        self._agreed = False
         self.complete = False
 
     @property
@@ -308,17 +327,18 @@ class SpnegoInitiator:
         """None first, then the server's tokens. Gives None when nothing is left to send."""
         if not self._begun:
             self._begun = True
-            return NegTokenInit((self._oid,), self._mech_list, self._mechanism.step(None)).encode()
+            return NegTokenInit(tuple(self._offered), self._mech_list, self._mechanism.step(None)).encode()
         resp = decode_resp(token or b"")
         if resp.state == REJECT:
             raise RpcAuthError("the server rejected the authentication")
-        if resp.mechanism is not None and resp.mechanism != self._oid:
-            raise RpcAuthError("the server chose a mechanism that was not offered")
         answer = None
-        if not self._mechanism.complete:
+        if resp.mechanism is not None and resp.mechanism != self.oid:
+            answer = self._change(resp)
+        elif not self._mechanism.complete:
             if resp.state == ACCEPT_COMPLETED and resp.token is None:
                 raise RpcAuthError("the server ended the authentication too early")
             answer = self._mechanism.step(resp.token or b"")
+        self._agreed = True
         if resp.mic is not None:
             self._mechanism.session.verify_mic(self._mech_list, resp.mic)
         if resp.state == ACCEPT_COMPLETED:
@@ -332,3 +352,14 @@ class SpnegoInitiator:
             mic = self._mechanism.session.mic(self._mech_list)
             self._sent_mic = True
         return NegTokenResp(None if self.complete else ACCEPT_INCOMPLETE, None, answer, mic).encode()
+
+    def _change(self, resp: NegTokenResp) -> bytes | None:
+        """The server cannot use the first mechanism, and wants another: its first token. What the server chose is
+        signed by both at the end."""
+        chosen = self._offered.get(resp.mechanism or b"")
+        if chosen is None or self._agreed:
+            raise RpcAuthError("the server chose a mechanism that was not offered")
+        if resp.state == ACCEPT_COMPLETED or resp.token is not None:
+            raise RpcAuthError("the server answered a mechanism that has not begun")
+        self.oid, self._mechanism = resp.mechanism or b"", chosen
+        return chosen.step(None)

@@ -147,6 +147,7 @@ class NtlmAcceptor:
         self.complete = False
         self.user = ""
         self.domain = ""
+        self.member = ""  # whoever has the password: an account is of no member
         self._session: n.NtlmSession | None = None
 
     @property

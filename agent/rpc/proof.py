@@ -3,7 +3,8 @@
 A server that is flooded cannot tell a partner's bind from a stranger's: both have an NTLM NEGOTIATE, which proves
 nothing, and to go on with each of them costs more than the flood costs its sender. So our client chooses the
 auth_context_id of its bind, a number that means something to it alone ([MS-RPCE] 2.2.2.11), as a MAC over the two ends
-of the TCP connection, with a key made from the secret. A server that finds it right takes that bind before others.
+of the TCP connection, with a key made from the secret, or from what the keys of two members have in common. A server
+that finds it right takes that bind before others.
 Whoever does not send it, or is behind an address translation, is served like everybody else. It proves nothing later:
 the authentication follows as always. A number that was seen by others is right for that one connection only.
 """
@@ -19,9 +20,9 @@ _LABEL: Final = b"auth_context_id of an FRS bind"
 _MAPPED: Final = bytes(10) + b"\xff\xff"  # an IPv4 address as IPv6 has it, on a socket for both
 
 
-def proof_key(nt_hash: bytes) -> bytes:
-    """The key of an account, from its NT hash."""
-    return hmac.digest(nt_hash, _LABEL, "sha256")
+def proof_key(secret: bytes) -> bytes:
+    """The key of an account, from its NT hash; or of two members, from what their keys have in common."""
+    return hmac.digest(secret, _LABEL, "sha256")
 
 
 def bind_proof(key: bytes, client: Any, server: Any) -> int:

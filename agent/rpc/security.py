@@ -1,7 +1,7 @@
 """Who may authenticate, and which security provider does it ([MS-RPCE] 2.2.1.1.7, 3.3.1.5.2).
 
-A security provider is a pair of factories in `Security`: one for acceptors and one for initiators, by
-auth_type. SPNEGO (9) and NTLM (10) are there; Kerberos (16) is one more mechanism with the same shape.
+A security provider is a pair of factories: one for acceptors and one for initiators, by auth_type. SPNEGO (9), around
+members' keys and NTLM, and NTLM (10) are there; Kerberos (16) is one more mechanism with the same shape.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import Final
 
 from agent.rpc import constants as c
 from agent.rpc.errors import RpcAuthError
+from agent.rpc.memberkey import KeyAcceptor, KeyCredential, KeyInitiator
 from agent.rpc.negotiate import (
+    OID_MEMBER_KEY,
     OID_NTLM,
     AcceptorMechanism,
     InitiatorMechanism,
@@ -20,6 +22,7 @@ from agent.rpc.negotiate import (
     SpnegoAcceptor,
     SpnegoInitiator,
 )
+from agent.rpc.noise import KeyPair
 from agent.rpc.ntlm import NtlmAcceptor, NtlmInitiator
 from agent.rpc.ntlm_crypto import ntowfv1
 from agent.rpc.proof import proof_key
@@ -29,6 +32,8 @@ __all__ = [
     "Credential",
     "CredentialStore",
     "InitiatorMechanism",
+    "KeyCredential",
+    "KeyPair",
     "Session",
     "make_acceptor",
     "make_initiator",
@@ -48,27 +53,51 @@ class Credential:
 
 
 class CredentialStore:
-    """The accounts an acceptor knows. Names compare without regard to case.
+    """Who an acceptor knows: accounts, whose names compare without regard to case, and with a key of its own the
+    members that may call it, by their public keys.
 
-    `replace` swaps all accounts at once while a server runs; associations that are authenticated stay so.
+    `replace` swaps all of it at once while a server runs; associations that are authenticated stay so, unless
+    `RpcServer.admit` is told of another store.
     """
 
-    def __init__(self, credentials: Iterable[Credential] = (), *, domain: str = "") -> None:
+    def __init__(
+        self,
+        credentials: Iterable[Credential] = (),
+        *,
+        domain: str = "",
+        key: KeyPair | None = None,
+        members: Mapping[bytes, str] | None = None,
+    ) -> None:
         #: the domain this server says it belongs to
         self.domain = domain
+        self.key = key
+        self.members: Mapping[bytes, str] = {}
         self._accounts: dict[tuple[str, str], tuple[bytes, str, str]] = {}
         #: by which a bind shows that its sender knows one of the secrets (agent.rpc.proof)
         self.proof_keys: tuple[bytes, ...] = ()
-        self.replace(credentials)
+        self.replace(credentials, members or {})
 
-    def replace(self, credentials: Iterable[Credential]) -> None:
-        """Know these accounts and no others."""
+    def replace(self, credentials: Iterable[Credential], members: Mapping[bytes, str] | None = None) -> None:
+        """Know these accounts and members and no others. Raises RpcAuthError for a public key that cannot be one."""
         accounts = {}
         for item in credentials:
             entry = (ntowfv1(item.password), item.domain, item.user)
             accounts[item.domain.casefold(), item.user.casefold()] = entry
-        self._accounts = accounts
-        self.proof_keys = tuple(proof_key(nt_hash) for nt_hash, _, _ in accounts.values())
+        shared = [self.key.shared(public) for public in members or {}] if self.key is not None else []
+        self._accounts, self.members = accounts, dict(members or {})
+        secrets = [*shared, *(nt_hash for nt_hash, _, _ in accounts.values())]
+        self.proof_keys = tuple(proof_key(secret) for secret in secrets)
+
+    @property
+    def has_accounts(self) -> bool:
+        """Whether anybody could authenticate with a password."""
+        return bool(self._accounts)
+
+    def known_by(self, member: str, domain: str, user: str) -> object | None:
+        """By what this member, or without a member this account, is known; None where it is not."""
+        if not member:
+            return self.lookup(domain, user)
+        return next((key for key, name in self.members.items() if name == member), None)
 
     def lookup(self, domain: str, user: str) -> tuple[bytes, str, str] | None:
         """NT hash, domain and user of an account.
@@ -95,25 +124,39 @@ def make_acceptor(
     def ntlm() -> AcceptorMechanism:
         return NtlmAcceptor(store.lookup, store.domain, host, level=level)
 
-    acceptors: Mapping[int, Callable[[], AcceptorMechanism]] = {
-        c.AUTH_SPNEGO: lambda: SpnegoAcceptor({OID_NTLM: ntlm}),
-        c.AUTH_NTLM: ntlm,
-    }
+    own = store.key
+    mechanisms: dict[bytes, Callable[[], AcceptorMechanism]] = {}
+    acceptors: dict[int, Callable[[], AcceptorMechanism]] = {c.AUTH_SPNEGO: lambda: SpnegoAcceptor(mechanisms)}
+    if own is not None:
+        mechanisms[OID_MEMBER_KEY] = lambda: KeyAcceptor(own, store.members)
+    if store.has_accounts:
+        mechanisms[OID_NTLM] = acceptors[c.AUTH_NTLM] = ntlm
     return acceptors[auth_type]()
 
 
 def make_initiator(
-    auth_type: int, credential: Credential, *, host: str, service: str = FRS_SERVICE, level: int = c.LEVEL_PRIVACY
+    auth_type: int,
+    credential: Credential | None,
+    *,
+    host: str,
+    service: str = FRS_SERVICE,
+    level: int = c.LEVEL_PRIVACY,
+    key: KeyCredential | None = None,
 ) -> InitiatorMechanism:
-    """The client's side of a security provider. Raises RpcAuthError when it is not supported."""
+    """The client's side of a security provider. With a key as well as an account, the key goes first, and it is for the
+    server to take the other. Raises RpcAuthError for what is not supported."""
 
-    def ntlm() -> InitiatorMechanism:
-        return NtlmInitiator(credential.domain, credential.user, credential.password, host, service, level=level)
+    def ntlm(account: Credential) -> InitiatorMechanism:
+        return NtlmInitiator(account.domain, account.user, account.password, host, service, level=level)
 
-    initiators: Mapping[int, Callable[[], InitiatorMechanism]] = {
-        c.AUTH_SPNEGO: lambda: SpnegoInitiator(OID_NTLM, ntlm()),
-        c.AUTH_NTLM: ntlm,
-    }
-    if auth_type not in initiators:
+    if auth_type == c.AUTH_NTLM and credential is not None:
+        return ntlm(credential)
+    mechanisms: list[tuple[bytes, InitiatorMechanism]] = []
+    if key is not None:
+        mechanisms.append((OID_MEMBER_KEY, KeyInitiator(key)))
+    if credential is not None:
+        mechanisms.append((OID_NTLM, ntlm(credential)))
+    if auth_type != c.AUTH_SPNEGO or not mechanisms:
         raise RpcAuthError(f"authentication type {auth_type} is not supported")
-    return initiators[auth_type]()
+    (oid, best), *others = mechanisms
+    return SpnegoInitiator(oid, best, *others)

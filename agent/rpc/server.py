@@ -33,7 +33,8 @@ _NAK_VERSION: Final = encode_bind_nak(c.NAK_PROTOCOL_VERSION, 0)
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """Told about every bind, and about every authentication with the user's name (empty if unknown)."""
+    """Told about every bind, and about every authentication with the user's name, a member's where it is by key (empty
+    if unknown)."""
 
     on_bind: Callable[[bool], None] = lambda ok: None
     on_authentication: Callable[[bool, str], None] = lambda ok, user: None
@@ -42,7 +43,7 @@ class Hooks:
 class RpcServer:
     """Serves interfaces on one TCP port.
 
-    The accounts in `credentials` may be replaced while the server runs. Handlers run in the event loop, in the
+    Who is known in `credentials` may change while the server runs, see `admit`. Handlers run in the event loop, in the
     order in which their requests arrived on each connection. Whoever is refused is told to `incidents`.
     """
 
@@ -129,6 +130,22 @@ class RpcServer:
     def set_partners(self, sources: Iterable[str]) -> None:
         """The addresses of partners (as agent.edge.sources has them), for which there is room of their own."""
         self._admission.partners = frozenset(sources)
+
+    def admit(self, store: CredentialStore) -> None:
+        """Know these accounts and members from now on. Associations of those that are known by something else now, or
+        not at all any more, end."""
+        before, self.credentials = self.credentials, store
+        for connection in self.established:
+            who = connection.context
+            if who.level != c.LEVEL_NONE and not self.still_knows(before, who):
+                connection.abort(f"{who.user} is not known any more as it was")
+
+    def still_knows(self, before: CredentialStore, who: CallContext) -> bool:
+        """Whether a caller that authenticated by that store is known by the same in the one there is now."""
+        if before is self.credentials:
+            return True
+        known_by = self.credentials.known_by(who.member, who.domain, who.user)
+        return known_by is not None and known_by == before.known_by(who.member, who.domain, who.user)
 
     # At the gate.
 

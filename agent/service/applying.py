@@ -67,7 +67,7 @@ class Applying:
                 assert failed is not None
                 log.exception("set %s: the change of the topology", failed.name)
                 await self._stop(failed, failure("the change of the topology", error))
-        if config.credential is not None and b"" in changes:
+        if b"" in changes:
             for replica in list(self._service.replicas.values()):
                 await self._relink(replica, replica.local, {member.guid for member in replica.local.partners})
         return told

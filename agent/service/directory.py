@@ -66,7 +66,7 @@ class Directory:
         self._source = source
         self._applying = Applying(service)
         config = service.config
-        self._view = view_of(config.sets, config.credential, config.serial)
+        self._view = view_of(config)
         self._departures = Departures()
         self._problems: list[dict[str, Any]] = []
         self._failed_at: float | None = None

@@ -25,6 +25,7 @@ from agent.counters.samples import SampleWriter
 from agent.edge.partners import PartnerAddresses
 from agent.engine import events as ev
 from agent.engine.engine import NOT_FOR_US, UNKNOWN_CONNECTION
+from agent.partners.identities import Identities
 from agent.partners.links import PartnerLink
 from agent.partners.reaching import Reaching
 from agent.replica.replica import Replica
@@ -34,7 +35,6 @@ from agent.reporting.exit_codes import ExitCode
 from agent.reporting.incidents import Incidents
 from agent.rpc.frsrpc import frsrpc_interface
 from agent.rpc.interface import CallContext
-from agent.rpc.security import Credential, CredentialStore
 from agent.rpc.server import Hooks, Limits, RpcServer
 from agent.service.commands import Commands
 from agent.service.control import ControlServer
@@ -99,7 +99,8 @@ class Service:
         self.deleted: dict[bytes, DeletedStore] = {}  # likewise
         self.links: dict[bytes, PartnerLink] = {}  # by the partner's member GUID
         self._shares = TimeShares()
-        self._reaching: dict[bytes, tuple[str, Reaching]] = {}  # likewise, with the set's name
+        self._identities = Identities(config)
+        self._reaching: dict[bytes, tuple[str, Reaching]] = {}  # as links, with the set's name
         self._workers = ThreadPoolExecutor(config.workers + 1, "frs-worker")  # see agent.replica.actions
         self._closers: list[Callable[[], Awaitable[None]]] = []
         self._supervisors = [Supervisor(self._part_failed)]
@@ -107,7 +108,6 @@ class Service:
         self._opening: dict[bytes, Supervisor] = {}  # by our member GUID: what opens sets that wait
         self._addresses: PartnerAddresses | None = None
         self._server: RpcServer | None = None
-        self._credentials = CredentialStore([_credential(config)])
         self.directory = Directory(self, FileSource(config), reload if reload is not None else asyncio.Event())
 
     async def start(self) -> None:
@@ -155,12 +155,19 @@ class Service:
             log.warning("only %d files may be open at once; %s", limit, descriptors.ADVICE)
         server = RpcServer(
             [frsrpc_interface(self._received, self._malformed)],
-            self._credentials,
+            self._identities.store(),
             Hooks(on_bind=self._on_bind, on_authentication=self._on_authentication),
             limits=Limits().within(limit // 2),
             incidents=self.incidents,
         )
         self._closers.append(server.close)
+        if config.secret_for_all:
+            log.warning(
+                "whoever has %s can pass as any member, for secret_for_all is set in %s; when `frs status` says on all "
+                "members that each partner is called by its key, remove that line, and the secret if all have keys",
+                config.secret_path,
+                config.path,
+            )
         port = await server.start(config.listen_host, config.port)
         self._server = server
         self._look_up_addresses()
@@ -210,10 +217,10 @@ class Service:
 
     def use(self, config: AgentConfig) -> None:
         """The configuration is this from now on. What it says of sets is begun, ended and changed besides."""
-        credential, self.config = self.config.credential, config
+        self.config, self._identities = config, Identities(config)
         self._look_up_addresses()
-        if config.credential != credential:
-            self._credentials.replace([_credential(config)])
+        if self._server is not None:
+            self._server.admit(self._identities.store())
 
     async def begin(self, local: LocalSet) -> None:
         """A replica set comes. Where it cannot be opened now, it waits, and says why."""
@@ -374,7 +381,16 @@ class Service:
             else:
                 counters.inc_both(set_name, cxtion, "Packets Sent in Error")
 
-        reaching = Reaching(name, self.config.secret_path, self.config.topology_path, replica.log, each)
+        (credential, key), missing = self._identities.credentials(member), self._identities.missing(member)
+        reaching = Reaching(
+            name,
+            self._identities.compare(member),
+            self.config.topology_path,
+            replica.log,
+            each,
+            missing=missing,
+            keyed=key is not None,
+        )
         self._reaching[guid] = set_name, reaching
 
         def unreachable(why: str) -> None:
@@ -385,7 +401,9 @@ class Service:
             name,
             member.host,
             member.port,
-            _credential(self.config),
+            credential,
+            key=key,
+            missing=missing,
             on_unreachable=unreachable,
             on_sent=sent,
             on_refused=reaching.refused,
@@ -427,6 +445,10 @@ class Service:
 
     def _take(self, context: CallContext, packet: Packet, comm: CommPacket) -> int:
         replica = self.replicas.get(packet.to.guid)
+        refusal = self._identities.refusal(context, packet)
+        if refusal is not None:
+            self._not_its_own(context, packet, refusal)
+            return c.ERROR_ACCESS_DENIED
         if packet.to.guid in self.waiting:
             return c.ERROR_SERVICE_NOT_ACTIVE
         if replica is None:
@@ -443,6 +465,14 @@ class Service:
         if status in (UNKNOWN_CONNECTION, NOT_FOR_US):
             self._not_ours(context, packet, "is of a connection, or from a partner, that this member does not have")
         return status
+
+    def _not_its_own(self, context: CallContext, packet: Packet, why: str) -> None:
+        who = f"the member {context.member}" if context.member else f"the user {context.user}"
+        text = f"a packet of {who}, from {context.peer}, is refused: {why}: {describe(packet)}"
+        self.incidents.report(Cause.SENDER, context.member or context.peer, text)
+        replica = self.replicas.get(packet.to.guid)
+        if replica is not None:
+            replica.count("Packets Received in Error")
 
     def _not_ours(self, context: CallContext, packet: Packet, why: str) -> None:
         compare = f"compare {self.config.topology_path} with the topology file there"
@@ -478,6 +508,10 @@ class Service:
             "started": iso_time(self.started),
             "sets": [one.status() for one in self._sets()],
             "directory": self.directory.status(),
+            "partners": [
+                {"set": set_name, "name": reaching.name, "called_by": reaching.called_by}
+                for set_name, reaching in self._reaching.values()
+            ],
             "incidents": self.incidents.counts(),
         }
 
@@ -510,10 +544,6 @@ class _Shown:
         self.status = service.status
         self.counters = service.snapshot
         self.peers = service.peers
-
-
-def _credential(config: AgentConfig) -> Credential:
-    return Credential(config.credential.domain, config.credential.user, config.credential.password)
 
 
 def _version() -> str:

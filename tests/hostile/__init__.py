@@ -1,4 +1,4 @@
-"""A partner that knows the secret and means harm, against two honest members: attacks, and a judge of what they cost.
+"""A partner that has its own key and means harm, against two honest members: attacks, and a judge of what they cost.
 
 campaign   the command line (script/hostile): one attack after the other, a table of what each did
 trial      one attack: members started, a quiet phase, the attack, what is left afterwards

@@ -1,4 +1,4 @@
-"""The process of the hostile partner: `python -m tests.hostile.attacker TOPOLOGY SECRET ATTACK RATE TARGETS EXTRA`.
+"""The process of the hostile partner: `python -m tests.hostile.attacker TOPOLOGY KEY ATTACK RATE TARGETS EXTRA`.
 
 RATE is in packets a second, 0 for as fast as it can; TARGETS names the members to attack, with commas; EXTRA is what an
 attack cannot know from the topology, as JSON: the ports of the dashboards, and a folder outside of every root.
@@ -22,7 +22,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from config.load import load_secret, load_topology
+from config.load import load_key, load_topology
 from tests.hostile.attack import Attack, Plan
 from tests.hostile.attacks import by_name
 from tests.hostile.fleet import HOSTILE
@@ -44,11 +44,11 @@ async def told() -> asyncio.StreamReader:
     return reader
 
 
-async def main(topology: str, secret: str, attack_name: str, rate: str, targets: str, extra: str) -> int:
+async def main(topology: str, key: str, attack_name: str, rate: str, targets: str, extra: str) -> int:
     """Runs until told to leave; returns the exit code."""
     orders = await told()
     (replica_set,) = load_topology(Path(topology))
-    partner = Partner(replica_set, load_secret(Path(secret)), HOSTILE)
+    partner = Partner(replica_set, load_key(Path(key)), HOSTILE)
     await partner.start()
     attack = by_name(attack_name)(partner, Plan(float(rate), tuple(targets.split(",")), json.loads(extra)))
     joined = await partner.join(JOIN_S)

@@ -1,7 +1,7 @@
 """Has a hostile partner attack two honest members, one attack after the other, and judges what that costs them.
 
 For each attack two members a and b are started and replicate with each other; the hostile partner holds the place of
-the third, c, and knows the secret. First it is quiet, then it attacks (`--seconds`), then it leaves without a word.
+the third, c, and has its key. First it is quiet, then it attacks (`--seconds`), then it leaves without a word.
 Files are written on a and awaited on b and the other way round all the time. In the end both members must have finished
 what is between them, with equal trees, without anybody's help, and an honest member takes c's place.
 

@@ -1,8 +1,7 @@
 """Two honest members as processes, each on a small disk of its own, and the place of a third in their topology.
 
 WORK/topology.toml  the set: members a, b and c, everybody everybody's partner
-WORK/secret.toml    the secret that all three know
-WORK/NAME/          the disk of a member: root/ and state/; agent.toml and agent.log lie beside it
+WORK/NAME/          the disk of a member: root/ and state/; NAME.toml, NAME.key.toml and NAME.log lie beside it
 """
 
 from __future__ import annotations
@@ -11,20 +10,20 @@ import contextlib
 import os
 import random
 import resource
-import secrets
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from config.model import Member, ReplicaSet, Secret
+from config.keys import new_key, public_key
+from config.model import Member, ReplicaSet
 from config.topology import new_replica_set
-from config.write import SECRET_MODE, agent_text, secret_text, topology_text, write_file
+from config.write import SECRET_MODE, agent_text, key_file_text, topology_text, write_file
 from tests.hostile.disks import CannotMount, limited_disk
 from tests.system.demo import ask, spawn
 
@@ -58,6 +57,7 @@ class Place:
         self.disk = work / member.name
         self.root, self.state = self.disk / "root", self.disk / "state"
         self.config, self.log = work / f"{member.name}.toml", work / f"{member.name}.log"
+        self.key_file = work / f"{member.name}.key.toml"
 
     def status(self) -> dict[str, Any] | None:
         """What the member says of itself; None while it does not answer."""
@@ -73,15 +73,18 @@ class Fleet:
         self.limited = False  # the disks have the size of `sizes`
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._stack = contextlib.ExitStack()
-        self.secret = Secret("FRS", "frs", secrets.token_urlsafe(24))
-        self.topology_file, self.secret_file = work / "topology.toml", work / "secret.toml"
+        self.topology_file = work / "topology.toml"
         hosts = {HOSTILE: HOSTILE_HOST}
         names = (*HONEST, HOSTILE)
         ports = dict(zip(names, free_ports(len(names), *(hosts.get(name, HONEST_HOST) for name in names))))
         dashboards = dict(zip(names, free_ports(len(names), *(HONEST_HOST for _ in names))))
-        self.set: ReplicaSet = new_replica_set(
+        made = new_replica_set(
             SET_NAME, [(name, hosts.get(name, HONEST_HOST), ports[name]) for name in names], "full-mesh"
         )
+        #: the private keys: each member has its own only, and so has whoever takes one over
+        self.keys = {name: new_key() for name in names}
+        members = {name: replace(one, key=public_key(self.keys[name])) for name, one in made.members.items()}
+        self.set: ReplicaSet = replace(made, members=members)
         self.places = {name: Place(work, self.set.members[name], dashboards[name]) for name in names}
         self.outside = work / "outside"  # what nobody may touch
 
@@ -95,7 +98,7 @@ class Fleet:
                 place.root.mkdir(parents=True, exist_ok=True)
                 place.state.mkdir(mode=0o700, exist_ok=True)
                 write_file(place.config, self._config(place))
-            write_file(self.secret_file, secret_text(self.secret), SECRET_MODE)
+                write_file(place.key_file, key_file_text(self.keys[place.name], place.name), SECRET_MODE)
             write_file(self.topology_file, topology_text([self.set], "Written for a trial with a hostile partner."))
             self.outside.mkdir(exist_ok=True)
             (self.outside / "precious").write_bytes(b"not to be touched\n")
@@ -120,7 +123,7 @@ class Fleet:
             member=place.name,
             topology="topology.toml",
             state=f"{place.name}/state",
-            secret="secret.toml",
+            key=place.key_file.name,
             sets=[(SET_NAME, f"{place.name}/root")],
             dashboard=(HONEST_HOST, place.dashboard_port),
             aging_s=self.sizes.aging,

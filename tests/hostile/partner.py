@@ -17,7 +17,7 @@ from agent.engine import flags as fl
 from agent.rpc.errors import RpcAuthError, RpcError, RpcFault, RpcTimeout
 from agent.rpc.frsrpc import OP_SEND_COMM_PKT, FrsPartner, frsrpc_interface
 from agent.rpc.interface import CallContext
-from agent.rpc.security import Credential, CredentialStore
+from agent.rpc.security import CredentialStore, KeyCredential, KeyPair
 from agent.rpc.server import RpcServer
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder, CoExtension2
@@ -26,7 +26,7 @@ from agent.wire.errors import WireError
 from agent.wire.guid import ZERO_GUID, guid_text, new_guid
 from agent.wire.packet import Gvsn, NamedGuid, Packet, decode_packet, encode_packet
 from agent.work.clock import filetime_now
-from config.model import Member, ReplicaSet, Secret
+from config.model import Member, ReplicaSet
 from tests.hostile.tally import Tally
 
 NEVER: Final = c.INVALID_JOIN_TIME
@@ -47,7 +47,9 @@ class Line:
         self.name, self.guid = member.name, member.guid
         self.host, self.port = member.host, member.port
         self.up, self.down = up, down
-        self.client = FrsPartner(member.host, member.port, partner.credential, max_in_flight=2 * WINDOW)
+        assert member.key is not None
+        self.key = KeyCredential(partner.own, member.key)
+        self.client = FrsPartner(member.host, member.port, None, key=self.key, max_in_flight=2 * WINDOW)
         self.up_join: bytes | None = None
         self.down_join: bytes | None = None
         self._wanted_join = ZERO_GUID
@@ -227,12 +229,12 @@ _HANDLERS: Final[dict[int, Callable[[Line, Packet], None]]] = {
 
 
 class Partner:
-    """Holds the place of `name` in the topology: knows the secret, has sessions with all others."""
+    """Holds the place of `name` in the topology: has its private key, and sessions with all others."""
 
-    def __init__(self, replica_set: ReplicaSet, secret: Secret, name: str) -> None:
+    def __init__(self, replica_set: ReplicaSet, key: bytes, name: str) -> None:
         self.set = replica_set
         self.member = replica_set.members[name]
-        self.credential = Credential(secret.domain, secret.user, secret.password)
+        self.own = KeyPair(key)
         self.tally = Tally()
         self.originator = new_guid()
         self.last_vsn = filetime_now()
@@ -246,7 +248,8 @@ class Partner:
             if other.name != name
         ]
         self._by_guid = {line.guid: line for line in self.lines}
-        self._server = RpcServer([frsrpc_interface(self._received)], CredentialStore([self.credential]))
+        keys = {line.key.partner: line.name for line in self.lines}
+        self._server = RpcServer([frsrpc_interface(self._received)], CredentialStore(key=self.own, members=keys))
         _speak_from(asyncio.get_running_loop(), self.member.host)
 
     def next_vsn(self) -> int:

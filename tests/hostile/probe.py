@@ -10,15 +10,15 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from agent.rpc.client import RpcClient
 from agent.rpc.errors import RpcError
 from agent.rpc.frsrpc import FRSRPC, OP_NOP
-from agent.rpc.security import Credential
-from config.model import Secret
+from agent.rpc.security import KeyCredential, KeyPair
+from config.model import ReplicaSet
 from tests.hostile.fleet import Place
 
 #: A file is written so often on each side, in seconds, and looked for as often on the other.
@@ -60,9 +60,13 @@ def percentile(values: Iterable[float], share: float) -> float:
 class Probe:
     """Runs in threads from start() to stop(); `begin` opens the next phase. The folders probe/NAME have to be there."""
 
-    def __init__(self, one: Place, other: Place, secret: Secret) -> None:
+    def __init__(self, one: Place, other: Place, replica_set: ReplicaSet, keys: Mapping[str, bytes]) -> None:
         self._ways = ((one, other), (other, one))
-        self._credential = Credential(secret.domain, secret.user, secret.password)
+        self._keys = {}  # by which a member is called, as its honest partner
+        for target, caller in self._ways:
+            public = replica_set.members[target.name].key
+            assert public is not None
+            self._keys[target.name] = KeyCredential(KeyPair(keys[caller.name]), public)
         self._phase = Phase("")
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -136,7 +140,7 @@ class Probe:
             try:
                 async with asyncio.timeout(BIND_PATIENCE_S):
                     client = await RpcClient.connect(
-                        place.host, place.port, FRSRPC, self._credential, timeout=BIND_PATIENCE_S
+                        place.host, place.port, FRSRPC, None, key=self._keys[place.name], timeout=BIND_PATIENCE_S
                     )
                     await client.call(OP_NOP, b"", BIND_PATIENCE_S)
                     await client.close()

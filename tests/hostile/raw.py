@@ -12,7 +12,7 @@ from agent.rpc import constants as c
 from agent.rpc import pdu as p
 from agent.rpc.frsrpc import FRSRPC
 from agent.rpc.message import Protection, encode_call
-from agent.rpc.security import Credential, make_initiator
+from agent.rpc.security import KeyCredential, make_initiator
 from tests.hostile.tally import Tally
 
 CONTEXTS = (p.ContextElement(0, FRSRPC, (p.NDR,)),)
@@ -20,7 +20,7 @@ _AUTH_CONTEXT = 4
 
 
 class RawAssociation:
-    """One TCP connection, authenticated by NTLM or not. Everything it is answered is counted by kind, and dropped."""
+    """One TCP connection, authenticated by a key or not. Everything it is answered is counted by kind, and dropped."""
 
     def __init__(self, tally: Tally) -> None:
         self.tally = tally
@@ -31,23 +31,24 @@ class RawAssociation:
         self._writer: asyncio.StreamWriter
         self._drain: asyncio.Task[None] | None = None
 
-    async def open(self, host: str, port: int, source: str, credential: Credential) -> None:
+    async def open(self, host: str, port: int, source: str, key: KeyCredential) -> None:
         """Connect from `source`, bind and authenticate. Raises OSError or EOFError where that is not to be had."""
         self._reader, self._writer = await asyncio.wait_for(
             asyncio.open_connection(host, port, local_addr=(source, 0)), 10
         )
-        client = make_initiator(c.AUTH_NTLM, credential, host=host, level=c.LEVEL_PRIVACY)
-        await self.write(p.encode_bind(self._bind(client.step(None) or b"")))
-        header, raw = await asyncio.wait_for(self.pdu(), 10)
-        if header.ptype != c.BIND_ACK:
-            raise EOFError("the bind was refused")
-        ack = p.decode_bind_ack(raw, header)
-        if ack.verifier is None:
-            raise EOFError("the bind was not answered")
-        self.max_fragment = ack.max_recv
-        token = client.step(ack.verifier.value) or b""
-        await self.write(p.encode_auth3(1, self._verifier(token)))
-        self.protection = Protection(client.session, c.AUTH_NTLM, c.LEVEL_PRIVACY, _AUTH_CONTEXT)
+        client = make_initiator(c.AUTH_SPNEGO, None, host=host, level=c.LEVEL_PRIVACY, key=key)
+        token, ptype, answer = client.step(None), c.BIND, c.BIND_ACK
+        while token is not None:
+            await self.write(p.encode_bind(self._bind(token), ptype))
+            header, raw = await asyncio.wait_for(self.pdu(), 10)
+            if header.ptype != answer:
+                raise EOFError("the bind was refused")
+            ack = p.decode_bind_ack(raw, header)
+            if ack.verifier is None:
+                raise EOFError("the bind was not answered")
+            self.max_fragment = ack.max_recv
+            token, ptype, answer = client.step(ack.verifier.value), c.ALTER_CONTEXT, c.ALTER_CONTEXT_RESP
+        self.protection = Protection(client.session, c.AUTH_SPNEGO, c.LEVEL_PRIVACY, _AUTH_CONTEXT)
 
     def read_on(self) -> None:
         """Count what comes, in the background."""
@@ -121,7 +122,7 @@ class RawAssociation:
 
     @staticmethod
     def _verifier(token: bytes) -> p.AuthVerifier:
-        return p.AuthVerifier(c.AUTH_NTLM, c.LEVEL_PRIVACY, 0, _AUTH_CONTEXT, token)
+        return p.AuthVerifier(c.AUTH_SPNEGO, c.LEVEL_PRIVACY, 0, _AUTH_CONTEXT, token)
 
 
 _KINDS = {

@@ -66,7 +66,7 @@ class Hostile:
             "outside": os.fspath(fleet.outside),
         }
         program = [sys.executable, "-m", "tests.hostile.attacker"]
-        program += [os.fspath(fleet.topology_file), os.fspath(fleet.secret_file)]
+        program += [os.fspath(fleet.topology_file), os.fspath(fleet.places[HOSTILE].key_file)]
         program += [attack.name, str(settings.rate), ",".join(settings.targets), json.dumps(extra)]
         self.log = fleet.work / "attacker.log"
         with open(self.log, "wb") as log:
@@ -134,7 +134,7 @@ def trial(attack: type[Attack], work: Path, settings: Settings) -> dict[str, Any
         stack.callback(hostile.leave)
         watch = Watch(fleet)
         stack.callback(watch.stop)
-        probe = Probe(*(fleet.places[name] for name in HONEST), fleet.secret)
+        probe = Probe(*(fleet.places[name] for name in HONEST), fleet.set, fleet.keys)
         stack.callback(probe.stop)
         _ready(fleet, hostile)
         if settings.timing:

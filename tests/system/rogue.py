@@ -1,4 +1,4 @@
-"""A partner that knows the secret and keeps no rule: it joins as a member does, and sends what a test tells it to."""
+"""A partner that has its own key and keeps no rule: it joins as a member does, and sends what a test tells it to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agent.engine import flags as fl
 from agent.rpc.errors import RpcError
 from agent.rpc.frsrpc import FrsPartner, frsrpc_interface
 from agent.rpc.interface import CallContext
-from agent.rpc.security import Credential, CredentialStore
+from agent.rpc.security import CredentialStore, KeyCredential, KeyPair
 from agent.rpc.server import RpcServer
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder, CoExtension2
@@ -42,7 +42,10 @@ class Rogue:
         self.me, self.target = members[name], members[target]
         self.up, self.down = ends[name, target], ends[target, name]  # connections in which this is up, down
         self.set_name = local.name.upper()
-        self.credential = Credential(*(getattr(config.credential, x) for x in ("domain", "user", "password")))
+        public = local.set.members[target].key
+        assert config.key is not None
+        assert public is not None
+        self.key = KeyCredential(KeyPair(config.key), public)
         self.port, self.target_port = demo.members[name].rpc_port, demo.members[target].rpc_port
         self.originator = os.urandom(16)
         self.sessions: dict[bytes, bytes] = {}  # connection -> the session that is joined
@@ -71,9 +74,10 @@ class Rogue:
 
     async def _main(self) -> None:
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
-        server = RpcServer([frsrpc_interface(self._received)], CredentialStore([self.credential]))
+        store = CredentialStore(key=self.key.own, members={self.key.partner: self.target.name})
+        server = RpcServer([frsrpc_interface(self._received)], store)
         await server.start("127.0.0.1", self.port)
-        self._partner = FrsPartner("127.0.0.1", self.target_port, self.credential)
+        self._partner = FrsPartner("127.0.0.1", self.target_port, None, key=self.key)
         self._ready.set()
         await self._end.wait()
         await self._partner.close()

@@ -11,28 +11,16 @@ from agent.reporting.exit_codes import ExitCode
 from agent.wire.guid import guid_text
 from config.load import load_topology
 from tests.system.demo import Demo, ask
+from tests.system.keys import OtherKey
 
 
-def refused_demo(tmp_path: Path) -> Demo:
-    """A demo of two members, not started, of which b has another password in its secret file."""
+def refused_demo(tmp_path: Path) -> tuple[Demo, OtherKey]:
+    """A demo of two members, not started, and another key for b, of which a knows nothing."""
     folder = tmp_path / "demo"
     folder.mkdir()
-    made = prepare(DemoOptions(folder, port_base=0, dashboard_port=0, aging_s=0.3))
-    text = (folder / "secret.toml").read_text()
-    assert text.count(made.secret.password) == 1
-    other = folder / "b" / "secret.toml"
-    other.touch(0o600)
-    other.write_text(text.replace(made.secret.password, "another one"))
-    name_secret(folder, "../secret.toml", "secret.toml")
-    return Demo(folder, aging=0.3, wait_ready=False)
-
-
-def name_secret(folder: Path, old: str, new: str) -> None:
-    """Name another secret file in b's configuration."""
-    config = folder / "b" / "agent.toml"
-    text = config.read_text()
-    assert text.count(f'secret = "{old}"') == 1
-    config.write_text(text.replace(f'secret = "{old}"', f'secret = "{new}"'))
+    prepare(DemoOptions(folder, port_base=0, dashboard_port=0, aging_s=0.3))
+    demo = Demo(folder, aging=0.3, port_base=None, dashboard_port=None, wait_ready=False)
+    return demo, OtherKey(folder, "b")
 
 
 def wait(demo: Demo, member: str, timeout: str) -> subprocess.CompletedProcess[str]:
@@ -47,13 +35,15 @@ def refused(demo: Demo, member: str) -> int:
     return min(one["Authentications in Error"] for one in counters["FileReplicaConn"].values())
 
 
-def test_a_wrong_secret_is_pending_and_says_what_to_do(tmp_path: Path) -> None:
-    with refused_demo(tmp_path) as demo:
+def test_a_wrong_key_is_pending_and_says_what_to_do(tmp_path: Path) -> None:
+    demo, key = refused_demo(tmp_path)
+    key.use()
+    with demo:
         for member in "ab":
             demo.until(f"{member} was refused again", lambda member=member: refused(demo, member) >= 2)
         for member, other in ("ab", "ba"):
-            secret = demo.directory / ("secret.toml" if member == "a" else "b/secret.toml")
-            why = f"compare {secret} with the secret file of {other}"
+            topology = key.topology if member == "b" else demo.directory / "topology.toml"
+            why = f"compare the key of {other} and that of this member in {topology}"
             (entry,) = demo.status(member)["sets"]
             assert {one["name"] for one in entry["connections"]} == {"a->b", "b->a"}
             assert all(why in one["last_error"] for one in entry["connections"]), entry
@@ -66,10 +56,11 @@ def test_a_wrong_secret_is_pending_and_says_what_to_do(tmp_path: Path) -> None:
             assert sum(why in line for line in warnings) == 1, warnings
             told = [line for line in warnings if "could not authenticate" in line]
             assert told
-            assert all("a client at 127.0.0.1:" in line and "FRS\\frs" in line for line in told), told
+            says = "its key" if member == "a" else "it calls a member with another key"
+            assert all("a client at 127.0.0.1:" in line and says in line for line in told), told
         assert demo.stop() == ExitCode.OK
 
-        name_secret(demo.directory, "secret.toml", "../secret.toml")
+        key.give_up()
         demo.start()
         demo.until("the demo is ready", demo.is_ready)
         for member in "ab":
@@ -126,18 +117,17 @@ def test_a_partner_that_was_joined_once_may_be_down(tmp_path: Path) -> None:
         assert alone()
 
 
-def test_a_secret_that_is_wrong_since_the_last_start_is_pending(tmp_path: Path) -> None:
+def test_a_key_that_is_wrong_since_the_last_start_is_pending(tmp_path: Path) -> None:
     """The connections were joined once; but a partner that refuses is not one that is down for a while."""
-    demo = refused_demo(tmp_path)
-    name_secret(demo.directory, "secret.toml", "../secret.toml")
+    demo, key = refused_demo(tmp_path)
     with demo:
         demo.until("the demo is ready", demo.is_ready)
         demo.wait_converged()
-        name_secret(demo.directory, "../secret.toml", "secret.toml")
+        key.use()
         demo.kill9("b")
         demo.restart("b")
         for member in "ab":
             demo.until(f"{member} was refused", lambda member=member: refused(demo, member) >= 1)
             done = wait(demo, member, "0")
             assert done.returncode == ExitCode.NEGATIVE
-            assert "compare" in done.stdout
+            assert "compare the key" in done.stdout

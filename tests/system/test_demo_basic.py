@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from config.load import load_agent_config
 from tests.system.demo import PATIENCE, Demo, Member, ask, environment, spawn
 
 
@@ -39,7 +40,8 @@ def test_layout_description_and_clean_end(directory: Path) -> None:
     assert demo.description["topology"] == "ring"
     assert demo.description["topology_file"] == str(directory / "topology.toml")
     assert demo.description["primary"] == "a"
-    assert demo.description["ntlm"].keys() == {"domain", "user", "password"}
+    assert demo.description["ntlm"] is None
+    assert not (directory / "secret.toml").exists()
     assert list(demo.members) == ["a", "b", "c"]
     assert len({one.rpc_port for one in demo.members.values()}) == 3
     descriptors = []
@@ -107,10 +109,11 @@ def test_a_summary_shows_on_the_dashboards_without_a_restart(directory: Path) ->
 def test_goes_on_where_it_was(directory: Path) -> None:
     with Demo(directory, members=2, topology="full-mesh", aging=0.2) as first:
         (first.members["a"].root / "kept").write_text("kept")
+        keys = [load_agent_config(one.config).key for one in first.members.values()]
         first.wait_converged()
     with Demo(directory, port_base=None, dashboard_port=None) as second:
         assert guids(second) == guids(first)
-        assert second.description["ntlm"] == first.description["ntlm"]
+        assert [load_agent_config(one.config).key for one in second.members.values()] == keys
         assert [m.rpc_port for m in second.members.values()] == [m.rpc_port for m in first.members.values()]
         assert "aging = 0.2" in second.members["a"].config.read_text()
         assert (second.members["b"].root / "kept").read_text() == "kept"

@@ -14,6 +14,7 @@ from agent.cli.demo_layout import DemoOptions, prepare
 from staging.preinstall import RESERVED_NAME
 from tests.system.corpora import differences, many_files, run_frs, snapshot
 from tests.system.demo import PATIENCE, Demo
+from tests.system.keys import OtherKey
 from tests.system.mounts import mounted
 
 
@@ -134,31 +135,26 @@ def test_a_root_that_is_not_writable_is_refused(demo_files: Path) -> None:
     assert "writable" in said or "Read-only" in said
 
 
-def test_a_secret_that_others_can_read_is_refused(demo_files: Path) -> None:
+def test_a_key_that_others_can_read_is_refused(demo_files: Path) -> None:
     """The file is named, and what to do."""
-    secret = demo_files / "secret.toml"
-    secret.chmod(0o644)
-    assert str(secret) in refuse(demo_files / "a" / "agent.toml")
+    key = demo_files / "a" / "key.toml"
+    key.chmod(0o644)
+    assert f"chmod 600 {key}" in refuse(demo_files / "a" / "agent.toml")
 
 
 @pytest.mark.slow
-def test_the_wrong_secret_joins_nobody_and_spreads_nothing(tmp_path: Path) -> None:
-    """A member whose secret differs is not let in; with the right one it goes on."""
+def test_the_wrong_key_joins_nobody_and_spreads_nothing(tmp_path: Path) -> None:
+    """A member with a key that the others do not know is not let in; with the right one it goes on."""
     with Demo(tmp_path / "demo", members=2, aging=0.3) as demo:
-        folder = demo.directory
         demo.kill9("b")
-        config = demo.members["b"].config
-        right = config.read_text()
-        other = folder / "other-secret.toml"
-        other.write_text((folder / "secret.toml").read_text().replace('password = "', 'password = "not '))
-        other.chmod(0o600)
-        config.write_text(right.replace("../secret.toml", "../other-secret.toml"))
+        other = OtherKey(demo.directory, "b")
+        other.use()
         demo.restart("b")
         (demo.members["a"].root / "private").write_bytes(b"for members only")
         deadline = time.monotonic() + PATIENCE
         refused = False
         while not refused:
-            assert time.monotonic() < deadline, "nobody says that the secret is wrong"
+            assert time.monotonic() < deadline, "nobody says that the key is wrong"
             states = [demo.status(name) for name in "ab"]
             connections = [one for state in states for one in state["sets"][0]["connections"]]
             assert not any(one["state"] == "joined" for one in connections if one["partner"] == "a")
@@ -166,7 +162,7 @@ def test_the_wrong_secret_joins_nobody_and_spreads_nothing(tmp_path: Path) -> No
             time.sleep(0.1)
         assert list(demo.members["b"].root.iterdir()) == []
         demo.kill9("b")
-        config.write_text(right)
+        other.give_up()
         demo.restart("b")
         demo.wait_converged()
         assert (demo.members["b"].root / "private").read_bytes() == b"for members only"

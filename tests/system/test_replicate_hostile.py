@@ -64,7 +64,7 @@ def rubbish() -> Iterator[tuple[str, bytes]]:
 @pytest.mark.slow
 def test_rubbish_costs_the_call_and_not_the_process(tmp_path: Path) -> None:
     """Every stub gets an answer or a fault; then the member serves and replicates as before."""
-    with Demo(tmp_path / "demo", members=2, aging=0.3) as demo:
+    with Demo(tmp_path / "demo", members=2, aging=0.3, options=("--shared-secret",)) as demo:
         (demo.members["a"].root / "before").write_bytes(b"before")
         demo.wait_converged()
         port = demo.members["b"].rpc_port

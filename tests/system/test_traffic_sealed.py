@@ -23,7 +23,10 @@ from impacket.dcerpc.v5 import rpcrt, transport
 from impacket.dcerpc.v5.rpcrt import DCERPCException
 from impacket.uuid import uuidtup_to_bin
 
+from agent.rpc.negotiate import OID_MEMBER_KEY
 from agent.wire.comm_packet import encode_send_comm_pkt
+from config.keys import public_key
+from config.load import load_agent_config
 from staging import lznt1
 from tests.system.corpora import set_attribute
 from tests.system.demo import Demo
@@ -243,13 +246,16 @@ def test_a_capture_of_the_loopback_holds_no_name_and_no_content(tmp_path: Path) 
             assert noise.read_bytes() == secrets.noise
             # The kernel hands packets over in batches; what it still holds when the capture ends is not written.
             demo.until("the content is in the capture", lambda: target.stat().st_size > len(secrets.noise))
-        password = demo.description["ntlm"]["password"]
+        keys = [load_agent_config(one.config).key for one in demo.members.values()]
     traffic = target.read_bytes()
     assert FRSRPC[:16] in traffic, "the capture is empty"
     assert len(traffic) > len(secrets.noise), "the content is not in the capture at all"
     assert secrets.found_in(traffic) == []
-    assert password.encode() not in traffic
-    assert password.encode("utf-16-le") not in traffic
+    assert OID_MEMBER_KEY in traffic, "the logon is not in the capture"
+    for key in keys:
+        assert key is not None
+        assert key not in traffic
+        assert public_key(key) not in traffic
 
 
 # ---------------------------------------------------------------- strangers
@@ -290,7 +296,7 @@ def refused(port: int, opnum: int, stub: bytes, **who: object) -> tuple[bool, st
 @pytest.mark.slow
 def test_who_does_not_know_the_secret_gets_an_access_error(tmp_path: Path) -> None:
     """No authentication, a wrong password, a wrong user, an empty password, and too low a level."""
-    with Demo(tmp_path / "demo", members=2, aging=0.3) as demo:
+    with Demo(tmp_path / "demo", members=2, aging=0.3, options=("--shared-secret",)) as demo:
         port = demo.members["a"].rpc_port
         pid = demo.pid("a")
         ntlm = demo.description["ntlm"]

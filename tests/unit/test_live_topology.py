@@ -311,7 +311,8 @@ async def test_a_set_comes_and_goes(tmp_path: Path) -> None:
         second = new_replica_set(
             "more", [(one.name, one.host, one.port) for one in first.members.values()], "full-mesh"
         )
-        made.write(first, second)
+        keyed = {name: dataclasses.replace(one, key=first.members[name].key) for name, one in second.members.items()}
+        made.write(first, dataclasses.replace(second, members=keyed))
         for member in "ab":
             (made.root(member).parent / "more").mkdir()
             config = made.config(member)
@@ -336,7 +337,8 @@ async def test_what_cannot_change_while_an_agent_runs_is_said(tmp_path: Path) ->
         assert (await made.read())["a"]["restart"] == ["log_level"]
         config.write_text(text)
         assert (await made.read())["a"]["restart"] == []
-        config.write_text(text.replace('member = "a"', 'member = "b"'))
+        key = made.config("b").parent / "key.toml"
+        config.write_text(text.replace('member = "a"', 'member = "b"').replace('"key.toml"', f'"{key}"'))
         assert "has to be restarted" in (await made.read())["a"]["problems"][0]["text"]
 
 

@@ -55,7 +55,7 @@ class Partner:
             on_sent=lambda cxtion, size, ok: None,
             on_refused=lambda cxtion, result: f"{cxtion} {result}",
             on_bind=lambda ok: None,
-            on_authentication=lambda ok: None,
+            on_authentication=lambda ok, account: None,
             on_timeout=lambda: None,
             supervisor=Supervisor(failed),
             on_room=self.room.set,
@@ -110,6 +110,42 @@ async def test_who_does_not_take_what_it_asks_for_is_given_up(linked: tuple[Part
     while link.queued:
         await asyncio.sleep(0)
     assert len(partner.unreachable) == 1
+
+
+async def test_a_partner_is_never_called_without_authentication() -> None:
+    """Whoever listens at its address would be told all that it is sent."""
+    unreachable: list[str] = []
+    calls = []
+
+    def link(missing: str | None) -> PartnerLink:
+        return PartnerLink(
+            "b",
+            "127.0.0.1",
+            port,
+            None,
+            missing=missing,
+            on_unreachable=unreachable.append,
+            on_sent=lambda cxtion, size, ok: None,
+            on_refused=lambda cxtion, result: "",
+            on_bind=lambda ok: None,
+            on_authentication=lambda ok, account: None,
+            on_timeout=lambda: None,
+            supervisor=Supervisor(failed),
+        )
+
+    listener = await asyncio.start_server(lambda *streams: calls.append(streams), "127.0.0.1")
+    port = listener.sockets[0].getsockname()[1]
+    with pytest.raises(ValueError, match="without authentication"):
+        link(None)
+    one = link("b has no key")
+    for _ in range(2):
+        one.send(b"a packet", "a->b")
+        while one.queued:
+            await asyncio.sleep(0)
+    assert unreachable == ["b has no key"] * 2
+    assert calls == []
+    await one.close()
+    listener.close()
 
 
 @pytest.mark.parametrize("what", ["connect", "send_stub"])

@@ -12,6 +12,7 @@ from agent.wire import constants as c
 
 DOWN = "cannot be reached"
 REFUSED = "the server refused the authentication"
+COMPARE = "compare the key of b with the one that it has"
 
 
 @pytest.fixture
@@ -22,9 +23,7 @@ def counted() -> list[str]:
 @pytest.fixture
 def reaching(counted: list[str], caplog: pytest.LogCaptureFixture) -> Reaching:
     caplog.set_level(logging.INFO)
-    return Reaching(
-        "b", Path("/etc/frs/secret.toml"), Path("/etc/frs/topology.toml"), logging.getLogger("frs"), counted.append
-    )
+    return Reaching("b", COMPARE, Path("/etc/frs/topology.toml"), logging.getLogger("frs"), counted.append)
 
 
 def refuse(reaching: Reaching) -> str:
@@ -47,7 +46,7 @@ def levels(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_a_refused_secret_is_warned_of_once(reaching: Reaching, caplog: pytest.LogCaptureFixture) -> None:
     said = refuse(reaching)
     assert said.startswith(REFUSED)
-    assert "compare /etc/frs/secret.toml with the secret file of b" in said
+    assert COMPARE in said
     assert f"b: {said}" in caplog.text
     assert [refuse(reaching), refuse(reaching)] == [said, said]
     assert levels(caplog) == ["WARNING", "INFO", "INFO"]
@@ -69,7 +68,7 @@ def test_a_partner_that_is_down_is_no_news(reaching: Reaching, caplog: pytest.Lo
     assert levels(caplog) == ["WARNING", "INFO"]
 
 
-@pytest.mark.parametrize("error", [c.ERROR_NOT_FOUND, c.ERROR_INVALID_PARAMETER])
+@pytest.mark.parametrize("error", [c.ERROR_NOT_FOUND, c.ERROR_INVALID_PARAMETER, c.ERROR_ACCESS_DENIED])
 def test_another_topology_is_warned_of_once_for_each_connection(
     reaching: Reaching, caplog: pytest.LogCaptureFixture, error: int
 ) -> None:
@@ -93,7 +92,7 @@ def test_another_topology_is_warned_of_once_for_each_connection(
     assert levels(caplog) == ["WARNING"]
 
 
-@pytest.mark.parametrize("error", [c.ERROR_SERVICE_NOT_ACTIVE, c.ERROR_RETRY, 5])
+@pytest.mark.parametrize("error", [c.ERROR_SERVICE_NOT_ACTIVE, c.ERROR_RETRY, 6])
 def test_a_partner_that_takes_nothing_for_now_waits_for_nobody(
     reaching: Reaching, caplog: pytest.LogCaptureFixture, error: int
 ) -> None:
@@ -102,6 +101,33 @@ def test_a_partner_that_takes_nothing_for_now_waits_for_nobody(
     assert f"error {error:#x}" in said
     assert reaching.refusal is None
     assert levels(caplog) == ["INFO"]
+
+
+def test_a_partner_that_nothing_is_known_of_to_call_it_by(counted: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    """It waits for somebody to mend it from the beginning on, and is warned of once."""
+    caplog.set_level(logging.INFO)
+    why = "nothing is exchanged with b: it has no key"
+    reaching = Reaching("b", "", Path("topology.toml"), logging.getLogger("frs"), counted.append, missing=why)
+    assert reaching.refusal == why
+    assert [reaching.failed(why, joined=False) for _ in range(2)] == [why, why]
+    assert levels(caplog) == ["WARNING", "INFO"]
+
+
+def test_a_partner_that_takes_the_secret_though_there_are_keys(
+    counted: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it was called by last can be asked for; the secret in the place of keys is told once."""
+    caplog.set_level(logging.INFO)
+    path = Path("/etc/frs/topology.toml")
+    reaching = Reaching("b", "", path, logging.getLogger("frs"), counted.append, keyed=True)
+    assert reaching.called_by is None
+    for account, by in (("frs", "secret"), ("frs", "secret"), ("", "key")):
+        reaching.bound(True)
+        reaching.authenticated(True, account)
+        assert reaching.called_by == by
+    assert levels(caplog) == ["WARNING"]
+    reaching.authenticated(False, "")
+    assert reaching.called_by is None
 
 
 def test_binds_and_authentications_are_counted(reaching: Reaching, counted: list[str]) -> None:

@@ -23,6 +23,7 @@ ALL: tuple[type[Attack], ...] = (
     network.AlterContext,
     network.Fragments,
     sessions.JoinStorm,
+    sessions.OthersNames,
     network.Calls,
     content.SetIds,
 )

@@ -117,7 +117,7 @@ class RawAttack(Attack):
         while self._loop.time() < until:
             raw = RawAssociation(self.tally)
             try:
-                await raw.open(line.host, line.port, self.partner.member.host, self.partner.credential)
+                await raw.open(line.host, line.port, self.partner.member.host, line.key)
                 async with asyncio.timeout_at(until):
                     await self.abuse(line, raw)
                 self.tally.answer("association ended")

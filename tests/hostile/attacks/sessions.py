@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from agent.wire import constants as c
 from agent.wire.guid import ZERO_GUID, new_guid
+from agent.wire.packet import NamedGuid, Packet
 from tests.hostile import forge
 from tests.hostile.attack import SessionAttack
 from tests.hostile.partner import Line
@@ -68,3 +69,27 @@ class JoinStorm(SessionAttack):
             line.ask_up()
         else:
             line.post(line.packet(c.CMD_UNJOIN_REMOTE, up=kind == 5))
+
+
+class OthersNames(SessionAttack):
+    """Taken for the member that they name, these would end its sessions and begin others, all the time."""
+
+    name = "others-names"
+    text = "CMD_UNJOIN_REMOTE, CMD_NEED_JOIN, CMD_START_JOIN in the name of the other honest member, on its connections"
+
+    def begin(self, line: Line) -> Iterator[Packet]:
+        """Packets as that member would send them, but for what it alone knows: the GUIDs of its sessions."""
+        (other,) = (one for one in self.partner.lines if one is not line)
+        ends = {cxtion.key: cxtion.guid for cxtion in self.partner.set.connections}
+        packets = []
+        for command in (c.CMD_UNJOIN_REMOTE, c.CMD_NEED_JOIN, c.CMD_START_JOIN):
+            for key in (f"{other.name}->{line.name}", f"{line.name}->{other.name}"):
+                packet = line.packet(command, up=True, join=ZERO_GUID)
+                packet.from_ = NamedGuid(other.guid, other.name)
+                packet.cxtion = NamedGuid(ends[key], key)
+                packets.append(packet)
+        return itertools.cycle(packets)
+
+    def strike(self, line: Line, state: Iterator[Packet]) -> None:
+        """One of them."""
+        line.post(next(state))

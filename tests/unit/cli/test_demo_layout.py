@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import stat
 from pathlib import Path
@@ -52,15 +53,20 @@ def test_what_is_made_can_be_run(tmp_path: Path) -> None:
         assert config.sets[0].set.primary == "a"
         assert len(config.sets[0].set.inbound(member.name)) == 2
         assert config.sets[0].set.file_filter == ()
+        assert config.credential is None
+        assert config.key_path == tmp_path / member.name / "key.toml"
+        assert stat.S_IMODE(config.key_path.stat().st_mode) == 0o600
+        assert all(one.key is not None for one in config.sets[0].set.members.values())
     assert len({port for m in demo.members for port in (m.port, m.dashboard_port)}) == 8
 
 
 def test_demo_json_says_all_of_it_to_us_alone(tmp_path: Path) -> None:
-    demo = make(tmp_path, members=2)
+    demo = make(tmp_path, members=2, shared_secret=True)
     demo.write_json({"a": 11, "b": None}, 10)
     assert stat.S_IMODE((tmp_path / "demo.json").stat().st_mode) == 0o600
     content = json.loads((tmp_path / "demo.json").read_text())
-    assert content["ntlm"]["password"] == load_agent_config(demo.members[0].config).credential.password
+    assert demo.secret is not None
+    assert content["ntlm"]["password"] == demo.secret.password
     assert content["pid"] == 10
     assert content["members"][0] == {
         "name": "a",
@@ -75,6 +81,36 @@ def test_demo_json_says_all_of_it_to_us_alone(tmp_path: Path) -> None:
         "pid": 11,
         "dashboard_url": f"http://{HOST}:{demo.members[0].dashboard_port}/",
     }
+
+
+def test_a_secret_besides_the_keys(tmp_path: Path) -> None:
+    """Only where it is asked for, and then for good."""
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "both").mkdir()
+    assert make(tmp_path / "keys").secret is None
+    demo = make(tmp_path / "both", shared_secret=True)
+    assert stat.S_IMODE((tmp_path / "both" / "secret.toml").stat().st_mode) == 0o600
+    for one in (demo, make(tmp_path / "both")):
+        config = load_agent_config(one.members[0].config)
+        assert config.credential == one.secret == demo.secret is not None
+        assert config.secret_for_all
+        assert config.key is not None
+
+
+def test_a_demo_of_before_there_were_keys_goes_on_with_its_secret(tmp_path: Path) -> None:
+    made = make(tmp_path, shared_secret=True)
+    made.topology_file.write_text(re.sub(r"\nkey = .*", "", made.topology_file.read_text()))
+    for member in made.members:
+        member.key.unlink()
+        member.config.write_text(member.config.read_text().replace('key = "key.toml"\n', ""))
+        member.config.write_text(member.config.read_text().replace("secret_for_all = true\n", ""))
+    files = {path: path.read_bytes() for path in tmp_path.rglob("*.toml")}
+    again = prepare(DemoOptions(tmp_path))
+    assert again.secret == made.secret
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.toml")} == files
+    config = load_agent_config(again.members[0].config)
+    assert config.credential == made.secret
+    assert config.key is None
 
 
 def test_it_goes_on_as_it_was(tmp_path: Path) -> None:

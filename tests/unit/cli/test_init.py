@@ -1,4 +1,4 @@
-"""`frs init`: two hosts are set up from its output alone."""
+"""`frs init` and `frs key`: hosts are set up from their output alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from agent.cli import run_cli
+from config.keys import key_text, public_key
 from config.load import load_agent_config
+from config.model import AgentConfig, Secret
+from config.write import secret_text, write_file
 
 
 class Host:
@@ -55,8 +58,15 @@ def test_the_first_member(first: Host) -> None:
     assert local.set.primary == "one"
     assert local.set.file_filter == ("*.tmp", "*.bak", "~*")
     assert local.set.directory_filter == ()
-    assert len(config.credential.password) >= 32
-    assert stat.S_IMODE(config.secret_path.stat().st_mode) == 0o600
+    assert config.credential is None
+    assert config.key is not None
+    assert config.key_path is not None
+    assert stat.S_IMODE(config.key_path.stat().st_mode) == 0o600
+    assert {m.name: m.key for m in local.set.members.values()} == {
+        "one": public_key(config.key),
+        "two": None,
+        "x": None,
+    }
 
 
 def test_what_to_do_next_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,25 +75,130 @@ def test_what_to_do_next_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[s
         host.init("--member", "one", "--set", "docs", "--listen", "h1:1", "--peer", "two=h:2", "--peer", "x=h:3") == 0
     )
     said = capsys.readouterr().out
-    for part in ("copy topology.toml and secret.toml to each of two, x", "frs run --config", "*.tmp, *.bak, ~*"):
+    for part in (
+        "copy topology.toml to each of two, x",
+        "the topology.toml of the last back",
+        "frs run --config",
+        "*.tmp, *.bak, ~*",
+    ):
         assert part in said
 
 
+def known(config: AgentConfig) -> dict[str, bytes | None]:
+    """The keys of members, by what this one has."""
+    return {one.name: one.key for one in config.sets[0].set.members.values()}
+
+
 @pytest.mark.parametrize("beside", [False, True])
-def test_the_second_member(tmp_path: Path, first: Host, beside: bool) -> None:
-    """With the two files copied to some place, or to where they will stay."""
+def test_the_other_members(tmp_path: Path, first: Host, capsys: pytest.CaptureFixture[str], beside: bool) -> None:
+    """With the topology of the one before copied to some place, or to where it will stay. That of the last has the keys
+    of all."""
+    before, keys = first, {"one": load_agent_config(first.config).key}
+    guid = load_agent_config(first.config).sets[0].set.guid
+    for name, port in (("two", 2), ("x", 3)):
+        host = Host(tmp_path / name)
+        place = host.config.parent if beside else tmp_path / f"copied to {name}"
+        place.mkdir()
+        topology = place / "topology.toml"
+        topology.write_bytes((before.config.parent / "topology.toml").read_bytes())
+        assert host.init("--member", name, "--topology", str(topology)) == 0
+        config = load_agent_config(host.config)
+        assert (config.member_name, config.port, config.sets[0].set.guid) == (name, port, guid)
+        keys[name] = config.key
+        before = host
+    assert len(set(keys.values())) == 3
+    assert known(config) == {name: public_key(key) for name, key in keys.items() if key is not None}
+    said = capsys.readouterr().out
+    assert "copy topology.toml to one, two: it has the key of x now" in said
+    (first.config.parent / "topology.toml").write_bytes((before.config.parent / "topology.toml").read_bytes())
+    assert known(load_agent_config(first.config)) == known(config)
+
+
+def test_a_secret_besides(tmp_path: Path, first: Host) -> None:
+    """For a set in which some members have no key."""
+    write_file(tmp_path / "given.toml", secret_text(Secret("FRS", "frs", "password")), 0o600)
     second = Host(tmp_path / "second")
-    place = second.config.parent if beside else tmp_path / "copied"
-    place.mkdir()
-    for name in ("topology.toml", "secret.toml"):
-        (place / name).write_bytes((first.config.parent / name).read_bytes())
-        (place / name).chmod(0o600)
-    files = ("--topology", str(place / "topology.toml"), "--secret-file", str(place / "secret.toml"))
-    assert second.init("--member", "two", *files) == 0
-    one, two = load_agent_config(first.config), load_agent_config(second.config)
-    assert two.sets[0].set == one.sets[0].set
-    assert two.credential == one.credential
-    assert (two.member_name, two.port) == ("two", 2)
+    topology = ("--topology", str(first.config.parent / "topology.toml"))
+    assert second.init("--member", "two", *topology, "--secret-file", str(tmp_path / "given.toml")) == 0
+    config = load_agent_config(second.config)
+    assert config.credential == Secret("FRS", "frs", "password")
+    assert config.key is not None
+    assert config.secret_path is not None
+    assert stat.S_IMODE(config.secret_path.stat().st_mode) == 0o600
+
+
+def test_a_key_is_never_replaced_by_the_way(first: Host) -> None:
+    key = load_agent_config(first.config).key
+    assert first.init("--member", "one", "--set", "docs", "--address", "h1:1", "--force") == 0
+    assert load_agent_config(first.config).key == key
+
+
+def test_a_member_that_is_known_by_another_key(tmp_path: Path, first: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    """Somebody sets up a second host as the first member."""
+    second = Host(tmp_path / "second")
+    topology = ("--topology", str(first.config.parent / "topology.toml"))
+    assert second.init("--member", "one", *topology) == 2
+    assert 'the member "one" has another key' in capsys.readouterr().err
+    assert not second.config.parent.exists()
+    assert second.init("--member", "one", *topology, "--force") == 0
+    assert load_agent_config(second.config).key != load_agent_config(first.config).key
+
+
+OLD = """\
+# of before there were keys
+member = "one"
+topology = "topology.toml"
+state = "../state"
+secret = "secret.toml"
+[[set]]
+name = "docs"
+root = "../root"
+"""
+
+
+def test_a_member_of_before_gets_a_key(first: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    """agent.toml and topology.toml get a line each, and keep what people wrote there."""
+    folder = first.config.parent
+    shared = (folder / "topology.toml").read_text()
+    line = next(line for line in shared.splitlines() if line.startswith("key = "))
+    shared = shared.replace(f"{line}\n", "# mine\n")
+    (folder / "topology.toml").write_text(shared)
+    (folder / "key.toml").unlink()
+    write_file(folder / "secret.toml", secret_text(Secret("FRS", "frs", "password")), 0o600)
+    first.config.write_text(OLD)
+    assert load_agent_config(first.config).key is None
+    capsys.readouterr()
+
+    assert run_cli(["key", "--config", str(first.config)]) == 0
+    config = load_agent_config(first.config)
+    assert config.key is not None
+    public = key_text(public_key(config.key))
+    assert stat.S_IMODE((folder / "key.toml").stat().st_mode) == 0o600
+    assert first.config.read_text() == OLD.replace('"one"\n', '"one"\nkey = "key.toml"\n')
+    name = 'name = "one"\n'
+    assert (folder / "topology.toml").read_text() == shared.replace(name, f'{name}key = "{public}"\n')
+    said = capsys.readouterr().out
+    assert f"key of one: {public}\n" in said
+    assert "in the topology.toml of all other members" in said
+
+    assert run_cli(["key", "--config", str(first.config)]) == 0
+    assert capsys.readouterr().out == f"key of one: {public}\n"
+    assert run_cli(["key", "--config", str(first.config), "--replace"]) == 0
+    replaced = load_agent_config(first.config)
+    assert replaced.key not in (None, config.key)
+    assert f"key of one: {public}\n" not in capsys.readouterr().out
+
+
+def test_a_key_that_cannot_be_put_into_the_topology_is_not_made(
+    first: Host, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = first.config.parent
+    (folder / "key.toml").unlink()
+    first.config.write_text(OLD)
+    files = {path: path.read_bytes() for path in folder.iterdir()}
+    assert run_cli(["key", "--config", str(first.config)]) == 2
+    assert "frs key --replace" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in folder.iterdir()} == files
 
 
 def test_nothing_is_overwritten(first: Host, capsys: pytest.CaptureFixture[str]) -> None:

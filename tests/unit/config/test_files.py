@@ -137,7 +137,7 @@ def test_only_the_root_of_a_set_that_comes_is_looked_at(tmp_path: Path) -> None:
 
 def test_a_reading_is_the_view_of_its_configuration(tmp_path: Path) -> None:
     config, source = started(tmp_path)
-    assert source.read(config, {}).view == view_of(config.sets, config.credential)
+    assert source.read(config, {}).view == view_of(config)
     (tmp_path / "topology.toml").write_text(TOPOLOGY.replace('primary = "a"', 'primary = "b"'))
-    (change,) = compare(view_of(config.sets, config.credential), source.read(config, {}).view)
+    (change,) = compare(view_of(config), source.read(config, {}).view)
     assert str(change) == "the set docs: primary a becomes b"

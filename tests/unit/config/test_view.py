@@ -11,7 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config.model import Connection, LocalSet, Member, ReplicaSet, Secret
-from config.view import SECRET, DirectoryView, Key, Subscription, applied, by_set, compare, set_objects, view_of
+from config.view import (
+    AUTHENTICATION,
+    Authentication,
+    DirectoryView,
+    Key,
+    Subscription,
+    applied,
+    by_set,
+    compare,
+    set_objects,
+    view_of_sets,
+)
 
 NAMES = ["a", "b", "c", "d"]
 SCHEDULES = st.sampled_from([None, bytes(84), b"\xff" * 84])
@@ -56,11 +67,15 @@ def local_sets(draw: st.DrawFn, name: str) -> LocalSet:
     return LocalSet(replica_set, members["a"], root, Path("/state", name), draw(st.sampled_from([1 << 20, 1 << 30])))
 
 
+def by_secret(password: str) -> Authentication:
+    return Authentication(None, Secret("FRS", "frs", password))
+
+
 @st.composite
 def views(draw: st.DrawFn) -> DirectoryView:
     names = draw(st.sets(st.sampled_from(["docs", "tools", "mail"])))
-    secret = Secret("FRS", "frs", draw(st.sampled_from(["one", "two"])))
-    return view_of([draw(local_sets(name)) for name in sorted(names)], secret, draw(st.integers(0, 3)))
+    authentication = by_secret(draw(st.sampled_from(["one", "two"])))
+    return view_of_sets([draw(local_sets(name)) for name in sorted(names)], authentication, draw(st.integers(0, 3)))
 
 
 @given(views(), views())
@@ -85,7 +100,7 @@ def test_a_change_says_which_fields_differ(old: DirectoryView, new: DirectoryVie
 
 @given(st.sampled_from(["docs", "mail"]).flatmap(local_sets))
 def test_what_is_put_together_again_is_what_this_member_needs_of_the_set(local: LocalSet) -> None:
-    (again,) = view_of([local], Secret("FRS", "frs", "x")).local_sets()
+    (again,) = view_of_sets([local], by_secret("x")).local_sets()
     own = tuple(one for one in local.set.connections if "a" in (one.upstream, one.downstream))
     assert again == dataclasses.replace(local, set=dataclasses.replace(local.set, connections=own))
 
@@ -100,10 +115,11 @@ def test_a_set_that_is_kept_is_as_it_was(old: DirectoryView, new: DirectoryView)
 
 @given(local_sets("docs"))
 def test_an_object_of_an_earlier_generation_is_older_whatever_it_says(local: LocalSet) -> None:
-    secret = Secret("FRS", "frs", "x")
-    old, new = view_of([local], secret, 3), view_of([local], secret, 4)
+    old, new = view_of_sets([local], by_secret("x"), 3), view_of_sets([local], by_secret("x"), 4)
     assert old == new
-    assert set(old.older_than(new)) == {key for key in new.objects if key.kind not in ("secret", "subscription")}
+    assert set(old.older_than(new)) == {
+        key for key in new.objects if key.kind not in ("authentication", "subscription")
+    }
     assert new.older_than(old) == []
     assert compare(old, new) == ()
 
@@ -117,7 +133,7 @@ def docs(**changed: object) -> LocalSet:
 
 
 def told(before: LocalSet, after: LocalSet, password: str = "x") -> list[str]:
-    old, new = view_of([before], Secret("FRS", "frs", "x")), view_of([after], Secret("FRS", "frs", password))
+    old, new = view_of_sets([before], by_secret("x")), view_of_sets([after], by_secret(password))
     return [str(change) for change in compare(old, new)]
 
 
@@ -135,8 +151,11 @@ def test_changes_are_told_in_words() -> None:
     assert told(plain, dataclasses.replace(plain, root=Path("/y"))) == ["the root /y: root /x becomes /y"]
 
 
-def test_a_secret_is_never_told() -> None:
-    assert told(docs(), docs(), "topsecret") == ["the secret: another password"]
+def test_no_secret_and_no_key_is_ever_told() -> None:
+    assert told(docs(), docs(), "topsecret") == ["authentication: another secret"]
+    with_key = [view_of_sets([docs()], Authentication(bytes([n]) * 32, None)) for n in (1, 2)]
+    assert [str(change) for change in compare(*with_key)] == ["authentication: another key"]
+    assert "01" not in repr(with_key[0].objects[AUTHENTICATION])
 
 
 def test_connections_of_others_are_no_part_of_the_view() -> None:
@@ -149,14 +168,14 @@ def test_connections_of_others_are_no_part_of_the_view() -> None:
 
 def test_what_goes_goes_before_its_set() -> None:
     """And what comes comes after it."""
-    view = view_of([docs()], Secret("FRS", "frs", "x"))
-    nothing = DirectoryView({SECRET: view.objects[SECRET]})
+    view = view_of_sets([docs()], by_secret("x"))
+    nothing = DirectoryView({AUTHENTICATION: view.objects[AUTHENTICATION]})
     assert [change.key.kind for change in compare(view, nothing)][-1] == "set"
     assert next(change.key.kind for change in compare(nothing, view)) == "set"
 
 
 def test_the_staging_area_lies_in_the_folder_of_the_set() -> None:
-    view = view_of([docs()], Secret("FRS", "frs", "x"))
+    view = view_of_sets([docs()], by_secret("x"))
     subscription = view.objects[Key(guid("docs"), "subscription", guid("a"))].value
     assert isinstance(subscription, Subscription)
     assert subscription.staging == Path("/state/staging")

@@ -1,0 +1,109 @@
+"""Who partners are: by what they are called, who may call, and whether a packet is its caller's to send."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agent.rpc.interface import CallContext
+from agent.rpc.security import Credential, CredentialStore, KeyCredential, KeyPair
+from agent.wire.packet import Packet
+from config.model import AgentConfig, LocalSet, Member
+
+
+@dataclass(frozen=True, slots=True)
+class _Set:
+    """What packets are held against. `partners`: the member at the other end of each connection, by its GUID; None
+    where this member is at neither end."""
+
+    name: str
+    guids: tuple[bytes, bytes]
+    members: dict[bytes, Member]
+    partners: dict[bytes, Member | None]
+
+
+class Identities:
+    """What `config` says of keys and of the secret.
+
+    A partner with a key in the topology is called, and may call, by keys alone, unless `secret_for_all`; one without,
+    by the secret, if there is one.
+    """
+
+    def __init__(self, config: AgentConfig) -> None:
+        self._config = config
+        self._own = KeyPair(config.key) if config.key is not None else None
+        secret = config.credential
+        self._secret = Credential(secret.domain, secret.user, secret.password) if secret is not None else None
+        self._sets = {local.member.guid: _of(local) for local in config.sets}
+
+    def store(self) -> CredentialStore:
+        """Who may authenticate here."""
+        mine = {member.guid for local in self._config.sets for member in (local.member,)}
+        members = [m for local in self._config.sets for m in local.set.members.values() if m.guid not in mine]
+        keys = {member.key: member.name for member in members if member.key is not None}
+        by_secret = any(self._takes_secret(member) for member in members)
+        accounts = [self._secret] if self._secret is not None and by_secret else []
+        return CredentialStore(accounts, key=self._own, members=keys)
+
+    def credentials(self, partner: Member) -> tuple[Credential | None, KeyCredential | None]:
+        """By what a partner is called: the secret, the keys, both where it may choose, or nothing."""
+        secret = self._secret if self._takes_secret(partner) else None
+        if self._own is None or partner.key is None:
+            return secret, None
+        return secret, KeyCredential(self._own, partner.key)
+
+    def missing(self, partner: Member) -> str | None:
+        """Why this partner can neither be called nor call, and what to do; None where it can."""
+        if self.credentials(partner) != (None, None):
+            return None
+        if self._own is None:
+            lacking, where = "this member has no key", str(self._config.path)
+        else:
+            lacking, where = f"it has no key in {self._config.topology_path}", "its configuration"
+        return (
+            f"nothing is exchanged with {partner.name}: {lacking}; run frs key with {where}, put the key that it "
+            "prints into the topology of all members"
+        )
+
+    def compare(self, partner: Member) -> str:
+        """What to compare when authentication with this partner fails."""
+        name, topology = partner.name, self._config.topology_path
+        if self._takes_secret(partner):
+            return f"most likely the secrets differ: compare {self._config.secret_path} with the secret file of {name}"
+        return (
+            f"most likely the topologies have other keys: compare the key of {name} and that of this member in "
+            f"{topology} with those that frs key prints on both, and have the same topology on both"
+        )
+
+    def refusal(self, context: CallContext, packet: Packet) -> str | None:
+        """Why this packet is not its caller's to send: all that it names must be the caller's own. None where it is, or
+        where what it names is not here at all (3.3.4.4.1)."""
+        here = self._sets.get(packet.to.guid)
+        if here is None:
+            return None
+        sender = here.members.get(packet.from_.guid)
+        if sender is None:
+            return f"it names as its sender a member that the set {here.name} does not have"
+        if not self._may_speak_as(context, sender):
+            return f"it names {sender.name} as its sender"
+        replica = packet.replica
+        if replica.guid not in here.guids or replica.name.casefold() != here.name:
+            return f"it is to the set {here.name}, and names another"
+        if here.partners.get(packet.cxtion.guid, sender) is not sender:
+            return f"it names a connection of the set {here.name} that is not one with {sender.name}"
+        return None
+
+    def _takes_secret(self, member: Member) -> bool:
+        return self._secret is not None and (self._config.secret_for_all or member.key is None)
+
+    def _may_speak_as(self, context: CallContext, member: Member) -> bool:
+        return context.member == member.name if context.member else self._takes_secret(member)
+
+
+def _of(local: LocalSet) -> _Set:
+    replica_set, me = local.set, local.member.name
+    partners: dict[bytes, Member | None] = {}
+    for connection in replica_set.connections:
+        ends = {connection.upstream, connection.downstream}
+        partners[connection.guid] = replica_set.members[(ends - {me}).pop()] if me in ends else None
+    members = {member.guid: member for member in replica_set.members.values()}
+    return _Set(replica_set.name.casefold(), (local.member.guid, replica_set.guid), members, partners)

@@ -1,0 +1,33 @@
+"""Members of a demo with other keys, or none: what is in their files is changed, and nothing is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from config.keys import new_key, public_key
+from config.write import SECRET_MODE, key_file_text, with_public_key, write_file
+
+
+class OtherKey:
+    """Another key of the member `name` of the demo in `folder`, with a topology of its own that has it; that of the
+    others has the right one. The files are made at once, and named in its configuration by `use`."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.config = folder / name / "agent.toml"
+        self.topology = folder / name / "topology.toml"
+        self._right = self.config.read_text()
+        private = new_key()
+        write_file(folder / name / "other.toml", key_file_text(private, name), SECRET_MODE)
+        shared = folder / "topology.toml"
+        text = with_public_key(shared, shared.read_text(), name, public_key(private), replace=True)
+        write_file(self.topology, text)
+
+    def use(self) -> None:
+        """From the next start on."""
+        other = self._right.replace('"key.toml"', '"other.toml"').replace('"../topology.toml"', '"topology.toml"')
+        assert other.count("other.toml") == other.count('"topology.toml"') == 1
+        self.config.write_text(other)
+
+    def give_up(self) -> None:
+        """The right one again, likewise."""
+        self.config.write_text(self._right)

@@ -1,0 +1,206 @@
+"""A member with real files, called by others over real sockets: who is heard, and who is not."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.cli.demo_layout import Demo, DemoOptions, prepare
+from agent.reporting.causes import Cause
+from agent.rpc.errors import RpcAuthError
+from agent.rpc.frsrpc import FrsPartner, frsrpc_interface
+from agent.rpc.interface import CallContext
+from agent.rpc.security import Credential, CredentialStore, KeyCredential, KeyPair
+from agent.rpc.server import RpcServer
+from agent.service.service import Service
+from agent.wire import constants as c
+from agent.wire.comm_packet import CommPacket
+from agent.wire.guid import ZERO_GUID, new_guid
+from agent.wire.packet import NamedGuid, Packet, decode_packet, encode_packet
+from config.load import load_agent_config
+from config.model import ReplicaSet
+from config.write import topology_text, write_file
+
+PATIENCE_S = 120.0
+T = 60.0
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Demo:
+    """Three members, everybody everybody's partner; none is started."""
+    return prepare(DemoOptions(tmp_path / "demo", members=3, port_base=0, dashboard_port=0, aging_s=0.05))
+
+
+@asynccontextmanager
+async def running(demo: Demo) -> AsyncIterator[Service]:
+    """The member a, once its tree is read."""
+    service = Service(load_agent_config(demo.members[0].config))
+    await service.start()
+    try:
+        await until(lambda: service.status()["sets"][0]["state"] != "starting")
+        yield service
+    finally:
+        await service.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+
+
+def key_of(demo: Demo, name: str) -> KeyPair:
+    config = load_agent_config(demo.directory / name / "agent.toml")
+    assert config.key is not None
+    return KeyPair(config.key)
+
+
+def caller(demo: Demo, name: str, credential: Credential | None = None) -> FrsPartner:
+    """Calls a with the key of that member, which is all that it has."""
+    a = demo.set.members["a"]
+    assert a.key is not None
+    key = KeyCredential(key_of(demo, name), a.key) if credential is None else None
+    return FrsPartner("127.0.0.1", a.port, credential, key=key)
+
+
+def packet(replica_set: ReplicaSet, sender: str, key: str, **changes: Any) -> Packet:
+    """What would have a begin a session with the sender, on the connection on which it sends."""
+    a, member = replica_set.members["a"], replica_set.members[sender]
+    guid = next(one.guid for one in replica_set.connections if one.key == key)
+    fields: dict[str, Any] = {
+        "command": c.CMD_START_JOIN,
+        "to": NamedGuid(a.guid, "a"),
+        "from_": NamedGuid(member.guid, sender),
+        "replica": NamedGuid(a.guid, replica_set.name.upper()),
+        "cxtion": NamedGuid(guid, key),
+        "join_guid": ZERO_GUID,
+        "last_join_time": c.INVALID_JOIN_TIME,
+    }
+    return Packet(**(fields | changes))
+
+
+def state(service: Service) -> object:
+    """What packets could change: all that is stored, and which sessions there are."""
+    (replica,) = service.replicas.values()
+    with replica.lock:
+        stored = list(replica.store._conn.iterdump())
+    connections = service.status()["sets"][0]["connections"]
+    return stored, [one["name"] for one in connections if one["state"] in ("joined", "vvjoin")]
+
+
+def counted(service: Service) -> tuple[int, int, int]:
+    """Packets received, those in error, and incidents of packets that are not their callers' to send."""
+    (counters,) = service.snapshot()["FileReplicaSet"].values()
+    incidents = service.incidents.counts().get(Cause.SENDER.value, 0)
+    return counters["Packets Received"], counters["Packets Received in Error"], incidents
+
+
+async def test_a_member_speaks_for_itself_alone(demo: Demo, caplog: pytest.LogCaptureFixture) -> None:
+    """c has a valid key. Whatever it names that is not its own is refused with ERROR_ACCESS_DENIED, counted and told,
+    and nothing is changed; then what is its own is taken."""
+    docs = demo.set
+    others = {
+        "the name of b": packet(docs, "b", "b->a"),
+        "the name of a": packet(docs, "a", "b->a"),
+        "a name of nobody": packet(docs, "c", "c->a", from_=NamedGuid(new_guid(), "c")),
+        "the connection of b": packet(docs, "c", "b->a"),
+        "the other connection of b": packet(docs, "c", "a->b"),
+        "a connection between others": packet(docs, "c", "b->c"),
+        "another set": packet(docs, "c", "c->a", replica=NamedGuid(docs.members["a"].guid, "OTHER")),
+        "another set's GUID": packet(docs, "c", "c->a", replica=NamedGuid(new_guid(), docs.name)),
+    }
+    async with running(demo) as service:
+        mallory = caller(demo, "c")
+        before = state(service)
+        for number, (what, sent) in enumerate(others.items(), 1):
+            assert await mallory.send(encode_packet(sent), T) == c.ERROR_ACCESS_DENIED, what
+            assert counted(service) == (0, number, number), what
+        assert await mallory.send(encode_packet(packet(docs, "c", "c->a", cxtion=NamedGuid(new_guid(), "x"))), T) != 0
+        assert state(service) == before
+        told = [line for line in caplog.messages if line.startswith(Cause.SENDER.value)]
+        assert told
+        assert "the member c" in told[0]
+        assert "it names b as its sender" in told[0]
+        assert len(told) < len(others), "each is told, and whoever likes can fill the log"
+        assert await mallory.send(encode_packet(packet(docs, "c", "c->a")), T) == 0
+        assert counted(service)[0] == 1
+        await mallory.close()
+
+
+async def test_a_member_that_was_taken_out_is_not_let_in(demo: Demo) -> None:
+    """Its key is as good as ever, and is nobody's in the topology."""
+    kept = {name: one for name, one in demo.set.members.items() if name != "c"}
+    connections = tuple(one for one in demo.set.connections if "c" not in (one.upstream, one.downstream))
+    gone = replace(demo.set, members=kept, connections=connections)
+    mallory, honest = caller(demo, "c"), caller(demo, "b")
+    write_file(demo.topology_file, topology_text([gone], "c is no member any more"))
+    async with running(demo) as service:
+        with pytest.raises(RpcAuthError):
+            await mallory.nop(T)
+        assert service.incidents.counts()[Cause.AUTHENTICATION.value] == 1
+        assert await honest.nop(T) == 0
+        await honest.close()
+        await mallory.close()
+
+
+async def test_the_secret_alone_opens_nothing_where_keys_are_required(tmp_path: Path) -> None:
+    """Whoever has it could authenticate with it before, and cannot now that a has no use for it."""
+    demo = prepare(
+        DemoOptions(tmp_path / "demo", members=2, port_base=0, dashboard_port=0, aging_s=0.05, shared_secret=True)
+    )
+    assert demo.secret is not None
+    secret = Credential(demo.secret.domain, demo.secret.user, demo.secret.password)
+    config = demo.members[0].config
+    text = config.read_text()
+    async with running(demo):
+        holder = caller(demo, "b", secret)
+        assert await holder.send(encode_packet(packet(demo.set, "b", "b->a")), T) == 0
+        await holder.close()
+    required = text.replace("secret_for_all = true\n", "")
+    assert required != text
+    for keys_only in (required, required.replace('secret = "../secret.toml"\n', "")):
+        config.write_text(keys_only)
+        async with running(demo):
+            holder, honest = caller(demo, "b", secret), caller(demo, "b")
+            with pytest.raises(RpcAuthError):
+                await holder.nop(T)
+            assert await honest.nop(T) == 0
+            await honest.close()
+            await holder.close()
+
+
+@pytest.mark.parametrize(("name", "heard"), [("b", True), ("c", False)])
+async def test_nothing_is_sent_to_whoever_is_not_the_member_that_is_called(demo: Demo, name: str, heard: bool) -> None:
+    """c listens where b should be (its address was taken over, say), and takes whatever comes. It has a valid key."""
+    packets: list[Packet] = []
+
+    def received(context: CallContext, comm: CommPacket) -> int:
+        packets.append(decode_packet(comm.pkt))
+        return 0
+
+    a = demo.set.members["a"]
+    assert a.key is not None
+    store = CredentialStore(key=key_of(demo, name), members={a.key: "a"})
+    server = RpcServer([frsrpc_interface(received)], store)
+    await server.start("127.0.0.1", demo.set.members["b"].port)
+    async with running(demo) as service:
+
+        def called(by: str | None) -> bool:
+            return any(one["name"] == "b" and one["called_by"] == by for one in service.status()["partners"])
+
+        def refused() -> bool:
+            found = [one for one in service.status()["sets"][0]["connections"] if one["name"] == "a->b"]
+            return any("has not the key" in str(one["last_error"]) for one in found) or bool(server.incidents.counts())
+
+        await until((lambda: called("key") and bool(packets)) if heard else refused)
+        assert bool(packets) == heard
+        assert called("key") == heard
+    await server.close()
