@@ -65,6 +65,8 @@ def load_agent_config(path: str | os.PathLike[str]) -> AgentConfig:
         aging_s=replication.aging,
         scan_interval_s=replication.scan_interval,
         sample_interval_s=table.counters.sample_interval,
+        fleet=table.counters.fleet,
+        samples_quota_bytes=table.counters.samples_quota,
         log_level=table.log.level,
         max_clock_skew_s=replication.max_clock_skew,
         compression=replication.compression,

@@ -21,6 +21,8 @@ DEFAULT_PRIORITY = 7
 DEFAULT_STAGING_QUOTA = 4 << 30
 DEFAULT_KEPT_QUOTA = 1 << 30
 DEFAULT_DELETED_QUOTA = 4 << 30
+DEFAULT_SAMPLES_QUOTA = 512 << 20
+DEFAULT_FLEET = "frs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ class AgentConfig:
     percent of what is known gone, or more, the set stops (agent.localchanges.missing). More than
     `mass_deletion_count` files, or `mass_deletion_percent` percent of all, deleted by one member within
     `mass_deletion_window_s` are a mass deletion. After `max_retries` or `max_retry_days` a change order is given
-    up.
+    up. `fleet` is what this member's samples are of, `samples_quota_bytes` for all of them.
     """
 
     path: Path
@@ -145,6 +147,8 @@ class AgentConfig:
     aging_s: float = 3.0
     scan_interval_s: float = 3600.0
     sample_interval_s: float = 5.0
+    fleet: str = DEFAULT_FLEET
+    samples_quota_bytes: int = DEFAULT_SAMPLES_QUOTA
     log_level: str = "info"
     max_clock_skew_s: float = 1800.0
     max_retries: int = 3000

@@ -13,8 +13,10 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from config.model import (
     DEFAULT_DELETED_QUOTA,
+    DEFAULT_FLEET,
     DEFAULT_KEPT_QUOTA,
     DEFAULT_PRIORITY,
+    DEFAULT_SAMPLES_QUOTA,
     DEFAULT_STAGING_QUOTA,
     SCHEDULE_BYTES,
     SetIdPolicy,
@@ -204,6 +206,8 @@ class CountersTable(_Table):
     """`[counters]`."""
 
     sample_interval: Annotated[float, Field(gt=0, le=86400)] = 5.0
+    fleet: Name = DEFAULT_FLEET
+    samples_quota: Size = DEFAULT_SAMPLES_QUOTA
 
 
 class AgentFile(_Table):

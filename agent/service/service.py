@@ -21,6 +21,7 @@ from typing import Any, Final
 from agent.conflicts.deleted import DeletedStore
 from agent.conflicts.kept import KeptStore
 from agent.conflicts.keptcontrol import KEPT_NAME, KeptOf, conflicts, deleted_store
+from agent.counters.instances import Origin, instances
 from agent.counters.registry import Counters, Snapshot
 from agent.counters.samples import SampleWriter
 from agent.edge.partners import PartnerAddresses
@@ -132,7 +133,13 @@ class Service:
         self._closers.append(control.close)
         await self._start_dashboard()
         self._samples = SampleWriter(
-            self.counters, config.state_dir, config.member_name, config.sample_interval_s, gauges=self._gauges
+            self.counters,
+            config.state_dir,
+            Origin(config.fleet, socket.gethostname(), config.member_name),
+            lambda: instances(self.config.sets),
+            config.sample_interval_s,
+            gauges=self._gauges,
+            max_total_bytes=config.samples_quota_bytes,
         )
         for replica in self.replicas.values():
             try:
@@ -438,8 +445,6 @@ class Service:
         return status
 
     async def _control_counters(self, _: dict[str, Any]) -> dict[str, Any]:
-        if self._samples is not None:
-            await self._samples.flush()
         return dict(self.snapshot())
 
     async def _control_pending(self, _: dict[str, Any]) -> dict[str, Any]:
