@@ -5,7 +5,7 @@
     /api/counters  the counters of this member
     /api/summary   the last summary of `frs summarize`, 404 before there is one
     /metrics       the counters for Prometheus
-    /healthz       200 while the agent answers
+    /healthz       200 while all sets replicate, else 503 and why not
 
 There is no route that changes anything and nothing comes from elsewhere. A request whose Host names neither an
 address nor this host is refused, so that a page of another site cannot read along by DNS rebinding.
@@ -33,6 +33,7 @@ from agent.counters.registry import Snapshot
 from agent.dashboard import metrics
 from agent.edge.http import HttpEdge
 from agent.reporting.causes import Cause
+from agent.reporting.health import stopped
 from agent.reporting.incidents import Incidents
 
 log = logging.getLogger(__name__)
@@ -234,7 +235,8 @@ class DashboardServer:
 
     async def _health(self, _request: web.Request) -> web.Response:
         status = await self._fresh("status", self._provider.status)
-        return _json({"ok": True, "member": status.get("member")})
+        why = stopped(status)
+        return _json({"ok": not why, "member": status.get("member"), "why": why}, status=503 if why else 200)
 
     async def _summary(self, _request: web.Request) -> web.Response:
         body = await asyncio.to_thread(self._read_summary)

@@ -121,6 +121,7 @@ class Engine:
         tell = Telling(ctx, self.inbound, self.outbound, self.in_sessions, self.out_sessions)
         self.waiting = tell.waiting
         self.pending, self.pending_text, self.connections = tell.pending, tell.pending_text, tell.connections
+        self.is_at_rest = tell.is_at_rest
         self._trim_at = 0
         self._is_resumed = False
         ctx.numbers = OwnNumbers(store, ctx.vv.get(config.originator_guid, 0), config.limits.max_retry_time)

@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 from agent.conflicts.deleted import DeletedStore
+from agent.conflicts.kept import KeptStore
 from agent.engine.context import Cxtion
 from agent.engine.engine import Engine
 from agent.files.fileops import FileOps
@@ -33,6 +34,7 @@ class Telling:
     store: Store
     area: StagingArea
     engine: Engine
+    _kept: KeptStore
     deleted: DeletedStore
     holding: Holding
     files: FileOps
@@ -87,6 +89,7 @@ class Telling:
                 counts = self.store.counts()
                 unstored = by_name(self.store.unstored_counts())
                 pending = self.engine.pending()
+                self._forget_what_is_over()
                 connections = self.engine.connections()
                 mass_deletions = self.engine.mass_deletions()
         except StoreError as error:
@@ -106,11 +109,21 @@ class Telling:
             last_error=self.engine.ctx.last_error,
             connections=connections,
             missing=self.holding.loss,
+            kept=self._kept,
             deleted=self.deleted,
             mass_deletions=mass_deletions,
             scan=self._scan.status() if self._scan is not None else None,
             unstored=unstored,
         )
+
+    def _forget_what_is_over(self) -> None:
+        """The last error is over once the set has nothing to do any more, unless nothing that it does mends it."""
+        ctx, watch = self.engine.ctx, self._watch
+        if ctx.last_error is None or ctx.error_lasts or self.state != "online":
+            return
+        here = watch is not None and not watch.scanning and not watch.pending() and not watch.journal.pending()
+        if here and self.engine.is_at_rest():
+            ctx.last_error = None
 
     async def waiting(self) -> list[dict[str, Any]]:
         """What change orders wait for, and what to do; takes a look at the tree and at other processes."""

@@ -33,6 +33,7 @@ from agent.replica.replica import Replica
 from agent.replica.waiting import RETRY_S, WaitingSet, disk_is_full
 from agent.reporting.causes import Cause
 from agent.reporting.exit_codes import ExitCode
+from agent.reporting.health import problems
 from agent.reporting.incidents import Incidents
 from agent.rpc.frsrpc import frsrpc_interface
 from agent.rpc.interface import CallContext
@@ -408,12 +409,14 @@ class Service:
 
     def status(self) -> dict[str, Any]:
         """The status of this member (`frs status --json`)."""
+        sets = [one.status() for one in self._sets()]
         return {
             "member": self.config.member_name,
             "pid": os.getpid(),
             "version": _version(),
             "started": iso_time(self.started),
-            "sets": [one.status() for one in self._sets()],
+            "problems": problems(sets),
+            "sets": sets,
             "incidents": self.incidents.counts(),
         }
 

@@ -27,6 +27,7 @@ class FakeAgent:
 
     def __init__(self) -> None:
         self.fails = False
+        self.problems: list[dict[str, Any]] = []
         self.registry = Counters()
         self.registry.add_set(NAME)
         self.registry.add_cxtion(NAME, "a->b")
@@ -40,6 +41,7 @@ class FakeAgent:
         return {
             "member": "a",
             "version": "0.1.0",
+            "problems": self.problems,
             "sets": [
                 {
                     "name": NAME,
@@ -132,7 +134,21 @@ async def test_status_and_counters(client: TestClient, agent: FakeAgent) -> None
     assert status["sets"][0]["connections"][0]["state"] == "vvjoin"
     assert status["peers"] == [{"name": "b", "url": "http://127.0.0.1:1/"}], "links to web pages only"
     assert await (await client.get("/api/counters")).json() == agent.registry.snapshot()
-    assert await (await client.get("/healthz")).json() == {"ok": True, "member": "a"}
+
+
+async def test_health_is_that_of_the_sets(
+    client: TestClient, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.dashboard.server.FRESH_S", -1)
+    away = {"set": "docs", "connection": "a->b", "partner": "b", "stops": False, "why": "b cannot be reached"}
+    agent.problems = [away]
+    response = await client.get("/healthz")
+    assert response.status == 200
+    assert await response.json() == {"ok": True, "member": "a", "why": []}
+    agent.problems = [away | {"connection": None, "partner": None, "stops": True, "why": "its root is gone"}, away]
+    response = await client.get("/healthz")
+    assert response.status == 503
+    assert await response.json() == {"ok": False, "member": "a", "why": ["set docs: its root is gone"]}
 
 
 async def test_a_failing_agent_is_a_503_that_tells_no_secret(
