@@ -30,7 +30,6 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from agent.counters.registry import Snapshot
-from agent.dashboard import metrics
 from agent.edge.http import HttpEdge
 from agent.reporting.causes import Cause
 from agent.reporting.health import stopped
@@ -228,10 +227,13 @@ class DashboardServer:
     async def _counters(self, _request: web.Request) -> web.Response:
         return _json(await self._fresh("counters", self._provider.counters))
 
-    async def _metrics(self, _request: web.Request) -> web.Response:
+    async def _metrics(self, request: web.Request) -> web.Response:
+        from agent.dashboard import metrics  # nobody who does not ask pays for it
+
         status = await self._fresh("status", self._provider.status)
-        body = metrics.render(status, await self._fresh("counters", self._provider.counters))
-        return web.Response(body=body, headers={"Content-Type": metrics.CONTENT_TYPE})
+        counters = await self._fresh("counters", self._provider.counters)
+        body, content_type = metrics.render(status, counters, request.headers.get("Accept", ""))
+        return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def _health(self, _request: web.Request) -> web.Response:
         status = await self._fresh("status", self._provider.status)
