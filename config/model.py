@@ -129,7 +129,8 @@ class AgentConfig:
     percent of what is known gone, or more, the set stops (agent.localchanges.missing). More than
     `mass_deletion_count` files, or `mass_deletion_percent` percent of all, deleted by one member within
     `mass_deletion_window_s` are a mass deletion. After `max_retries` or `max_retry_days` a change order is given
-    up. `fleet` is what this member's samples are of, `samples_quota_bytes` for all of them.
+    up. `fleet` is what this member's samples are of, `samples_quota_bytes` for all of them, which are
+    kept as taken, one a minute and one an hour for `keep_seconds_days`, `keep_minutes_days`, `keep_hours_days`.
     """
 
     path: Path
@@ -149,6 +150,9 @@ class AgentConfig:
     sample_interval_s: float = 5.0
     fleet: str = DEFAULT_FLEET
     samples_quota_bytes: int = DEFAULT_SAMPLES_QUOTA
+    keep_seconds_days: float = 1.0
+    keep_minutes_days: float = 30.0
+    keep_hours_days: float = 365.0
     log_level: str = "info"
     max_clock_skew_s: float = 1800.0
     max_retries: int = 3000

@@ -208,6 +208,9 @@ class CountersTable(_Table):
     sample_interval: Annotated[float, Field(gt=0, le=86400)] = 5.0
     fleet: Name = DEFAULT_FLEET
     samples_quota: Size = DEFAULT_SAMPLES_QUOTA
+    keep_seconds_days: _Days = 1.0
+    keep_minutes_days: _Days = 30.0
+    keep_hours_days: _Days = 365.0
 
 
 class AgentFile(_Table):

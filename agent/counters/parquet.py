@@ -40,7 +40,13 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from agent.counters.registry import CONN_OBJECT, PERF_COUNTER_COUNTER, SET_OBJECT, counter_types
+from agent.counters.registry import (
+    CONN_OBJECT,
+    PERF_COUNTER_COUNTER,
+    PERF_COUNTER_LARGE_RAWCOUNT,
+    SET_OBJECT,
+    counter_types,
+)
 from agent.counters.samples import FORMAT
 
 VERSION: Final = b"1"
@@ -143,7 +149,7 @@ class Journal:
             counter_type = types.get(counter, PERF_COUNTER_COUNTER)
             if counter not in there:
                 there.add(counter)
-                if before >= 0:
+                if before >= 0 and counter_type != PERF_COUNTER_LARGE_RAWCOUNT:
                     self._put(before, counter, counter_type, 0)
             self._put(number, counter, counter_type, value)
         for gauge, value in row["gauges"].items():

@@ -48,6 +48,8 @@ FORMAT: Final = 2
 SAMPLES_FOLDER: Final = "samples"
 SUFFIX: Final = ".jsonl"
 
+_MOST_IN_A_FILE: Final = 16 << 20
+
 Gauges = Callable[[], Mapping[str, Mapping[str, int]]]
 """Asked at each sample: ``{instance: {name: amount}}``, instances as in a counter snapshot."""
 
@@ -63,6 +65,11 @@ def iso_ms(unix_ns: int) -> str:
 def boot_ns() -> int:
     """Nanoseconds of a clock that nobody sets, and that goes on while the host is suspended."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def file_bytes(quota: int) -> int:
+    """How large the present file may grow, where all files together may take ``quota``: the others leave it that."""
+    return min(_MOST_IN_A_FILE, quota // 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +95,8 @@ class SampleWriter:
 
     All that is in the folder stays below ``max_total_bytes``; a new file begins after ``max_file_bytes``,
     ``max_file_age_s`` or with a new day (UTC), and the oldest go first. A disk that is full, or any other ``OSError``,
-    is logged once and costs samples, never the agent: writing is tried again with each sample.
+    is logged once and costs samples, never the agent: writing is tried again with each sample. ``on_file`` is told of
+    each file that is begun: those before it are not written to any more.
     """
 
     def __init__(
@@ -101,9 +109,10 @@ class SampleWriter:
         *,
         gauges: Gauges | None = None,
         heartbeat_s: float = 60.0,
-        max_file_bytes: int = 16 << 20,
+        max_file_bytes: int = _MOST_IN_A_FILE,
         max_file_age_s: float = 3_600.0,
         max_total_bytes: int = 512 << 20,
+        on_file: Callable[[Path], None] = lambda _: None,
         clock_ns: Callable[[], int] = time.time_ns,
         monotonic_ns: Callable[[], int] = boot_ns,
     ) -> None:
@@ -116,9 +125,10 @@ class SampleWriter:
         self._interval_s = interval_s
         self._gauges = gauges
         self._heartbeat_us = int(heartbeat_s * 1e6)
-        self._max_file_bytes = min(max_file_bytes, max_total_bytes // 4)
+        self._max_file_bytes = min(max_file_bytes, file_bytes(max_total_bytes))
         self._max_file_age_us = int(max_file_age_s * 1e6)
         self._max_total_bytes = max_total_bytes
+        self._on_file = on_file
         self._clock_ns = clock_ns
         self._monotonic_ns = monotonic_ns
         self._began_ns = monotonic_ns()
@@ -254,6 +264,7 @@ class SampleWriter:
         try:
             if anew:
                 self._path = await asyncio.to_thread(self._begin_file, now)
+                self._on_file(self._path)
             assert self._path is not None
             async with aiofiles.open(self._path, "ab", buffering=0) as file:
                 size = await file.seek(0, os.SEEK_END)
@@ -301,4 +312,4 @@ class SampleWriter:
         return path
 
 
-__all__ = ["FORMAT", "SAMPLES_FOLDER", "SUFFIX", "SampleWriter", "boot_ns", "iso_ms"]
+__all__ = ["FORMAT", "SAMPLES_FOLDER", "SUFFIX", "SampleWriter", "boot_ns", "file_bytes", "iso_ms"]

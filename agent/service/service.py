@@ -21,9 +21,10 @@ from typing import Any, Final
 from agent.conflicts.deleted import DeletedStore
 from agent.conflicts.kept import KeptStore
 from agent.conflicts.keptcontrol import KEPT_NAME, KeptOf, conflicts, deleted_store
+from agent.counters.archiver import Archiver, archive_options
 from agent.counters.instances import Origin, instances
 from agent.counters.registry import Counters, Snapshot
-from agent.counters.samples import SampleWriter
+from agent.counters.samples import SAMPLES_FOLDER, SampleWriter
 from agent.edge.partners import PartnerAddresses
 from agent.engine import events as ev
 from agent.engine.engine import NOT_FOR_US, UNKNOWN_CONNECTION
@@ -133,6 +134,8 @@ class Service:
         await control.start()
         self._closers.append(control.close)
         await self._start_dashboard()
+        archiver = Archiver(config.state_dir / SAMPLES_FOLDER, archive_options(config))
+        self._closers.append(archiver.close)
         self._samples = SampleWriter(
             self.counters,
             config.state_dir,
@@ -141,6 +144,7 @@ class Service:
             config.sample_interval_s,
             gauges=self._gauges,
             max_total_bytes=config.samples_quota_bytes,
+            on_file=archiver.begin,
         )
         for replica in self.replicas.values():
             try:
