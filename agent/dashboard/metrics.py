@@ -19,6 +19,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from agent.counters.registry import SET_OBJECT, Described, Snapshot, described, is_raw_count
+from agent.reporting.causes import Cause
 from agent.reporting.health import JOINED, replicates
 
 STATES: Final = ("unjoined", "need_join", "start_join", "joining", "vvjoin", "joined")
@@ -83,7 +84,6 @@ CONFLICT_BYTES: Final = Family("frs_set_conflicts_kept_bytes", "gauge", "Its siz
 DELETED: Final = Family("frs_set_deleted_kept_files", "gauge", "Files that others deleted and are kept.", ("set",))
 DELETED_BYTES: Final = Family("frs_set_deleted_kept_bytes", "gauge", "The room that they take.", ("set",))
 DELETED_QUOTA: Final = Family("frs_set_deleted_quota_bytes", "gauge", "The room that they may take.", ("set",))
-MASS: Final = Family("frs_set_mass_deletions", "gauge", "Mass deletions that are shown in the status.", ("set",))
 ERROR_TIME: Final = Family(
     "frs_set_last_error_timestamp_seconds", "gauge", "When the last error was that is not over; else absent.", ("set",)
 )
@@ -110,7 +110,7 @@ PROCESS: Final = (
 )
 BEYOND: Final = (
     AGENT, REPLICATING, SET_STATE, ENTRIES, PENDING, QUOTA, CONFLICTS, CONFLICT_BYTES, DELETED, DELETED_BYTES,
-    DELETED_QUOTA, MASS, ERROR_TIME, STATE, JOINED_CONN, SCHEDULED, BACKLOG, JOIN_TIME, INCIDENTS,
+    DELETED_QUOTA, ERROR_TIME, STATE, JOINED_CONN, SCHEDULED, BACKLOG, JOIN_TIME, INCIDENTS,
 )  # fmt: skip
 FAMILIES: Final = (*(of_counter(one) for one in described()), *BEYOND, *PROCESS)
 
@@ -173,7 +173,6 @@ def _states(status: Mapping[str, Any]) -> Iterator[Metric]:
     yield of_sets(DELETED, "deleted", "files")
     yield of_sets(DELETED_BYTES, "deleted", "used_kib", scale=1024)
     yield of_sets(DELETED_QUOTA, "deleted", "quota_kib", scale=1024)
-    yield MASS.of(((one["name"],), len(one.get("mass_deletions") or [])) for one in sets)
     errors = ((one["name"], _at(one, ("last_error", "time"))) for one in sets)
     yield ERROR_TIME.of(((name,), _seconds(when)) for name, when in errors if when is not None)
     conns = [(_conn(one, conn), conn) for one in sets for conn in one.get("connections") or []]
@@ -184,7 +183,9 @@ def _states(status: Mapping[str, Any]) -> Iterator[Metric]:
     yield JOIN_TIME.of(
         (labels, _seconds(conn["last_join_time"])) for labels, conn in conns if conn.get("last_join_time")
     )
-    yield INCIDENTS.of(((cause,), count) for cause, count in sorted((status.get("incidents") or {}).items()))
+    # Those that did not occur, too: a sum that is not there before it is 1 never grows for Prometheus.
+    incidents = {cause.value: 0 for cause in Cause} | dict(status.get("incidents") or {})
+    yield INCIDENTS.of(((cause,), count) for cause, count in sorted(incidents.items()))
 
 
 def _at(entry: Any, path: tuple[str, ...]) -> Any:
@@ -218,7 +219,8 @@ def page() -> str:
         "# Counters and metrics",
         "`frs counters` and the samples ([samples.md](samples.md)) have the counters by the names of section 2.4 of",
         "[MS-FRS1]; `/metrics` of the dashboard has them, and more, in the OpenMetrics format (in the older text",
-        "format where a client asks for that alone).",
+        "format where a client asks for that alone). [contrib/](../contrib/README.md) has alerts and a Grafana",
+        "dashboard.",
         "",
         "Sums begin at 0 with each start of the agent. This page is made of `agent/counters/counters.tsv` and",
         "`agent/dashboard/metrics.py` by `python -m agent.dashboard.metrics`.",

@@ -47,6 +47,7 @@ class FakeAgent:
             "member": "a",
             "version": "0.1.0",
             "problems": self.problems,
+            "incidents": {"mass deletion": 2},
             "sets": [
                 {
                     "name": NAME,
@@ -194,6 +195,8 @@ async def test_metrics_are_understood_by_a_foreign_parser(client: TestClient) ->
         states = {dict(key[1:])["state"]: value for key, value in samples.items() if key[0] == name}
         assert [state for state, value in states.items() if value] == [state]
     assert samples["frs_set_replicating", the_set] == 1
+    assert samples["frs_incidents_total", ("cause", "mass deletion")] == 2
+    assert samples["frs_incidents_total", ("cause", "implausible number")] == 0, "there before the first one"
     assert samples["frs_agent_info", ("member", "a"), ("version", "0.1.0")] == 1
     assert samples["process_start_time_seconds",] > 1_767_225_600
     # all that is described is there, with its type and what it is, and nothing else
