@@ -21,6 +21,8 @@ DEFAULT_PRIORITY = 7
 DEFAULT_STAGING_QUOTA = 4 << 30
 DEFAULT_KEPT_QUOTA = 1 << 30
 DEFAULT_DELETED_QUOTA = 4 << 30
+DEFAULT_SAMPLES_QUOTA = 512 << 20
+DEFAULT_FLEET = "frs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +152,9 @@ class AgentConfig:
     `mass_deletion_count` files, or `mass_deletion_percent` percent of all, deleted by one member within
     `mass_deletion_window_s` are a mass deletion. After `max_retries` or `max_retry_days` a change order is given
     up. `serial` is the number of the topology: an older one has a lower. That this member has left a set has to be
-    read twice, at least `poll_interval_s` apart.
+    read twice, at least `poll_interval_s` apart. `fleet` is what this member's samples are of, `samples_quota_bytes`
+    for all of them, which are kept as taken, one a minute and one an hour for `keep_seconds_days`,
+    `keep_minutes_days`, `keep_hours_days`.
     """
 
     path: Path
@@ -171,6 +175,11 @@ class AgentConfig:
     aging_s: float = 3.0
     scan_interval_s: float = 3600.0
     sample_interval_s: float = 5.0
+    fleet: str = DEFAULT_FLEET
+    samples_quota_bytes: int = DEFAULT_SAMPLES_QUOTA
+    keep_seconds_days: float = 1.0
+    keep_minutes_days: float = 30.0
+    keep_hours_days: float = 365.0
     log_level: str = "info"
     max_clock_skew_s: float = 1800.0
     max_retries: int = 3000

@@ -14,8 +14,10 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from config.keys import decode_key, decode_public_key
 from config.model import (
     DEFAULT_DELETED_QUOTA,
+    DEFAULT_FLEET,
     DEFAULT_KEPT_QUOTA,
     DEFAULT_PRIORITY,
+    DEFAULT_SAMPLES_QUOTA,
     DEFAULT_STAGING_QUOTA,
     SCHEDULE_BYTES,
     SetIdPolicy,
@@ -223,6 +225,11 @@ class CountersTable(_Table):
     """`[counters]`."""
 
     sample_interval: Annotated[float, Field(gt=0, le=86400)] = 5.0
+    fleet: Name = DEFAULT_FLEET
+    samples_quota: Size = DEFAULT_SAMPLES_QUOTA
+    keep_seconds_days: _Days = 1.0
+    keep_minutes_days: _Days = 30.0
+    keep_hours_days: _Days = 365.0
 
 
 class AgentFile(_Table):

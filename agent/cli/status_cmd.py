@@ -11,20 +11,27 @@ import click
 
 from agent.cli.common import ask, config_option, json_option
 from agent.cli.output import say
+from agent.reporting.exit_codes import ExitCode
+from agent.reporting.health import stopped
 from agent.reporting.shown import shown
 
 
 @click.command()
 @config_option
 @json_option
-def status(config_file: Path, as_json: bool) -> None:
-    """Show replica sets, connections with their join state and backlog, staging space and the last error."""
+def status(config_file: Path, as_json: bool) -> int:
+    """Show replica sets, connections with their join state and backlog, staging space and the last error.
+
+    Exit code 1 where a set does not replicate: it has stopped, or none of its connections is joined whose schedule is
+    open.
+    """
     answer = ask(config_file, "status")
     if as_json:
         click.echo(json.dumps(answer, indent=2))
     else:
         for line in describe(answer):
             say(shown(line))
+    return ExitCode.NEGATIVE if stopped(answer) else ExitCode.OK
 
 
 def describe(answer: dict[str, Any]) -> Iterator[str]:
@@ -33,6 +40,8 @@ def describe(answer: dict[str, Any]) -> Iterator[str]:
     yield f"started {answer['started']}"
     if directory := answer.get("directory"):
         yield from describe_directory(directory)
+    for line in stopped(answer):
+        yield f"does not replicate: {line}"
     for entry in answer["sets"]:
         yield f"set {entry['name']}: {entry['state']}, {entry['root']}"
         if entry["error"]:
@@ -49,6 +58,8 @@ def describe(answer: dict[str, Any]) -> Iterator[str]:
             f"  pending: {pending['aging']} aging, {pending['local']} local, {pending['inbound']} inbound, "
             f"{pending['outbound']} outbound"
         )
+        if (lost := entry.get("conflicts", {})).get("kept"):
+            yield f"  kept of conflicts: {lost['kept']}, {lost['used_kib']} KiB, the last {lost['newest']}"
         if (kept := entry.get("deleted", {})).get("files"):
             yield f"  kept of what others deleted: {kept['files']} files, {kept['used_kib']} of {kept['quota_kib']} KiB"
         if scan := entry.get("scan"):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
+from agent.cli import CommandFailed
 from agent.cli.output import say
+from agent.reporting.exit_codes import ExitCode
 
 
 @click.command("summarize")
@@ -19,17 +20,39 @@ from agent.cli.output import say
     help="Folder for summary.json, summary.parquet and the charts; made if it is not there.",
 )
 @click.option("--master", default="local[2]", show_default=True, metavar="URL", help="The Spark to run on.")
-def summarize(samples: tuple[Path, ...], output: Path, master: str) -> None:
+@click.option(
+    "--driver-host",
+    metavar="ADDRESS",
+    help="Where the workers of a cluster reach this host. Default: the address from which its master is reached.",
+)
+@click.option("--event-log", metavar="FOLDER", help="A folder that is there, for the event log of Spark.")
+@click.option(
+    "--patience",
+    type=click.FloatRange(min=1),
+    default=50.0,
+    show_default=True,
+    metavar="S",
+    help="For how many seconds a cluster may take to begin.",
+)
+def summarize(
+    samples: tuple[Path, ...],
+    output: Path,
+    master: str,
+    driver_host: str | None,
+    event_log: str | None,
+    patience: float,
+) -> None:
     """Summarise the counter samples of any number of members with Spark.
 
     SAMPLES are sample files, or folders with such files at any depth: the state folder of a member, or one
     that the samples of many members were copied to. The dashboard shows the result when OUTPUT is its
-    summary folder.
+    summary folder. Files that cannot be read are named on stderr and left out.
 
-    Exits with 2 when there is no sample, and with 3 when PySpark or Java is missing.
+    Exits with 2 when there is no sample, and with 4 when PySpark or Java is missing, or a cluster does not answer
+    within a minute.
     """
     from agent.counters import summary as job
-    from agent.counters.samples import sample_files
+    from agent.counters.parquet import sample_files
 
     def tell(text: str) -> None:
         say(f"frs summarize: {text}", err=True)
@@ -37,15 +60,10 @@ def summarize(samples: tuple[Path, ...], output: Path, master: str) -> None:
     try:
         sample_files(samples)  # before the seconds that Spark takes to start
         tell(f"starting Spark ({master})")
-        with job.spark_session(master) as spark:
+        with job.spark_session(master, driver_host=driver_host, event_log=event_log, patience_s=patience) as spark:
             job.summarize(spark, samples, output, tell)
     except (job.NoSamples, FileNotFoundError) as error:
-        tell(f"error: {error}")
-        sys.exit(2)
-    except job.SparkMissing as error:
-        tell(f"error: {error}")
-        sys.exit(3)
-    except OSError as error:
-        tell(f"error: {error}")
-        sys.exit(1)
+        raise CommandFailed(str(error), ExitCode.USAGE) from None
+    except job.SummaryError as error:
+        raise CommandFailed(str(error), ExitCode.FAILURE) from None
     say(str(output / job.SUMMARY_FILE))

@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from agent.conflicts import kepttree
 from agent.conflicts.keptfolder import KeptFolder, remove_or_log
@@ -366,6 +366,17 @@ class KeptStore:
             item_id = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
             if item_id not in self._items and item_id not in self._busy and not self._folder.has(item_id):
                 return item_id
+
+    def tally(self) -> dict[str, Any]:
+        """How many items are kept, how much room they take, and when the newest came."""
+        with self._lock:
+            newest = next(reversed(self._items.values()), None)
+            used = sum(item.size for item in self._items.values())
+            return {
+                "kept": len(self._items),
+                "used_kib": used >> 10,
+                "newest": iso_time(newest.time) if newest else None,
+            }
 
     # at the end of the class, for from here on `list` means this in it
     def list(self) -> list[KeptItem]:

@@ -1,7 +1,7 @@
 """Performance counters of [MS-FRS1] 2.4, their samples on disk, and the Spark summary of many members.
 
-``registry`` counts, ``samples`` writes what was counted to the state folder, ``summary`` reads those samples
-back with PySpark. Only ``summary`` needs PySpark, and nothing imports it but the ``summarize`` command.
+``registry`` counts, ``samples`` writes what was counted to the state folder, ``archive`` turns that into Parquet,
+``summary`` reads it with PySpark. Nothing that the agent imports needs pyarrow or PySpark.
 """
 
 from __future__ import annotations

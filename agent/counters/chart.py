@@ -64,11 +64,15 @@ def draw(summary: Mapping[str, Any], folder: Path) -> dict[str, str]:
 def _courses(series: Mapping[str, Any], counter: str) -> Courses:
     rows = [row for row in series["rows"] if row["counter"] == counter]
     many_sets = len({row["set"] for row in series["rows"]}) > 1
+    many_fleets = len({row["fleet"] for row in series["rows"]}) > 1
     width = series["bucket_s"]
     courses: Courses = {}
     for row in rows:
-        label = f"{row['member']} ({row['set']})" if many_sets else row["member"]
-        courses[_printable(label)] = [value / width for value in row["values"]]
+        label = f"{row['fleet']}/{row['member']}" if many_fleets else row["member"]
+        label = _printable(f"{label} ({row['set']})" if many_sets else label)
+        while label in courses:  # the same names, other GUIDs
+            label += "'"
+        courses[label] = [value / width for value in row["values"]]
     most = len(_THEMES["light"]["lines"])
     if len(courses) > most:
         ordered = sorted(courses, key=lambda label: -sum(courses[label]))

@@ -1,8 +1,9 @@
 """The FileReplicaSet and FileReplicaConn counters, [MS-FRS1] 2.4.1 and 2.4.2, and what is counted beyond them.
 
-The names and types stand in ``counters.tsv`` beside this module: the two tables of section 2.4, spelled as
-the specification spells them (also where it spells one meaning in two ways, see ``SET_NAME_OF_CONN_NAME``). Counters
-of this agent alone are ``BEYOND_2_4``.
+All of them stand in ``counters.tsv`` beside this module, with type, section, the name of the metric and what is
+counted; docs/counters.md and the metrics are made of it. They are the two tables of section 2.4, spelled as the
+specification spells them (also where it spells one meaning in two ways, see ``SET_NAME_OF_CONN_NAME``), and at the end
+those of this agent alone, whose section is "frs".
 
 Windows keeps a PERF_COUNTER_COUNTER in 32 bits and lets it wrap; here every counter is a Python int that
 never wraps, so a reader that wants the Windows value takes it modulo 2**32.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from types import MappingProxyType
@@ -29,12 +31,19 @@ PERF_COUNTER_LARGE_RAWCOUNT: Final = "PERF_COUNTER_LARGE_RAWCOUNT"
 Snapshot = dict[str, dict[str, dict[str, int]]]
 """``{object: {instance: {counter: value}}}``; a connection is ``"SET/UPSTREAM->DOWNSTREAM"`` there."""
 
-BEYOND_2_4: Final[Mapping[str, Mapping[str, str]]] = {
-    SET_OBJECT: {"Changes Found by Scan": PERF_COUNTER_COUNTER},
-    CONN_OBJECT: {},
-}
-"""Counters that section 2.4 does not have, as ``counter_types()``. "Changes Found by Scan": changes of the tree that no
-event of the kernel had told of, found by the periodic scan."""
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A counter: ``section`` of [MS-FRS1], or "frs"; ``metric`` without what stands before and after it; ``help``: what
+    is counted."""
+
+    object_name: str
+    counter: str
+    type: str
+    section: str
+    metric: str
+    help: str
+
 
 Gauge = Callable[[], int]
 
@@ -46,16 +55,18 @@ _SPELLED_DIFFERENTLY: Final = {
 
 
 @cache
-def counter_types() -> Mapping[str, Mapping[str, str]]:
-    """``{object: {counter: type}}`` of every counter of section 2.4, in the order of ``counters.tsv``, and those of
-    ``BEYOND_2_4`` after them."""
+def described() -> tuple[Described, ...]:
+    """All counters, in the order of ``counters.tsv``."""
     text = resources.files(__package__).joinpath("counters.tsv").read_text(encoding="utf-8")
+    return tuple(Described(*line.split("\t")) for line in text.splitlines()[1:])
+
+
+@cache
+def counter_types() -> Mapping[str, Mapping[str, str]]:
+    """``{object: {counter: type}}`` of every counter, in the order of ``counters.tsv``."""
     types: dict[str, dict[str, str]] = {SET_OBJECT: {}, CONN_OBJECT: {}}
-    for line in text.splitlines()[1:]:
-        object_name, counter, counter_type = line.split("\t")
-        types[object_name][counter] = counter_type
-    for object_name, counters in BEYOND_2_4.items():
-        types[object_name] |= counters
+    for one in described():
+        types[one.object_name][one.counter] = one.type
     return MappingProxyType({name: MappingProxyType(counters) for name, counters in types.items()})
 
 

@@ -5,7 +5,7 @@
     /api/counters  the counters of this member
     /api/summary   the last summary of `frs summarize`, 404 before there is one
     /metrics       the counters for Prometheus
-    /healthz       200 while the agent answers
+    /healthz       200 while all sets replicate, else 503 and why not
 
 There is no route that changes anything and nothing comes from elsewhere. A request whose Host names neither an
 address nor this host is refused, so that a page of another site cannot read along by DNS rebinding.
@@ -30,9 +30,9 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from agent.counters.registry import Snapshot
-from agent.dashboard import metrics
 from agent.edge.http import HttpEdge
 from agent.reporting.causes import Cause
+from agent.reporting.health import stopped
 from agent.reporting.incidents import Incidents
 
 log = logging.getLogger(__name__)
@@ -227,14 +227,18 @@ class DashboardServer:
     async def _counters(self, _request: web.Request) -> web.Response:
         return _json(await self._fresh("counters", self._provider.counters))
 
-    async def _metrics(self, _request: web.Request) -> web.Response:
+    async def _metrics(self, request: web.Request) -> web.Response:
+        from agent.dashboard import metrics  # nobody who does not ask pays for it
+
         status = await self._fresh("status", self._provider.status)
-        body = metrics.render(status, await self._fresh("counters", self._provider.counters))
-        return web.Response(body=body, headers={"Content-Type": metrics.CONTENT_TYPE})
+        counters = await self._fresh("counters", self._provider.counters)
+        body, content_type = metrics.render(status, counters, request.headers.get("Accept", ""))
+        return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def _health(self, _request: web.Request) -> web.Response:
         status = await self._fresh("status", self._provider.status)
-        return _json({"ok": True, "member": status.get("member")})
+        why = stopped(status)
+        return _json({"ok": not why, "member": status.get("member"), "why": why}, status=503 if why else 200)
 
     async def _summary(self, _request: web.Request) -> web.Response:
         body = await asyncio.to_thread(self._read_summary)

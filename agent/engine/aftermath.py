@@ -120,7 +120,7 @@ class Aftermath:
     def give_up(self, entry: Entry, why: str) -> None:
         """The change order is not tried again: this member may differ in its file until that is changed."""
         path = self.ctx.path(entry.co)
-        self.ctx.report("error", f"{path}: {why}", Cause.GIVEN_UP, path)
+        self.ctx.report("error", f"{path}: {why}", Cause.GIVEN_UP, path, lasts=True)
         record = self.ctx.store.get(entry.co.file_guid)
         if entry.is_delete and record is not None and not record.deleted:
             self.stays(entry, record)

@@ -184,6 +184,7 @@ class Context:
         self.online = False
         self.last_error: tuple[int, str] | None = None
         self.zstd_members: set[bytes] = set()  # members that announced a compression only we have
+        self.error_lasts = False  # nothing that the set does by itself mends it
         self.numbers: OwnNumbers  # set by the engine, which reads the version vector
         self.originator_of: dict[bytes, bytes] = {}  # downstream partner (member GUID) -> its originator GUID
         self.arrival = 0  # number of the last change order that came in
@@ -234,12 +235,15 @@ class Context:
             folder = "(folder not here yet)"
         return repr(f"{folder}/{co.file_name}" if folder else co.file_name)
 
-    def report(self, level: str, text: str, cause: Cause | None = None, source: str = "") -> None:
-        """Tell the administrator; an error also shows as the set's last error. With a `cause` it is counted, and told
-        at a bounded rate for each `source`."""
+    def report(
+        self, level: str, text: str, cause: Cause | None = None, source: str = "", *, lasts: bool = False
+    ) -> None:
+        """Tell the administrator; an error also shows as the set's last error: until the set has nothing to do any
+        more, unless it `lasts`. With a `cause` it is counted, and told at a bounded rate for each `source`."""
         self.out.append(Report(level, text, cause, source))
         if level == "error":
             self.last_error = (self.now, text)
+            self.error_lasts = lasts
 
     def incident(self, cause: Cause, source: str, text: str) -> None:
         """Something was refused, or a bound was reached: `source` is the name of the member it comes from."""

@@ -124,6 +124,7 @@ class Engine:
         tell = Telling(ctx, self.inbound, self.outbound, self.in_sessions, self.out_sessions)
         self.waiting = tell.waiting
         self.pending, self.pending_text, self.connections = tell.pending, tell.pending_text, tell.connections
+        self.is_at_rest = tell.is_at_rest
         self._trim_at = 0
         self._is_resumed = False
         ctx.numbers = OwnNumbers(store, ctx.vv.get(config.originator_guid, 0), config.limits.max_retry_time)
@@ -204,7 +205,12 @@ class Engine:
 
     def note_error(self, when: int, text: str) -> None:
         """Something of the set failed that is not the engine's own."""
-        self.ctx.last_error = (when, text)
+        self.ctx.last_error, self.ctx.error_lasts = (when, text), False
+
+    def forget_error(self) -> None:
+        """The last error is over where nothing is left to do, unless nothing that the set does by itself mends it."""
+        if not self.ctx.error_lasts and self.is_at_rest():
+            self.ctx.last_error = None
 
     def check(self, packet: Packet) -> int:
         """The result of FrsRpcSendCommPkt for a packet that parsed (3.3.4.4.1): 0, or an error code when

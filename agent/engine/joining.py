@@ -136,6 +136,8 @@ class InboundSessions:
         session.last_error = None
         session.asked, session.unanswered, session.silent = 0, 0, False
         ctx.count_both(session.cxtion, "Joins")
+        begins = "; initial sync begins" if first else ""
+        ctx.report("info", f"{session.cxtion.key}: joined, changes of {session.cxtion.partner.name} come in{begins}")
         session.joined_time = packet.last_join_time if packet.last_join_time != NEVER else ctx.now
         session.since = ctx.now
         if not first:
@@ -348,6 +350,8 @@ class OutboundSessions:
         session.deadline = 0
         session.interval = ctx.limits.first_join_interval
         ctx.count_both(session.cxtion, "Joins")
+        begins = "; its initial sync begins" if vvjoin else ""
+        ctx.report("info", f"{session.cxtion.key}: joined, changes go out to {session.cxtion.partner.name}{begins}")
         session.joined_time = session.since = ctx.now
         ctx.send(session.cxtion, session.packet(ctx, c.CMD_JOINED))
         self.on_joined(session, vvjoin)

@@ -59,6 +59,12 @@ class Telling:
             "outbound": sum(self.outbound.backlog(f) for f in self.outbound.flows.values()),
         }
 
+    def is_at_rest(self) -> bool:
+        """Nothing is unfinished, and all is joined that should be."""
+        sessions = [*self.in_sessions.sessions.values(), *self.out_sessions.sessions.values()]
+        joined = all(session.joined or not session.is_open(self.ctx.now) for session in sessions)
+        return joined and self.ctx.online and not any(self.pending().values())
+
     def waiting(self, most: int) -> list[Waiting]:
         """What waits to be tried again, at most so many; the oldest first, where they are that many."""
         entries = (self.inbound.entries.get(key) for key in self.inbound.waiting)
@@ -145,6 +151,7 @@ class Telling:
                         "direction": "inbound" if inbound else "outbound",
                         "partner": session.cxtion.partner.name,
                         "state": session.state.value,
+                        "scheduled": session.is_open(self.ctx.now),
                         "backlog": backlog,
                         "last_join_time": None if session.joined_time == NEVER else session.joined_time,
                         "last_error": session.last_error,

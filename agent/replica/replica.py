@@ -190,6 +190,7 @@ class Replica:
             self.store,
             self.lock,
             self.area,
+            self._kept,
             self.deleted,
             self.files.root,
             self.running,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agent.conflicts.deleted import DeletedStore
+from agent.conflicts.kept import KeptStore
 from agent.engine.engine import Engine
 from agent.replica import awaited
 from agent.replica.running import Running
@@ -29,6 +30,7 @@ class ReplicaStatus:
         store: Store,
         lock: threading.RLock,
         area: StagingArea,
+        kept: KeptStore,
         deleted: DeletedStore,
         root: RootDir,
         running: Running,
@@ -41,6 +43,7 @@ class ReplicaStatus:
         self._store = store
         self._lock = lock
         self._area = area
+        self._kept = kept
         self._deleted = deleted
         self._root = root
         self._running = running
@@ -85,6 +88,7 @@ class ReplicaStatus:
                 counts = self._store.counts()
                 unstored = by_name(self._store.unstored_counts())
                 pending = self._engine().pending()
+                self._forget_what_is_over()
                 connections = self._engine().connections()
                 mass_deletions = self._engine().mass_deletions()
         except StoreError as error:
@@ -104,11 +108,19 @@ class ReplicaStatus:
             last_error=self._engine().last_error,
             connections=connections,
             missing=self._running.holding.loss,
+            kept=self._kept,
             deleted=self._deleted,
             mass_deletions=mass_deletions,
             scan=scan.status() if scan is not None else None,
             unstored=unstored,
         )
+
+    def _forget_what_is_over(self) -> None:
+        """The last error is over once the set has nothing to do any more."""
+        watch = self._watching.watch
+        if self.state != "online" or watch is None or watch.scanning or watch.pending() or watch.journal.pending():
+            return
+        self._engine().forget_error()
 
     async def waiting(self) -> list[dict[str, Any]]:
         """What change orders wait for, and what to do; takes a look at the tree and at other processes."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from agent.conflicts.deleted import DeletedStore
+from agent.conflicts.kept import KeptStore
 from agent.localchanges.missing import Loss
 from agent.wire.filetime import SECOND
 from agent.wire.guid import guid_text
@@ -27,6 +28,7 @@ def set_status(
     last_error: tuple[int, str] | None = None,
     connections: list[dict[str, Any]] | None = None,
     missing: Loss | None = None,
+    kept: KeptStore | None = None,
     deleted: DeletedStore | None = None,
     mass_deletions: list[dict[str, Any]] | None = None,
     scan: dict[str, Any] | None = None,
@@ -34,8 +36,8 @@ def set_status(
 ) -> dict[str, Any]:
     """The set's part of `frs status`. `originator_guid` is None while it is not known; `counts` are files, folders
     (with the root) and tombstones; `staging` bytes used and free; `connections` as the engine tells of them; `missing`
-    is what the set waits for; `deleted` what is kept of what others deleted; `mass_deletions` as the engine tells of
-    them; `scan` as the periodic scan tells of itself, None where there is none;
+    is what the set waits for; `kept` what lost a conflict; `deleted` what is kept of what others deleted;
+    `mass_deletions` as the engine tells of them; `scan` as the periodic scan tells of itself, None where there is none;
     `unstored`: of how many files what is remembered for the others, since it cannot be kept in the tree here."""
     files, folders, tombstones = counts
     used, free = staging if staging is not None else (0, local.staging_quota_bytes)
@@ -52,6 +54,7 @@ def set_status(
         "pending": {"aging": 0, "local": 0, "inbound": 0, "outbound": 0} | dict(pending or {}),
         "last_error": None if last_error is None else {"time": iso_time(last_error[0]), "text": last_error[1]},
         "missing": None if missing is None else missing.as_json(),
+        "conflicts": kept.tally() if kept is not None else {"kept": 0, "used_kib": 0, "newest": None},
         "deleted": {
             "files": deleted.count() if deleted is not None else 0,
             "used_kib": deleted.used_bytes >> 10 if deleted is not None else 0,

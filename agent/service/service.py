@@ -20,8 +20,10 @@ from typing import Any, Final
 from agent.conflicts.deleted import DeletedStore
 from agent.conflicts.kept import KeptStore
 from agent.conflicts.keptcontrol import KEPT_NAME, deleted_store
+from agent.counters.archiver import Archiver, archive_options
+from agent.counters.instances import Origin, instances
 from agent.counters.registry import Counters, Snapshot
-from agent.counters.samples import SampleWriter
+from agent.counters.samples import SAMPLES_FOLDER, SampleWriter
 from agent.edge.partners import PartnerAddresses
 from agent.engine import events as ev
 from agent.engine.engine import NOT_FOR_US, UNKNOWN_CONNECTION
@@ -32,6 +34,7 @@ from agent.replica.replica import Replica
 from agent.replica.waiting import RETRY_S, WaitingSet, disk_is_full
 from agent.reporting.causes import Cause
 from agent.reporting.exit_codes import ExitCode
+from agent.reporting.health import problems
 from agent.reporting.incidents import Incidents
 from agent.rpc.frsrpc import frsrpc_interface
 from agent.rpc.interface import CallContext
@@ -105,6 +108,7 @@ class Service:
         self._closers: list[Callable[[], Awaitable[None]]] = []
         self._supervisors = [Supervisor(self._part_failed)]
         self._samples: SampleWriter | None = None
+        self._instances = instances(config.sets)  # those that are no more, too: something may still be counted of them
         self._opening: dict[bytes, Supervisor] = {}  # by our member GUID: what opens sets that wait
         self._addresses: PartnerAddresses | None = None
         self._server: RpcServer | None = None
@@ -131,8 +135,17 @@ class Service:
         await control.start()
         self._closers.append(control.close)
         await self._start_dashboard()
+        archiver = Archiver(config.state_dir / SAMPLES_FOLDER, archive_options(config))
+        self._closers.append(archiver.close)
         self._samples = SampleWriter(
-            self.counters, config.state_dir, config.member_name, config.sample_interval_s, gauges=self._gauges
+            self.counters,
+            config.state_dir,
+            Origin(config.fleet, socket.gethostname(), config.member_name),
+            lambda: self._instances,
+            config.sample_interval_s,
+            gauges=self._gauges,
+            max_total_bytes=config.samples_quota_bytes,
+            on_file=archiver.begin,
         )
         for replica in self.replicas.values():
             try:
@@ -218,6 +231,7 @@ class Service:
     def use(self, config: AgentConfig) -> None:
         """The configuration is this from now on. What it says of sets is begun, ended and changed besides."""
         self.config, self._identities = config, Identities(config)
+        self._instances |= instances(config.sets)
         self._look_up_addresses()
         if self._server is not None:
             self._server.admit(self._identities.store())
@@ -501,12 +515,14 @@ class Service:
 
     def status(self) -> dict[str, Any]:
         """The status of this member (`frs status --json`)."""
+        sets = [one.status() for one in self._sets()]
         return {
             "member": self.config.member_name,
             "pid": os.getpid(),
             "version": _version(),
             "started": iso_time(self.started),
-            "sets": [one.status() for one in self._sets()],
+            "problems": problems(sets),
+            "sets": sets,
             "directory": self.directory.status(),
             "partners": [
                 {"set": set_name, "name": reaching.name, "called_by": reaching.called_by}

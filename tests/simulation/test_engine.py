@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from agent.engine import events as ev
 from tests.simulation.world import Member, World, mesh, ring
 
 
@@ -131,9 +132,35 @@ def test_full_disk_goes_on_by_itself() -> None:
     world.run(30)
     assert b.tree() == {}
     assert b.engine.ctx.last_error is not None
+    assert not b.engine.is_at_rest()
     b.disk.full = False
     world.run(120)
+    assert b.engine.is_at_rest()
     assert_converged(world)
+
+
+def test_a_join_is_told_once_at_each_end() -> None:
+    world = started("ab", mesh("ab"))
+    a, b = world.members["a"], world.members["b"]
+    a.create(a.root, "f", b"content")
+    world.run(120)
+    assert_converged(world)
+    told: dict[str, list[str]] = {name: [] for name in "ab"}
+    for name, action in world.log:
+        if isinstance(action, ev.Report) and "joined" in action.text:
+            told[name].append(action.text)
+    assert told == {
+        "a": [
+            "a->b: joined, changes go out to b; its initial sync begins",
+            "b->a: joined, changes of b come in; initial sync begins",
+        ],
+        "b": [
+            "a->b: joined, changes of a come in; initial sync begins",
+            "b->a: joined, changes go out to a; its initial sync begins",
+        ],
+    }
+    assert a.engine.is_at_rest()
+    assert b.engine.is_at_rest()
 
 
 def one_writer(world: World, rng: random.Random, operations: int, writers: str) -> None:

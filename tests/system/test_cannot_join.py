@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 from agent.cli.demo_layout import DemoOptions, prepare
@@ -47,6 +50,7 @@ def test_a_wrong_key_is_pending_and_says_what_to_do(tmp_path: Path) -> None:
             (entry,) = demo.status(member)["sets"]
             assert {one["name"] for one in entry["connections"]} == {"a->b", "b->a"}
             assert all(why in one["last_error"] for one in entry["connections"]), entry
+            assert_does_not_replicate(demo, member, other)
             done = wait(demo, member, "0")
             assert done.returncode == ExitCode.NEGATIVE
             lines = [line for line in done.stdout.splitlines() if "was never joined" in line]
@@ -65,6 +69,52 @@ def test_a_wrong_key_is_pending_and_says_what_to_do(tmp_path: Path) -> None:
         demo.until("the demo is ready", demo.is_ready)
         for member in "ab":
             assert wait(demo, member, "600").returncode == ExitCode.OK
+            assert demo.frs("status", "--config", os.fspath(demo.members[member].config)).returncode == ExitCode.OK
+            assert health(demo, member) == (200, [])
+
+
+def health(demo: Demo, member: str) -> tuple[int, list[str]]:
+    """What /healthz answers: the status, and why."""
+    try:
+        with urllib.request.urlopen(f"{demo.members[member].dashboard_url}healthz", timeout=60) as answer:
+            return answer.status, json.load(answer)["why"]
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)["why"]
+
+
+def assert_does_not_replicate(demo: Demo, member: str, partner: str) -> None:
+    """The exit code of `frs status`, its lines, the dashboard and the metrics say so, and who is meant."""
+    why = "set demo: it has joined none of its 2 connections"
+    done = demo.frs("status", "--config", os.fspath(demo.members[member].config))
+    assert done.returncode == ExitCode.NEGATIVE
+    assert f"does not replicate: {why}" in done.stdout.splitlines()
+    assert health(demo, member) == (503, [why])
+    problems = demo.status(member)["problems"]
+    assert [one["stops"] for one in problems] == [True, False, False]
+    assert [one["partner"] for one in problems] == [None, partner, partner]
+
+
+def test_reading_counters_makes_no_sample(tmp_path: Path) -> None:
+    """All samples that there are were taken when the agent started."""
+    prepare_sampled_once(tmp_path / "demo")
+    with Demo(tmp_path / "demo", aging=0.3) as demo:
+        demo.wait_converged()
+        folder = demo.members["a"].state / "samples"
+        before = {path.name: path.read_bytes() for path in folder.iterdir()}
+        assert sorted(before) == ["00000001-000001.jsonl", "start"]
+        for _ in range(3):
+            demo.counters("a")
+            with urllib.request.urlopen(f"{demo.members['a'].dashboard_url}metrics", timeout=60) as answer:
+                assert answer.status == 200
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def prepare_sampled_once(folder: Path) -> None:
+    folder.mkdir()
+    prepare(DemoOptions(folder, port_base=0, dashboard_port=0, aging_s=0.3))
+    for member in "ab":
+        config = folder / member / "agent.toml"
+        config.write_text(f"{config.read_text()}\n[counters]\nsample_interval = 86400\n")
 
 
 def test_another_topology_is_pending_and_says_what_to_do(tmp_path: Path) -> None:

@@ -53,9 +53,9 @@ def last_samples(state: Path, whole: bool) -> dict[str, dict[str, int]]:
             except ValueError:
                 assert not whole, f"a torn line in {path}"
                 continue
-            if row["object"] == "FileReplicaSet":
-                newest[row["instance"]] = max(
-                    newest.get(row["instance"], (-1, {})), (row["seq"], row["counters"]), key=lambda one: one[0]
+            if not row["connection"]:
+                newest[row["set"]] = max(
+                    newest.get(row["set"], (-1, {})), (row["seq"], row["counters"]), key=lambda one: one[0]
                 )
     return {instance: counters for instance, (_, counters) in newest.items()}
 

@@ -87,7 +87,7 @@ def test_a_page_is_damaged_before_the_start(tmp_path: Path) -> None:
 def _commands_say_so(demo: Demo, member: Member, error: str) -> None:
     config = os.fspath(member.config)
     shown = demo.frs("status", "--config", config)
-    assert shown.returncode == 0
+    assert shown.returncode == 1
     assert error in shown.stdout
     waited = demo.frs("wait", "--config", config, "--timeout", "0")
     assert waited.returncode == 1

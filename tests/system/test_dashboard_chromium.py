@@ -17,6 +17,7 @@ from aiohttp import ClientSession, ClientWebSocketResponse
 
 from agent.counters.registry import Counters, Snapshot
 from agent.dashboard import DashboardServer
+from agent.reporting.health import problems
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -69,7 +70,7 @@ class FakeAgent:
         self.registry.inc_both("docs", "a->b", "Packets Sent", 4_321)
         self.looks = itertools.count()
         self.state = "vvjoin"
-        self.away = False
+        self.away = self.stopped = False
 
     def counters(self) -> Snapshot:
         self.registry.inc_set("docs", "Files Installed", next(self.looks) and 10)
@@ -81,7 +82,8 @@ class FakeAgent:
 
         def conn(name: str, direction: str, state: str, error: str | None = None) -> dict[str, Any]:
             return {
-                "name": name, "guid": "", "direction": direction, "partner": "b", "state": state, "backlog": 1284,
+                "name": name, "guid": "", "direction": direction, "partner": name.strip("a->"), "state": state,
+                "scheduled": True, "backlog": 1284,
                 "last_join_time": None, "last_error": error, "retry_in_s": 12.0 if error else None,
             }  # fmt: skip
 
@@ -90,21 +92,24 @@ class FakeAgent:
             conn("c->a", "inbound", self.state),
             conn("a->c", "outbound", "unjoined", f"refused by {HOSTILE}"),
         ]
-        return {
-            "member": "a", "pid": 7, "version": "0.1.0", "started": "2026-01-01T00:00:00Z",
-            "sets": [{
-                "name": "docs", "guid": "", "root": f"/srv/{HOSTILE}", "type": "other", "state": "online",
+        sets = [{
+                "name": "docs", "guid": "", "root": f"/srv/{HOSTILE}", "type": "other",
+                "state": "stopped" if self.stopped else "online",
                 "error": None,
                 "idtable": {"files": 48_211, "folders": 3, "tombstones": 0},
                 "staging": {"used_kib": 512, "free_kib": 1536, "quota_kib": 2048},
                 "pending": {"aging": 0, "local": 0, "inbound": 5, "outbound": 0},
                 "last_error": {"time": "2026-01-01T00:00:00Z", "text": f"{HOSTILE} changed while it was staged"},
+                "conflicts": {"kept": 17, "used_kib": 5, "newest": "2026-01-01T00:00:00Z"},
                 "connections": connections,
             }, {
                 "name": "empty", "guid": "", "root": "/srv/empty", "type": "other", "state": "seeding",
                 "error": "broken",
                 "idtable": {}, "staging": {}, "pending": {}, "last_error": None, "connections": [],
-            }],
+            }]  # fmt: skip
+        return {
+            "member": "a", "pid": 7, "version": "0.1.0", "started": "2026-01-01T00:00:00Z",
+            "problems": problems(sets), "sets": sets,
         }  # fmt: skip
 
     def peers(self) -> list[tuple[str, str]]:
@@ -223,7 +228,9 @@ async def test_it_shows_the_member_live_and_the_fleet(page: Page, agent: FakeAge
     assert connections["a → c"][1] == "unjoined"
     assert connections["a → c"][4] == f"refused by {HOSTILE} (again in 12 s)"
     text = await page.js("document.body.innerText")
-    assert "1 of 3 connections joined" in text
+    assert "Not joined: c" in text, "who, in one glance"
+    assert f"docs: a → c: refused by {HOSTILE}" in text.splitlines(), "and why"
+    assert "17" in text[text.index("Conflicts kept") :].splitlines()[1]
     assert "48,211" in text
     assert "512 KiB of 2 MiB in use" in text
 
@@ -240,7 +247,9 @@ async def test_it_shows_the_member_live_and_the_fleet(page: Page, agent: FakeAge
     )
     agent.state = "joined"
     await page.until("document.getElementById('announce').textContent === 'docs, c->a: joined'")
-    await page.until("document.getElementById('overall').textContent === '2 of 3 connections joined'")
+    agent.stopped = True
+    await page.until("document.getElementById('overall').textContent === 'docs does not replicate'")
+    agent.stopped = False
 
     # the counters that are zero, by keyboard
     await page.js("document.querySelector('main input[type=checkbox]').focus()")

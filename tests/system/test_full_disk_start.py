@@ -71,7 +71,7 @@ def test_a_root_without_room_for_a_folder(tmp_path: Path) -> None:
             demo.until("b says that its disk is full", lambda: says_that_its_disk_is_full(demo, "b"))
             demo.until("a is online", lambda: is_online(demo, "a"))
             shown = demo.frs("status", "--config", os.fspath(demo.members["b"].config))
-            assert shown.returncode == 0, shown.stderr
+            assert shown.returncode == 1, shown.stderr
             assert "stopped" in shown.stdout
             assert "the disk is full" in shown.stdout
             waited = demo.frs("wait", "--config", os.fspath(demo.members["b"].config), "--timeout", "0")

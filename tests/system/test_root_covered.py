@@ -58,6 +58,7 @@ def test_a_file_system_mounted_over_the_root(tmp_path: Path) -> None:
             demo.until("b has stopped", has_stopped(demo, "b"))
             assert "is not the folder it was" in the_set(demo, "b")["error"]
             shown = demo.frs("status", "--config", os.fspath(b.config))
+            assert shown.returncode == 1
             assert "stopped" in shown.stdout
             assert "is not the folder it was" in shown.stdout
             restored = demo.frs("conflicts", "restore", item, "--config", os.fspath(b.config))

@@ -211,8 +211,9 @@ class ReplicaSet {
     );
   }
 
-  showStatus(set) {
-    this.pill.set(set.error ? ["bad", SET_STATES[set.state]?.[1] || set.state] : SET_STATES[set.state] || ["idle", set.state]);
+  showStatus(set, down) {
+    const state = SET_STATES[set.state] || ["idle", set.state];
+    this.pill.set(set.error ? ["bad", state[1]] : down ? ["bad", `${state[1]}, not joined`] : state);
     setText(this.where, [set.type, set.root].filter(Boolean).join(" · "));
     this.error.hidden = !set.error;
     setText(this.error, set.error || "");
@@ -227,6 +228,7 @@ class ReplicaSet {
       ["Files", number(table.files), `${number(table.folders)} folders`],
       ["Pending", number(waiting), parts.join(", ") || "nothing waits"],
       ["Tombstones", number(table.tombstones), "deleted, still remembered"],
+      ["Conflicts kept", number(set.conflicts?.kept), set.conflicts?.newest ? `the last ${moment(set.conflicts.newest)}` : "none"],
     ]);
 
     const { used_kib: used, free_kib: free, quota_kib: quota } = set.staging || {};
@@ -245,7 +247,7 @@ class ReplicaSet {
     this.conns.node.hidden = !this.noConns.hidden;
     this.conns.update(columns, (set.connections || []).map((conn) => {
       const [kind, words] = STATES[conn.state] || ["idle", conn.state];
-      const failed = conn.last_error && conn.state !== "joined";
+      const failed = conn.last_error && conn.scheduled && conn.state !== "joined";
       const retry = conn.retry_in_s === null || conn.retry_in_s === undefined ? "" : ` (again in ${duration(conn.retry_in_s)})`;
       return {
         key: conn.name,
@@ -313,17 +315,30 @@ function showStatus(status) {
       sets.set(set.name, new ReplicaSet(set.name, (serial += 1)));
       byId("sets").append(sets.get(set.name).node);
     }
-    sets.get(set.name).showStatus(set);
+    sets.get(set.name).showStatus(set, (status.problems || []).some((problem) => problem.stops && problem.set === set.name));
   }
 
   const conns = present.flatMap((set) => (set.connections || []).map((conn) => [set, conn]));
   const joined = conns.filter(([, conn]) => conn.state === "joined").length;
-  const trouble = present.some((set) => set.error) || conns.some(([, conn]) => conn.last_error && conn.state !== "joined");
-  const words = !conns.length ? "No connections"
+  const problems = status.problems || [];
+  const down = [...new Set(problems.filter((problem) => problem.stops).map((problem) => problem.set))];
+  const away = [...new Set(problems.filter((problem) => problem.partner).map((problem) => problem.partner))];
+  const several = (names) => (names.length > 3 ? `${names.slice(0, 3).join(", ")} and ${names.length - 3} more` : names.join(", "));
+  const words = down.length ? `${several(down)} ${down.length > 1 ? "do" : "does"} not replicate`
+    : away.length ? `Not joined: ${several(away)}`
+    : !conns.length ? "No connections"
     : joined === conns.length ? `All ${joined} connections joined` : `${joined} of ${conns.length} connections joined`;
   const pill = byId("overall");
-  pill.className = `pill ${trouble ? "bad" : joined === conns.length ? "good" : "busy"}`;
+  pill.className = `pill ${problems.length ? "bad" : joined === conns.length ? "good" : "busy"}`;
   setText(pill.lastElementChild, words);
+  byId("problems").hidden = !problems.length;
+  const told = problems.map((problem) => [problem.set, problem.connection && arrow(problem.connection), problem.why].filter(Boolean).join(": "));
+  const lines = told.length > 20 ? [...told.slice(0, 20), `and ${told.length - 20} more`] : told;
+  const list = byId("problems").querySelector("ul");
+  if (list.dataset.told !== JSON.stringify(lines)) {
+    list.dataset.told = JSON.stringify(lines);
+    list.replaceChildren(...lines.map((line) => el("li", { textContent: line })));
+  }
 
   const news = [];
   for (const [set, conn] of conns) {
@@ -335,10 +350,10 @@ function showStatus(status) {
   if (news.length) setText(byId("announce"), news.join(". "));
 
   const peers = (status.peers || []).filter((peer) => /^https?:\/\//.test(peer.url));
-  const list = byId("peers").querySelector("ul");
-  if (list.dataset.peers !== JSON.stringify(peers)) {
-    list.dataset.peers = JSON.stringify(peers);
-    list.replaceChildren(...peers.map((peer) => el("li", {}, el("a", { href: peer.url, textContent: peer.name }))));
+  const others = byId("peers").querySelector("ul");
+  if (others.dataset.peers !== JSON.stringify(peers)) {
+    others.dataset.peers = JSON.stringify(peers);
+    others.replaceChildren(...peers.map((peer) => el("li", {}, el("a", { href: peer.url, textContent: peer.name }))));
     byId("peers").hidden = !peers.length;
   }
 }
@@ -377,8 +392,12 @@ function showSummary(summary) {
   shown = summary.generated;
   setText(byId("fleet-when"), `${moment(summary.first)} to ${moment(summary.last)}, made ${moment(summary.generated)}`);
   const corrupt = summary.source?.corrupt_lines || 0;
-  byId("fleet-warn").hidden = !corrupt;
-  setText(byId("fleet-warn"), `${number(corrupt)} of ${number(summary.source?.lines)} sample lines could not be read and are not counted.`);
+  const skipped = summary.source?.skipped?.length || 0;
+  byId("fleet-warn").hidden = !corrupt && !skipped;
+  setText(byId("fleet-warn"), [
+    corrupt ? `${number(corrupt)} of ${number(summary.source.lines)} sample lines could not be read and are not counted.` : "",
+    skipped ? `${number(skipped)} of ${number(summary.source.files)} sample files could not be read: summary.json names them.` : "",
+  ].filter(Boolean).join(" "));
 
   byId("fleet-chart").hidden = !summary.charts;
   if (summary.charts) {
@@ -396,7 +415,7 @@ function showSummary(summary) {
       num("Installed"), num("Per file"), num("Received"), num("Sent"), num("Peak received"), num("Orders retried"),
       num("Send errors"), num("Staging used")],
     summary.sets.map((set) => ({
-      key: JSON.stringify([set.member, set.set]),
+      key: JSON.stringify([set.fleet, set.member, set.member_guid, set.set, set.set_guid]),
       cells: [
         set.member, set.set, duration(set.observed_s), number(set.runs), number(set.totals["Files Installed"] || 0),
         bytes(set.totals["Bytes of Files Installed"] || 0), bytes(set.derived.bytes_per_file_installed),
@@ -412,7 +431,7 @@ function showSummary(summary) {
       num("Orders received"), num("Dampened"), num("Packets sent"), num("Data sent"), num("Per packet"),
       num("Blocks received"), num("Send errors"), num("Unjoins"), num("Highest backlog")],
     summary.connections.map((conn) => ({
-      key: JSON.stringify([conn.member, conn.set, conn.connection]),
+      key: JSON.stringify([conn.fleet, conn.member, conn.member_guid, conn.set, conn.set_guid, conn.connection]),
       cells: [
         arrow(conn.connection), conn.member, conn.set, number(conn.totals["Remote Change Orders Received"] || 0),
         percent(conn.derived.inbound_dampened_ratio), number(conn.totals["Packets Sent"] || 0),
@@ -424,11 +443,12 @@ function showSummary(summary) {
   );
 
   const { rows = [], bucket_s: width, start } = summary.series || {};
+  const fleets = new Set(rows.map((row) => row.fleet));
   const tables = [...new Set(rows.map((row) => row.counter))].map((counter) => {
     const columns = rows.filter((row) => row.counter === counter);
     const table = new Table(`${counter}, every ${duration(width)}`, "tight");
     table.update(
-      [{ head: "From", cls: "name" }, ...columns.map((row) => num(`${row.member} (${row.set})`))],
+      [{ head: "From", cls: "name" }, ...columns.map((row) => num(fleets.size > 1 ? `${row.fleet}: ${row.member} (${row.set})` : `${row.member} (${row.set})`))],
       columns[0].values.map((_, i) => ({
         key: i,
         cells: [moment(new Date(new Date(start).getTime() + i * width * 1000).toISOString()),

@@ -224,6 +224,7 @@ STATUS: dict[str, Any] = {
     "pid": 4711,
     "version": "0.1.0",
     "started": "2026-01-01T00:00:00Z",
+    "problems": [{"set": "docs", "connection": "b->a", "partner": "b", "stops": False, "why": "connection refused"}],
     "sets": [
         {
             "name": "docs",
@@ -238,6 +239,7 @@ STATUS: dict[str, Any] = {
             "pending": {"aging": 1, "local": 2, "inbound": 3, "outbound": 4},
             "last_error": {"time": "2026-01-01T00:00:01Z", "text": "a disk is full"},
             "missing": None,
+            "conflicts": {"kept": 3, "used_kib": 21, "newest": "2026-01-01T00:00:05Z"},
             "deleted": {"files": 12, "used_kib": 34, "quota_kib": 56},
             "scan": {
                 "interval_s": 3600.0,
@@ -267,6 +269,7 @@ STATUS: dict[str, Any] = {
                     "direction": "outbound",
                     "partner": "b",
                     "state": "joined",
+                    "scheduled": True,
                     "backlog": 7,
                     "last_join_time": None,
                     "last_error": None,
@@ -278,6 +281,7 @@ STATUS: dict[str, Any] = {
                     "direction": "inbound",
                     "partner": "b",
                     "state": "unjoined",
+                    "scheduled": True,
                     "backlog": 0,
                     "last_join_time": None,
                     "last_error": "connection refused",
@@ -297,6 +301,7 @@ def test_status(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert text.splitlines() == list(describe(STATUS))
     for part in (
+        "  kept of conflicts: 3, 21 KiB, the last 2026-01-01T00:00:05Z",
         "member a, pid 4711",
         "set docs: online, /srv/docs",
         "originator GUID: 11111111-0000-4000-8000-00000000000f",
@@ -316,6 +321,16 @@ def test_status(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "b->a (inbound): unjoined, backlog 0; connection refused; retry in 12 s",
     ):
         assert part in text
+
+
+def test_status_of_a_set_that_does_not_replicate(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    problem = {"set": "docs", "connection": None, "partner": None, "stops": True, "why": "its root is gone"}
+    ill = STATUS | {"problems": [problem]}
+    with Server(config.parent / "state", {"status": answering(ill)}):
+        assert run_cli(["status", "--config", str(config), "--json"]) == ExitCode.NEGATIVE
+        assert json.loads(capsys.readouterr().out) == ill
+        assert run_cli(["status", "--config", str(config)]) == ExitCode.NEGATIVE
+    assert "does not replicate: set docs: its root is gone" in capsys.readouterr().out.splitlines()
 
 
 def test_accept_deletions(config: Path, capsys: pytest.CaptureFixture[str]) -> None:

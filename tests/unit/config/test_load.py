@@ -32,6 +32,8 @@ def test_a_configuration_is_read_with_its_defaults(tmp_path: Path) -> None:
     assert config.dashboard_port is None
     assert (config.aging_s, config.sample_interval_s, config.workers, config.fsync) == (3.0, 5.0, 4, True)
     assert config.scan_interval_s == 3600
+    assert (config.fleet, config.samples_quota_bytes) == ("frs", 512 << 20)
+    assert (config.keep_seconds_days, config.keep_minutes_days, config.keep_hours_days) == (1.0, 30.0, 365.0)
     assert (config.compression, config.log_level, config.max_clock_skew_s) == ("auto", "info", 1800.0)
     assert (config.deleted_quota_bytes, config.keep_deleted_days, config.missing_percent) == (4 << 30, 30.0, 100.0)
     assert config.mass_deletion_count == 100
@@ -83,6 +85,11 @@ outbound_log_days = 1
 tombstone_days = 30
 [counters]
 sample_interval = 0.5
+fleet = "branch offices"
+samples_quota = "2 GiB"
+keep_seconds_days = 0.5
+keep_minutes_days = 7
+keep_hours_days = 3650
 """
     config = load_agent_config(write(tmp_path, agent=agent))
     assert config.sets[0].root == Path("/srv/docs")
@@ -95,6 +102,8 @@ sample_interval = 0.5
     assert (config.aging_s, config.compression, config.fsync, config.workers) == (1.0, "zstd", False, 9)
     assert (config.max_clock_skew_s, config.sample_interval_s, config.scan_interval_s) == (60.0, 0.5, 0.0)
     assert config.kept_quota_bytes == 2 << 30
+    assert (config.fleet, config.samples_quota_bytes) == ("branch offices", 2 << 30)
+    assert (config.keep_seconds_days, config.keep_minutes_days, config.keep_hours_days) == (0.5, 7.0, 3650.0)
     assert (config.deleted_quota_bytes, config.keep_deleted_days, config.missing_percent) == (1 << 20, 0.0, 50.0)
     assert config.mass_deletion_count == 7
     assert (config.mass_deletion_percent, config.mass_deletion_window_s) == (0.5, 10.0)

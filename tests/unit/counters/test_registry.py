@@ -11,13 +11,13 @@ import pytest
 
 import agent.counters
 from agent.counters.registry import (
-    BEYOND_2_4,
     CONN_OBJECT,
     PERF_COUNTER_BULK_COUNT,
     SET_NAME_OF_CONN_NAME,
     SET_OBJECT,
     Counters,
     counter_types,
+    described,
     is_raw_count,
 )
 
@@ -35,9 +35,8 @@ def counters() -> Counters:
 def test_a_snapshot_has_exactly_the_counters_of_the_table(counters: Counters) -> None:
     expected = {SET_OBJECT: set(), CONN_OBJECT: set()}
     for line in TSV.read_text().splitlines()[1:]:
-        object_name, counter, _type = line.split("\t")
+        object_name, counter, *_ = line.split("\t")
         expected[object_name].add(counter)
-    expected[SET_OBJECT].add("Changes Found by Scan")
     snapshot = counters.snapshot()
     assert set(snapshot[SET_OBJECT]["docs"]) == expected[SET_OBJECT]
     assert set(snapshot[CONN_OBJECT]["docs/a->b"]) == expected[CONN_OBJECT]
@@ -46,8 +45,8 @@ def test_a_snapshot_has_exactly_the_counters_of_the_table(counters: Counters) ->
 
 def test_the_table_is_the_one_of_the_specification() -> None:
     types = {
-        name: {counter: kind for counter, kind in counters.items() if counter not in BEYOND_2_4[name]}
-        for name, counters in counter_types().items()
+        name: {one.counter: one.type for one in described() if one.object_name == name and one.section != "frs"}
+        for name in (SET_OBJECT, CONN_OBJECT)
     }
     assert {name: len(names) for name, names in types.items()} == {SET_OBJECT: 91, CONN_OBJECT: 24}
     assert Counter(t for names in types.values() for t in names.values()) == {

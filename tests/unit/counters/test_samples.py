@@ -14,10 +14,26 @@ from typing import Any
 import aiofiles
 import pytest
 
+from agent.counters.instances import Instance, Origin
+from agent.counters.parquet import Journal, parse, sample_files
 from agent.counters.registry import Counters
-from agent.counters.samples import SampleWriter, iso_ms, read_samples, sample_files
+from agent.counters.samples import SampleWriter, iso_ms
 
 START_NS = 1_767_225_600 * 10**9  # 2026-01-01T00:00:00Z
+ORIGIN = Origin("hq", "host-a", "a")
+SET = ("docs", "set-guid", "member-guid")
+INSTANCES = {
+    "docs": Instance(*SET),
+    "docs/a->b": Instance(*SET, "a->b", "guid-ab"),
+    "docs/b->a": Instance(*SET, "b->a", "guid-ba"),
+}
+
+
+def read_samples(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """The samples of one file, and how many lines are none."""
+    lines = [line for line in path.read_bytes().split(b"\n") if line.strip()]
+    good = [line for line in lines if parse(line) is not None]
+    return [json.loads(line) for line in good], len(lines) - len(good)
 
 
 class Clock:
@@ -25,12 +41,13 @@ class Clock:
 
     def __init__(self) -> None:
         self.seconds = 0.0
+        self.ahead_s = 0.0
 
     def unix_ns(self) -> int:
-        return START_NS + int(self.seconds * 1e9)
+        return START_NS + int((self.seconds + self.ahead_s) * 1e9)
 
-    def monotonic(self) -> float:
-        return self.seconds
+    def monotonic_ns(self) -> int:
+        return 77 * 10**9 + int(self.seconds * 1e9)
 
 
 class Bench:
@@ -42,7 +59,13 @@ class Bench:
         self.counters.add_set("docs")
         self.state = state
         self.writer = SampleWriter(
-            self.counters, state, "a", clock_ns=self.clock.unix_ns, monotonic=self.clock.monotonic, **options
+            self.counters,
+            state,
+            ORIGIN,
+            lambda: INSTANCES,
+            clock_ns=self.clock.unix_ns,
+            monotonic_ns=self.clock.monotonic_ns,
+            **options,
         )
 
     async def tick(self, seconds: float = 5.0) -> None:
@@ -77,22 +100,25 @@ async def test_a_sample_is_a_flat_line_for_each_instance(bench: Bench) -> None:
     assert zero_set["counters"] == {}
     assert (zero_set["time"], zero_set["seq"]) == ("2026-01-01T00:00:00.000Z", 0)
     assert first_set == {
-        "time": "2026-01-01T00:00:05.000Z",
+        "format": 2,
+        "fleet": "hq",
+        "host": "host-a",
         "member": "a",
-        "object": "FileReplicaSet",
+        "member_guid": "member-guid",
         "set": "docs",
-        "instance": "docs",
+        "set_guid": "set-guid",
+        "connection": "",
+        "connection_guid": "",
+        "start": 1,
         "run": zero_set["run"],
         "seq": 1,
+        "mono_us": 5_000_000,
+        "time": "2026-01-01T00:00:05.000Z",
         "counters": {"Joins": 2, "KB of Staging Space Free": 0, "KB of Staging Space In Use": 0},
         "gauges": {},
     }
     assert zero_conn["counters"] == {}
-    assert (first_conn["object"], first_conn["set"], first_conn["instance"]) == (
-        "FileReplicaConn",
-        "docs",
-        "docs/a->b",
-    )
+    assert (first_conn["set"], first_conn["connection"], first_conn["connection_guid"]) == ("docs", "a->b", "guid-ab")
     assert first_conn["counters"] == {"Joins": 2}
 
 
@@ -118,7 +144,7 @@ async def test_an_instance_added_later_begins_with_its_zero(bench: Bench) -> Non
     bench.counters.add_cxtion("docs", "b->a")
     bench.counters.inc_cxtion("docs", "b->a", "Joins")
     await bench.tick()
-    rows = [row for row in bench.rows() if row["instance"] == "docs/b->a"]
+    rows = [row for row in bench.rows() if row["connection"] == "b->a"]
     assert [(row["seq"], row["counters"]) for row in rows] == [(1, {}), (2, {"Joins": 1})]
 
 
@@ -144,17 +170,17 @@ async def test_gauges_stand_beside_the_counters_and_may_fail(tmp_path: Path, cap
 
 
 async def test_files_are_cut_by_size_and_age_and_the_oldest_removed(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, max_file_bytes=2_000, max_total_bytes=10_000, max_file_age_s=1_000)
+    bench = Bench(tmp_path, max_file_bytes=2_500, max_total_bytes=10_000, max_file_age_s=1_000)
     for number in range(200):
         bench.counters.inc_set("docs", "Joins")
         await bench.tick()
         files = sample_files([tmp_path])
         assert sum(path.stat().st_size for path in files) <= 10_000, number
-        assert all(path.stat().st_size <= 2_000 for path in files)
-    assert len(files) >= 4
-    joins = [row["counters"].get("Joins", 0) for row in bench.rows()]
-    assert joins == sorted(joins)
-    assert joins[-1] == 200
+        assert all(path.stat().st_size <= 2_500 for path in files)
+        # whichever files are left, nothing is missing between the first sample in them and the last
+        joins = [row["counters"].get("Joins", 0) for row in bench.rows()]
+        assert sorted(set(joins)) == list(range(joins[0], number + 2))
+    assert len(files) >= 3
     before = len(sample_files([tmp_path]))
     newest = sample_files([tmp_path])[-1]
     await bench.tick(1_000)
@@ -166,10 +192,11 @@ async def test_a_torn_line_is_counted_and_the_rest_read(bench: Bench) -> None:
     await bench.tick()
     [path] = sample_files([bench.state])
     whole = path.read_bytes()
-    path.write_bytes(whole + whole[: len(whole) // 3] + b"\n[1]\n{}\n\xff\n\n" + b'{"time": 5')
-    rows, corrupt = read_samples(path)
-    assert [row["seq"] for row in rows] == [0, 1]
-    assert corrupt == 5
+    negative = whole.splitlines()[1].replace(b'"seq":1', b'"seq":-1')
+    path.write_bytes(whole + whole[: len(whole) // 3] + b"\n[1]\n{}\n\xff\n\n" + negative + b'\n{"time": 5')
+    journal = Journal(path)
+    assert (journal.lines, journal.corrupt) == (8, 6)
+    assert journal.table().column("seq").unique().to_pylist() == [0, 1]
 
 
 async def test_a_write_that_got_half_way_leaves_no_torn_line(
@@ -221,7 +248,7 @@ async def test_a_full_device_is_survived(bench: Bench) -> None:
     await bench.tick()
     path.unlink()
     await bench.tick()
-    assert [(r["seq"], r["counters"]["Joins"]) for r in bench.rows()] == [(3, 7)]
+    assert [(r["seq"], r["counters"].get("Joins")) for r in bench.rows()] == [(2, None), (3, 7)]
 
 
 async def test_a_folder_that_cannot_be_made_is_survived(tmp_path: Path) -> None:
@@ -236,16 +263,17 @@ async def test_a_folder_that_cannot_be_made_is_survived(tmp_path: Path) -> None:
 
 async def test_each_life_of_the_process_has_its_own_run_and_file(tmp_path: Path) -> None:
     first, second = Bench(tmp_path), Bench(tmp_path)
-    await first.writer.flush()
-    await second.writer.flush()
-    assert len(sample_files([tmp_path])) == 2
+    await first.writer.stop()
+    await second.writer.stop()
+    assert [path.name for path in sample_files([tmp_path])] == ["00000001-000001.jsonl", "00000002-000001.jsonl"]
     assert len({row["run"] for row in first.rows()}) == 2
+    assert [(row["start"], row["seq"]) for row in first.rows()] == [(1, 0), (1, 1), (2, 0), (2, 1)]
 
 
 async def test_it_samples_by_itself_and_a_last_time_at_the_stop(tmp_path: Path) -> None:
     counters = Counters()
     counters.add_set("docs")
-    writer = SampleWriter(counters, tmp_path, "a", interval_s=0.001)
+    writer = SampleWriter(counters, tmp_path, ORIGIN, lambda: INSTANCES, interval_s=0.001)
     await writer.start()
     counters.inc_set("docs", "Joins", 3)
     [path] = sample_files([tmp_path])
@@ -284,3 +312,57 @@ async def test_a_state_directory_that_is_gone_is_not_made_again(tmp_path: Path) 
     bench.state.mkdir()
     await bench.tick()
     assert bench.rows()[-1]["counters"]["Joins"] == 3
+
+
+async def test_the_start_number_outlives_its_file_and_the_samples(tmp_path: Path) -> None:
+    folder = tmp_path / "samples"
+    assert [Bench(tmp_path).writer.start_number for _ in range(3)] == [1, 2, 3]
+    (folder / "start").write_text("torn")
+    (folder / "date=2026-01-01").mkdir()
+    (folder / "date=2026-01-01" / "00000041-000007.parquet").write_bytes(b"")
+    assert Bench(tmp_path).writer.start_number == 42
+    shutil.rmtree(folder / "date=2026-01-01")
+    assert Bench(tmp_path).writer.start_number == 43
+
+
+async def test_a_clock_that_jumps_moves_the_label_only(bench: Bench) -> None:
+    await bench.tick()
+    bench.clock.ahead_s = 86_400
+    bench.counters.inc_set("docs", "Joins")
+    await bench.tick()
+    bench.clock.ahead_s = 0
+    bench.counters.inc_set("docs", "Joins")
+    await bench.tick()
+    told = {row["mono_us"] // 10**6: row["time"] for row in bench.rows()}
+    assert told == {
+        0: "2026-01-01T00:00:00.000Z",
+        5: "2026-01-01T00:00:05.000Z",
+        10: "2026-01-02T00:00:10.000Z",
+        15: "2026-01-01T00:00:15.000Z",
+    }
+
+
+async def test_each_file_can_be_read_alone(tmp_path: Path) -> None:
+    """The one before may have been removed to make room: what was counted in the time of this one is all in it."""
+    bench = Bench(tmp_path, max_file_age_s=20)
+    for number in range(1, 13):
+        bench.counters.inc_set("docs", "Joins", number)
+        await bench.tick()
+    counted = []
+    for path in sample_files([tmp_path]):
+        rows, _ = read_samples(path)
+        steps = [row["counters"].get("Joins", 0) for row in rows]
+        assert rows[0]["seq"] == rows[-1]["seq"] - len(rows) + 1
+        counted.append(steps[-1] - steps[0])
+    assert counted == [1 + 2 + 3 + 4, 5 + 6 + 7 + 8, 9 + 10 + 11 + 12]
+
+
+async def test_what_else_is_there_counts_and_stays(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, max_file_bytes=2_500, max_total_bytes=12_000, max_file_age_s=1_000)
+    other = tmp_path / "samples" / "note"
+    other.write_bytes(bytes(5_000))
+    for _ in range(40):
+        bench.counters.inc_set("docs", "Joins")
+        await bench.tick()
+        assert sum(path.stat().st_size for path in (tmp_path / "samples").rglob("*")) <= 12_000
+    assert other.stat().st_size == 5_000

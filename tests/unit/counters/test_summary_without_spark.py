@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import builtins
 import shutil
+import socket
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from agent.cli.summarize_cmd import summarize as command
+from agent.cli import run_cli
+from agent.counters import spark
 from agent.counters.derived import _PACKETS, _SET, derive
 from agent.counters.registry import CONN_OBJECT, SET_OBJECT, counter_types
 
@@ -22,16 +25,23 @@ def samples(tmp_path: Path) -> Path:
     return path
 
 
-def test_without_java_it_says_what_to_install(samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def said(capsys: pytest.CaptureFixture[str], samples: Path, *options: str) -> tuple[int, str]:
+    code = run_cli(["summarize", str(samples), "--output", str(samples.parent / "out"), *options])
+    return code, capsys.readouterr().err
+
+
+def test_without_java_it_says_what_to_install(
+    samples: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setattr(shutil, "which", lambda _name: None)
-    result = CliRunner().invoke(command, [str(samples), "--output", str(tmp_path / "out")])
-    assert result.exit_code == 3
-    assert "openjdk-17-jre-headless" in result.stderr
+    code, text = said(capsys, samples)
+    assert code == 4
+    assert "openjdk-17-jre-headless" in text
 
 
 def test_without_pyspark_it_says_what_to_install(
-    samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     real_import = builtins.__import__
 
@@ -42,16 +52,64 @@ def test_without_pyspark_it_says_what_to_install(
 
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setattr(builtins, "__import__", no_pyspark)
-    result = CliRunner().invoke(command, [str(samples), "--output", str(tmp_path / "out")])
-    assert result.exit_code == 3
-    assert "frs-agent[spark]" in result.stderr
+    code, text = said(capsys, samples)
+    assert code == 4
+    assert "frs-agent[spark]" in text
 
 
-def test_a_missing_path_is_told_before_spark_starts(tmp_path: Path) -> None:
-    result = CliRunner().invoke(command, [str(tmp_path / "nowhere"), "--output", str(tmp_path / "out")])
-    assert result.exit_code == 2
-    assert "nowhere" in result.stderr
-    assert "starting" not in result.stderr
+def test_a_missing_path_is_told_before_spark_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = said(capsys, tmp_path / "nowhere")
+    assert code == 2
+    assert "nowhere" in text
+    assert "starting" not in text
+
+
+def test_a_master_that_is_not_there(samples: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    code, text = said(capsys, samples, "--master", f"spark://127.0.0.1:{port},nowhere.invalid:1")
+    assert code == 4
+    assert f"127.0.0.1:{port}: [Errno 111] Connection refused; nowhere.invalid:1: " in text
+
+
+def test_all_that_is_waited_for_ends_within_a_minute() -> None:
+    assert spark.CONNECT_S + spark.CLUSTER_S < 60
+
+
+def test_a_master_that_does_not_answer() -> None:
+    """The session is given up, though Spark itself still waits."""
+    never = threading.Event()
+
+    class Builder:
+        def getOrCreate(self) -> None:
+            never.wait()
+
+    try:
+        with pytest.raises(spark.ClusterUnreachable, match=r"spark://b:7077 takes connections and does not answer"):
+            spark._begin(Builder(), "spark://b:7077", 0.05)
+    finally:
+        never.set()
+
+
+def test_a_cluster_without_workers() -> None:
+    asked: list[int] = []
+
+    class Session:
+        sparkContext = property(lambda self: self)
+        _jsc = property(lambda self: self)
+
+        def sc(self) -> Session:
+            return self
+
+        getExecutorMemoryStatus = sc
+
+        def size(self) -> int:
+            asked.append(1)
+            return 1
+
+    with pytest.raises(spark.ClusterUnreachable, match=r"reaches this host at 192.0.2.1 \(see --driver-host\)"):
+        spark._await_worker(Session(), "spark://b:7077", "192.0.2.1", time.monotonic(), 50)
+    assert asked
 
 
 def test_ratios_use_counters_that_exist() -> None:
@@ -69,3 +127,15 @@ def test_ratios() -> None:
     zero = {"last": 0, "min": 0, "max": 0}
     nothing = {"KB of Staging Space In Use": zero, "KB of Staging Space Free": zero}
     assert derive(SET_OBJECT, {}, nothing)["staging_use"] is None
+
+
+def test_members_of_equal_names_have_a_line_each(tmp_path: Path) -> None:
+    chart = pytest.importorskip("agent.counters.chart", reason="needs matplotlib: pip install 'frs-agent[spark]'")
+    rows = [
+        {"fleet": fleet, "member": "a", "member_guid": guid, "set": "docs", "set_guid": "s", "values": [number, 0]}
+        | {"counter": "Files Installed"}
+        for number, (fleet, guid) in enumerate((("hq", "1"), ("hq", "2"), ("lab", "1")), 1)
+    ]
+    courses = chart._courses({"bucket_s": 1, "rows": rows}, "Files Installed")
+    assert courses == {"hq/a": [1, 0], "hq/a'": [2, 0], "lab/a": [3, 0]}
+    assert chart._courses({"bucket_s": 1, "rows": rows[:1]}, "Files Installed") == {"a": [1, 0]}

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 from aiohttp.test_utils import TestClient, TestServer
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.counters.registry import Counters, Snapshot, counter_types
+from agent.counters.registry import Counters, Snapshot, described
 from agent.dashboard import DashboardServer
-from agent.dashboard.metrics import metric_name, render
+from agent.dashboard.metrics import FAMILIES, of_counter, page, render
 
 NAME = 'odd "set"\\ of\nfiles'
 
@@ -27,6 +28,8 @@ class FakeAgent:
 
     def __init__(self) -> None:
         self.fails = False
+        self.state = "seeding"
+        self.problems: list[dict[str, Any]] = []
         self.registry = Counters()
         self.registry.add_set(NAME)
         self.registry.add_cxtion(NAME, "a->b")
@@ -36,13 +39,22 @@ class FakeAgent:
     async def status(self) -> Mapping[str, Any]:
         if self.fails:
             raise RuntimeError("a secret that belongs into the log")
-        connection = {"name": "a->b", "direction": "outbound", "state": "vvjoin", "backlog": 7}
+        connection = {
+            "name": "a->b", "direction": "outbound", "partner": "b", "state": "vvjoin", "backlog": 7,
+            "scheduled": True, "last_error": None, "last_join_time": "2026-01-01T00:00:01Z",
+        }  # fmt: skip
         return {
             "member": "a",
             "version": "0.1.0",
+            "problems": self.problems,
+            "incidents": {"mass deletion": 2},
             "sets": [
                 {
                     "name": NAME,
+                    "state": self.state,
+                    "error": None,
+                    "last_error": {"time": "2026-01-01T00:00:00Z", "text": ""},
+                    "conflicts": {"kept": 17, "used_kib": 5, "newest": None},
                     "idtable": {"files": 5, "folders": 2, "tombstones": 1},
                     "pending": {"aging": 0, "local": 1, "inbound": 2, "outbound": 3},
                     "connections": [connection],
@@ -132,7 +144,21 @@ async def test_status_and_counters(client: TestClient, agent: FakeAgent) -> None
     assert status["sets"][0]["connections"][0]["state"] == "vvjoin"
     assert status["peers"] == [{"name": "b", "url": "http://127.0.0.1:1/"}], "links to web pages only"
     assert await (await client.get("/api/counters")).json() == agent.registry.snapshot()
-    assert await (await client.get("/healthz")).json() == {"ok": True, "member": "a"}
+
+
+async def test_health_is_that_of_the_sets(
+    client: TestClient, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.dashboard.server.FRESH_S", -1)
+    away = {"set": "docs", "connection": "a->b", "partner": "b", "stops": False, "why": "b cannot be reached"}
+    agent.problems = [away]
+    response = await client.get("/healthz")
+    assert response.status == 200
+    assert await response.json() == {"ok": True, "member": "a", "why": []}
+    agent.problems = [away | {"connection": None, "partner": None, "stops": True, "why": "its root is gone"}, away]
+    response = await client.get("/healthz")
+    assert response.status == 503
+    assert await response.json() == {"ok": False, "member": "a", "why": ["set docs: its root is gone"]}
 
 
 async def test_a_failing_agent_is_a_503_that_tells_no_secret(
@@ -149,38 +175,71 @@ async def test_a_failing_agent_is_a_503_that_tells_no_secret(
 
 async def test_metrics_are_understood_by_a_foreign_parser(client: TestClient) -> None:
     response = await client.get("/metrics")
-    assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
-    families = {f.name: f for f in text_string_to_metric_families(await response.text())}
+    assert response.headers["Content-Type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    families = {f.name: f for f in openmetrics(await response.text())}
     samples = {(s.name, *sorted(s.labels.items())): s.value for f in families.values() for s in f.samples}
     the_set, the_conn = ("set", NAME), ("connection", "a->b")
-    assert samples["frs_set_packets_sent_in_bytes_total", the_set] == 2**40
-    assert samples["frs_connection_packets_sent_in_bytes_total", the_conn, the_set] == 2**40
-    assert samples["frs_set_kb_of_staging_space_free", the_set] == 660
+    assert samples["frs_set_packets_sent_bytes_total", the_set] == 2**40
+    assert samples["frs_connection_packets_sent_bytes_total", the_conn, the_set] == 2**40
+    assert families["frs_set_packets_sent_bytes"].unit == "bytes"
+    assert samples["frs_set_staging_space_free_bytes", the_set] == 660 * 1024
     assert samples["frs_set_entries", ("kind", "folders"), the_set] == 2
-    assert samples["frs_set_pending", ("kind", "outbound"), the_set] == 3
-    direction = ("direction", "outbound")
-    assert samples["frs_connection_backlog", the_conn, direction, the_set] == 7
-    states = {dict(key[1:])["state"]: value for key, value in samples.items() if key[0] == "frs_connection_state"}
-    assert [state for state, value in states.items() if value] == ["vvjoin"]
-    assert samples["frs_info", ("member", "a"), ("version", "0.1.0")] == 1
-    # a family and its samples for every counter of 2.4, the right type for each
-    for object_name, counters in counter_types().items():
-        for counter, counter_type in counters.items():
-            family = families[metric_name(object_name, counter).removesuffix("_total")]
-            raw = counter_type == "PERF_COUNTER_LARGE_RAWCOUNT"
-            assert family.type == ("gauge" if raw else "counter")
-            assert counter in family.documentation
+    assert samples["frs_set_pending_changes", ("kind", "outbound"), the_set] == 3
+    assert samples["frs_set_conflicts_kept", the_set] == 17
+    assert samples["frs_set_last_error_timestamp_seconds", the_set] == 1_767_225_600
+    conn = (the_conn, ("direction", "outbound"), ("partner", "b"), the_set)
+    assert samples["frs_connection_backlog", *conn] == 7
+    assert samples["frs_connection_joined", *conn] == 1
+    assert samples["frs_connection_last_join_timestamp_seconds", *conn] == 1_767_225_601
+    for name, state in (("frs_connection_state", "vvjoin"), ("frs_set_state", "seeding")):
+        states = {dict(key[1:])["state"]: value for key, value in samples.items() if key[0] == name}
+        assert [state for state, value in states.items() if value] == [state]
+    assert samples["frs_set_replicating", the_set] == 1
+    assert samples["frs_incidents_total", ("cause", "mass deletion")] == 2
+    assert samples["frs_incidents_total", ("cause", "implausible number")] == 0, "there before the first one"
+    assert samples["frs_agent_info", ("member", "a"), ("version", "0.1.0")] == 1
+    assert samples["process_start_time_seconds",] > 1_767_225_600
+    # all that is described is there, with its type and what it is, and nothing else
+    assert {f.name: f.type for f in families.values()} == {f.name: f.kind for f in FAMILIES}
+    for family in FAMILIES:
+        assert families[family.name].documentation == family.help
+        assert {s.name for s in families[family.name].samples} <= {family.sample}
+    for one in described():
+        family = of_counter(one)
+        raw = one.type == "PERF_COUNTER_LARGE_RAWCOUNT"
+        assert family.kind == ("gauge" if raw else "counter")
+        assert one.counter in family.help
+
+
+async def test_metrics_for_a_client_that_knows_the_older_format_only(client: TestClient) -> None:
+    response = await client.get("/metrics", headers={"Accept": "text/plain;version=0.0.4"})
+    assert response.headers["Content-Type"].startswith("text/plain; version=")
+    names = {s.name for f in text_string_to_metric_families(await response.text()) for s in f.samples}
+    assert {"frs_set_joins_total", "frs_connection_backlog", "process_open_fds"} <= names
+
+
+async def test_a_set_that_does_not_replicate_is_a_metric(client: TestClient, agent: FakeAgent) -> None:
+    agent.state = "stopped"
+    families = {f.name: f for f in openmetrics(await (await client.get("/metrics")).text())}
+    assert [s.value for s in families["frs_set_replicating"].samples] == [0]
+    assert [s.labels["state"] for s in families["frs_set_state"].samples if s.value] == ["stopped"]
 
 
 def test_no_two_counters_share_a_metric() -> None:
-    names = [metric_name(obj, counter) for obj, counters in counter_types().items() for counter in counters]
-    assert len(names) == len(set(names)) == 116
+    names = [family.name for family in FAMILIES]
+    assert len(names) == len(set(names))
+    assert len(described()) == 116
 
 
 def test_metrics_of_a_name_that_is_no_utf8() -> None:
     counters = Counters()
     counters.add_set("\udcff")
-    assert rb'frs_set_joins_total{set="\udcff"} 0' in render({}, counters.snapshot())
+    assert rb'frs_set_joins_total{set="\\udcff"} 0' in render({}, counters.snapshot())[0]
+
+
+def test_the_page_of_all_counters_and_metrics_is_up_to_date() -> None:
+    docs = Path(__file__).parents[3] / "docs" / "counters.md"
+    assert docs.read_text() == page(), "python -m agent.dashboard.metrics > docs/counters.md"
 
 
 async def test_no_summary_then_the_newest_one_and_its_charts(client: TestClient, tmp_path: Path) -> None:
