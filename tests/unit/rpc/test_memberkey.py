@@ -258,7 +258,10 @@ def test_whoever_takes_the_key_away_in_between_is_found_out() -> None:
 
 
 def test_a_holder_of_the_password_alone_is_refused_where_keys_are_required() -> None:
-    for provider, says in ((c.AUTH_SPNEGO, r"offers NTLM \(the secret\), which is not taken here"), (c.AUTH_NTLM, "SPNEGO")):
+    for provider, says in (
+        (c.AUTH_SPNEGO, r"offers NTLM \(the secret\), which is not taken here"),
+        (c.AUTH_NTLM, "SPNEGO"),
+    ):
         client = make_initiator(provider, ALICE, host="h")
         with pytest.raises(RpcAuthError, match=says):
             make_acceptor(c.AUTH_SPNEGO, store(B, a=A)).step(client.step(None) or b"")
