@@ -65,6 +65,7 @@ def load_agent_config(path: str | os.PathLike[str], known: Mapping[str, bytes] =
         key_path=key_path,
         key=key,
         secret_for_all=table.secret_for_all,
+        raw_ntlm=table.raw_ntlm,
         dashboard_host=table.dashboard.host if table.dashboard else "127.0.0.1",
         dashboard_port=table.dashboard.port if table.dashboard else None,
         pid_file=resolve(path, table.pid_file) if table.pid_file is not None else None,

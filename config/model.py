@@ -143,7 +143,8 @@ class AgentConfig:
     """Everything `frs run` needs. Paths are absolute; times are seconds.
 
     `path`, `topology_path`, `key_path` and `secret_path` are the files it was read from. `key` is this member's private
-    key. The secret is for partners without a key, or, where `secret_for_all`, for all. `dashboard_port` None: no
+    key. The secret is for partners without a key, or, where `secret_for_all`, for all; `raw_ntlm`: also without SPNEGO.
+    `dashboard_port` None: no
     dashboard; 0 (as for `port`): any free port. `pid_file` None: no file says the process id. `scan_interval_s` 0: no
     periodic scan (agent.localchanges.periodicscan). `kept_quota_bytes`: for what is kept of each set
     (agent.conflicts.kept); `set_id`: which set-id bits of received files are taken over; `deleted_quota_bytes`,
@@ -169,6 +170,7 @@ class AgentConfig:
     key_path: Path | None = None
     key: bytes | None = field(default=None, repr=False)
     secret_for_all: bool = False
+    raw_ntlm: bool = False
     dashboard_host: str = "127.0.0.1"
     dashboard_port: int | None = None
     pid_file: Path | None = None

@@ -241,6 +241,7 @@ class AgentFile(_Table):
     key: PathText | None = None
     secret: PathText | None = None
     secret_for_all: bool = False
+    raw_ntlm: bool = False
     pid_file: PathText | None = None
     set: Annotated[list[LocalSetTable], Field(min_length=1)]
     listen: ListenTable = ListenTable()

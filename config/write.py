@@ -86,6 +86,7 @@ def agent_text(
     key: str | None = None,
     secret: str | None = None,
     secret_for_all: bool = False,
+    raw_ntlm: bool = False,
     listen: tuple[str, int] | None = None,
     dashboard: tuple[str, int] | None = None,
     pid_file: str | None = None,
@@ -101,8 +102,7 @@ def agent_text(
     for name, value in (("key", key), ("secret", secret)):
         if value is not None:
             lines.append(f"{name} = {quoted(value)}")
-    if secret_for_all:
-        lines.append("secret_for_all = true")
+    lines += [f"{name} = true" for name, said in (("secret_for_all", secret_for_all), ("raw_ntlm", raw_ntlm)) if said]
     if pid_file is not None:
         lines.append(f"pid_file = {quoted(pid_file)}")
     for name, root in sets:

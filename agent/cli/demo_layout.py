@@ -261,6 +261,7 @@ def _write_agent_file(demo: Demo, member: DemoMember, aging_s: float) -> None:
         key=KEY_NAME if member.key.exists() else None,
         secret="../secret.toml" if demo.secret is not None else None,
         secret_for_all=demo.secret is not None and member.key.exists(),
+        raw_ntlm=demo.secret is not None,
         pid_file="agent.pid",
         sets=[(SET_NAME, "root")],
         dashboard=(HOST, member.dashboard_port),

@@ -77,8 +77,9 @@ def describe(answer: dict[str, Any]) -> Iterator[str]:
         for connection in entry["connections"]:
             yield _connection_line(connection)
     for partner in answer.get("partners", []):
-        how = {"key": "by its key", "secret": "by the secret"}.get(partner["called_by"], "not yet, or refused")
-        yield f"partner {partner['name']} (set {partner['set']}) is called: {how}"
+        how = {"key": "is called by its key", "secret": "is called by the secret"}
+        none = "has not been called, or not let this member in"
+        yield f"partner {partner['name']} (set {partner['set']}) {how.get(partner['called_by'], none)}"
     for cause, count in sorted(answer.get("incidents", {}).items()):
         yield f"incident: {cause}: {count} times since the start"
 

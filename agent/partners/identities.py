@@ -42,7 +42,7 @@ class Identities:
         keys = {member.key: member.name for member in members if member.key is not None}
         by_secret = any(self._takes_secret(member) for member in members)
         accounts = [self._secret] if self._secret is not None and by_secret else []
-        return CredentialStore(accounts, key=self._own, members=keys)
+        return CredentialStore(accounts, key=self._own, members=keys, raw_ntlm=self._config.raw_ntlm)
 
     def credentials(self, partner: Member) -> tuple[Credential | None, KeyCredential | None]:
         """By what a partner is called: the secret, the keys, both where it may choose, or nothing."""

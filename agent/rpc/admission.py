@@ -23,7 +23,7 @@ class Kind(enum.Enum):
 
     STRANGER = "no partner is known at its address"
     PARTNER = "its address is that of a partner"
-    PROVED = "its bind shows that it knows the secret"
+    PROVED = "its bind shows that it has a key or the secret"
 
 
 class Admission:
@@ -49,7 +49,7 @@ class Admission:
         return source in self.partners or source in self._authenticated
 
     def authenticated(self, source: str) -> None:
-        """Somebody at that address has shown to know the secret."""
+        """Somebody at that address has authenticated."""
         self._authenticated[source] = None
         self._authenticated.move_to_end(source)
         if len(self._authenticated) > MOST_KNOWN:

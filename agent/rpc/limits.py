@@ -1,8 +1,8 @@
 """What a peer of the RPC server may cost: every bound in one place, each with its reason.
 
 Where a bound is on something of which many want a share, whoever has most gives way first (agent.edge.places), by
-address. Strangers, addresses of partners, and peers that showed in their bind that they know the secret
-(agent.rpc.proof) are counted apart, so that none of the first can take the room of the others.
+address. Strangers, addresses of partners, and peers that showed in their bind that they have a key or the
+secret (agent.rpc.proof) are counted apart, so that none of the first can take the room of the others.
 """
 
 from __future__ import annotations

@@ -19,6 +19,13 @@ OID_MS_KERBEROS: Final = bytes.fromhex("2a864882f712010202")
 #: Members by their keys (agent.rpc.memberkey): 2.25 and a random UUID, which needs no registration (X.667).
 OID_MEMBER_KEY: Final = bytes.fromhex("6983dbd5b196f089a2aecfa3fe91b59aefb89e3e")
 
+_NAMES: Final = {
+    OID_NTLM: "NTLM (the secret)",
+    OID_KERBEROS: "Kerberos",
+    OID_MS_KERBEROS: "Kerberos",
+    OID_MEMBER_KEY: "a member's key",
+}
+
 ACCEPT_COMPLETED: Final = 0
 ACCEPT_INCOMPLETE: Final = 1
 REJECT: Final = 2
@@ -272,7 +279,8 @@ class SpnegoAcceptor:
                 self._take_identity()
                 state = ACCEPT_COMPLETED
             return NegTokenResp(state, oid, answer).encode()
-        raise refused or RpcAuthError("SPNEGO: no common mechanism")
+        offered = ", ".join(_NAMES.get(oid, oid.hex()) for oid in init.mechanisms)
+        raise refused or RpcAuthError(f"SPNEGO: no common mechanism, it offers {offered}, which is not taken here")
 
     def _next(self, resp: NegTokenResp) -> bytes:
         assert self._mechanism is not None

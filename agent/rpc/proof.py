@@ -1,4 +1,4 @@
-"""Who knows the secret may show it in the bind, before the authentication.
+"""Who has a key, or the secret, may show it in the bind, before the authentication.
 
 A server that is flooded cannot tell a partner's bind from a stranger's: both have an NTLM NEGOTIATE, which proves
 nothing, and to go on with each of them costs more than the flood costs its sender. So our client chooses the

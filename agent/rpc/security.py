@@ -67,10 +67,13 @@ class CredentialStore:
         domain: str = "",
         key: KeyPair | None = None,
         members: Mapping[bytes, str] | None = None,
+        raw_ntlm: bool = True,
     ) -> None:
         #: the domain this server says it belongs to
         self.domain = domain
         self.key = key
+        #: whether NTLM may come without SPNEGO around it (auth_type 10), where nothing signs what was negotiated
+        self.raw_ntlm = raw_ntlm
         self.members: Mapping[bytes, str] = {}
         self._accounts: dict[tuple[str, str], tuple[bytes, str, str]] = {}
         #: by which a bind shows that its sender knows one of the secrets (agent.rpc.proof)
@@ -130,7 +133,9 @@ def make_acceptor(
     if own is not None:
         mechanisms[OID_MEMBER_KEY] = lambda: KeyAcceptor(own, store.members)
     if store.has_accounts:
-        mechanisms[OID_NTLM] = acceptors[c.AUTH_NTLM] = ntlm
+        mechanisms[OID_NTLM] = ntlm
+        if store.raw_ntlm:
+            acceptors[c.AUTH_NTLM] = ntlm
     return acceptors[auth_type]()
 
 

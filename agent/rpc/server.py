@@ -223,7 +223,7 @@ class RpcServer:
         return room
 
     def authenticated(self, connection: Connection, user: str) -> None:
-        """The connection's peer knows the secret."""
+        """The connection's peer has shown who it is."""
         self._admission.authenticated(connection.source)
         self.hooks.on_authentication(True, user)
 

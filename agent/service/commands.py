@@ -47,7 +47,6 @@ class Commands:
         return status
 
     async def _counters(self, _: dict[str, Any]) -> dict[str, Any]:
-        await self._service.samples_written()
         return dict(self._service.snapshot())
 
     async def _pending_now(self, _: dict[str, Any]) -> dict[str, Any]:

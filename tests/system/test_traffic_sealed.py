@@ -1,4 +1,4 @@
-"""What passes between members shows neither names nor contents, and nobody without the secret is served.
+"""What passes between members shows neither names nor contents, and nobody without a key or the secret is served.
 
 The traffic is looked at twice: as a capture of the loopback (where a capture program may run), and as the bytes
 that pass through proxies between the members (everywhere).

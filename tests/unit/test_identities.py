@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import uuid
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from agent.partners.identities import Identities
 from agent.rpc import constants as rpc
 from agent.rpc.interface import CallContext
+from agent.rpc.security import make_acceptor
 from agent.wire import constants as c
 from agent.wire.packet import NamedGuid, Packet
 from config.keys import new_key, public_key
@@ -136,6 +138,15 @@ def test_for_whom_the_secret_is_good(keys: str, for_all: bool, may: str) -> None
         called_by, _ = identities.credentials(identities._config.sets[0].set.members[sender])
         assert (called_by is not None) == (sender in may)
     assert identities.store().has_accounts == bool(may)
+
+
+@pytest.mark.parametrize("raw", [True, False])
+def test_ntlm_without_spnego_is_asked_for(raw: bool) -> None:
+    """Auth type 10, in which nothing but NTLM can be meant."""
+    store = Identities(config("ab", secret=True, raw_ntlm=raw)).store()
+    make_acceptor(rpc.AUTH_SPNEGO, store)
+    with contextlib.nullcontext() if raw else pytest.raises(KeyError):
+        make_acceptor(rpc.AUTH_NTLM, store)
 
 
 def test_who_may_authenticate() -> None:

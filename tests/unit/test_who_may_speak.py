@@ -177,6 +177,32 @@ async def test_the_secret_alone_opens_nothing_where_keys_are_required(tmp_path: 
             await holder.close()
 
 
+async def test_a_partner_that_there_is_no_key_for_is_not_called_and_that_is_said(
+    demo: Demo, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after `frs init` on the first host: the others have no key in the topology yet."""
+    unknown, port = caller(demo, "b"), demo.set.members["b"].port
+    members = {name: replace(one, key=one.key if name == "a" else None) for name, one in demo.set.members.items()}
+    write_file(demo.topology_file, topology_text([replace(demo.set, members=members)], "of the first host"))
+    calls: list[object] = []
+    listener = await asyncio.start_server(lambda *streams: calls.append(streams), "127.0.0.1", port)
+    async with running(demo) as service:
+        why = f"nothing is exchanged with b: it has no key in {demo.topology_file}"
+
+        def told() -> bool:
+            connections = service.status()["sets"][0]["connections"]
+            return all(why in str(one["last_error"]) for one in connections if one["partner"] == "b")
+
+        await until(told)
+        with pytest.raises(RpcAuthError):
+            await unknown.nop(T)
+        await unknown.close()
+        warned = [line for line in caplog.messages if why in line]
+        assert warned
+    assert calls == []
+    listener.close()
+
+
 @pytest.mark.parametrize(("name", "heard"), [("b", True), ("c", False)])
 async def test_nothing_is_sent_to_whoever_is_not_the_member_that_is_called(demo: Demo, name: str, heard: bool) -> None:
     """c listens where b should be (its address was taken over, say), and takes whatever comes. It has a valid key."""

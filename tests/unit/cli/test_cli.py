@@ -290,6 +290,11 @@ STATUS: dict[str, Any] = {
             ],
         }
     ],
+    "partners": [
+        {"set": "docs", "name": "b", "called_by": "key"},
+        {"set": "docs", "name": "c", "called_by": "secret"},
+        {"set": "docs", "name": "d", "called_by": None},
+    ],
 }
 
 
@@ -319,6 +324,9 @@ def test_status(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "mass deletion: 103 files by 11111111-0000-4000-8000-0000000000ff",
         "a->b (outbound): joined, backlog 7",
         "b->a (inbound): unjoined, backlog 0; connection refused; retry in 12 s",
+        "partner b (set docs) is called by its key",
+        "partner c (set docs) is called by the secret",
+        "partner d (set docs) has not been called, or not let this member in",
     ):
         assert part in text
 

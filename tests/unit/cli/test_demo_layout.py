@@ -94,6 +94,7 @@ def test_a_secret_besides_the_keys(tmp_path: Path) -> None:
         config = load_agent_config(one.members[0].config)
         assert config.credential == one.secret == demo.secret is not None
         assert config.secret_for_all
+        assert config.raw_ntlm
         assert config.key is not None
 
 

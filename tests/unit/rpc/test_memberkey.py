@@ -218,6 +218,12 @@ def test_messages_are_taken_in_their_order_once_and_whole(level: int) -> None:
         opened(mirrored)  # sent back to who made it
 
 
+def test_a_server_without_a_key_says_so() -> None:
+    client = make_initiator(c.AUTH_SPNEGO, None, host="h", key=KeyCredential(A, B.public))
+    with pytest.raises(RpcAuthError, match="offers a member's key, which is not taken here"):
+        make_acceptor(c.AUTH_SPNEGO, CredentialStore([ALICE])).step(client.step(None) or b"")
+
+
 def test_a_server_without_a_key_is_called_with_the_account() -> None:
     """A member of before: it knows NTLM only, and is asked by whoever has both."""
     client = make_initiator(c.AUTH_SPNEGO, ALICE, host="h", key=KeyCredential(A, B.public))
@@ -252,8 +258,12 @@ def test_whoever_takes_the_key_away_in_between_is_found_out() -> None:
 
 
 def test_a_holder_of_the_password_alone_is_refused_where_keys_are_required() -> None:
-    for client in (make_initiator(c.AUTH_SPNEGO, ALICE, host="h"), make_initiator(c.AUTH_NTLM, ALICE, host="h")):
-        with pytest.raises(RpcAuthError):
+    for provider, says in (
+        (c.AUTH_SPNEGO, r"offers NTLM \(the secret\), which is not taken here"),
+        (c.AUTH_NTLM, "SPNEGO"),
+    ):
+        client = make_initiator(provider, ALICE, host="h")
+        with pytest.raises(RpcAuthError, match=says):
             make_acceptor(c.AUTH_SPNEGO, store(B, a=A)).step(client.step(None) or b"")
     with pytest.raises(KeyError):
         make_acceptor(c.AUTH_NTLM, store(B, a=A))
