@@ -65,6 +65,7 @@ class Host(Protocol):
     root_guid: bytes
     member_guids: frozenset[bytes]
     told: TreeIncidents
+    under_way: UnderWay
     missing: MissingFiles
     supervisor: Supervisor
 
@@ -123,6 +124,7 @@ class LocalWatch:
             aging_s=aging_s,
             excluded=excluded,
             count=host.count,
+            ours=host.under_way.makes,
             system=system,
         )
         self._thread = ThreadPoolExecutor(1, "frs-examine")
