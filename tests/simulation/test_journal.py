@@ -178,6 +178,26 @@ def test_what_moved_unseen_and_was_replaced_moves_on_while_the_tree_is_compared(
     assert guids(b)["i/f"] != was["i/f"]
 
 
+@pytest.mark.parametrize(("path", "time"), [(path, time) for path in ("", "D", "D/a", "z") for time in (2, 3)])
+def test_where_something_went_unheard_is_renamed_before_that_is_dealt_with(path: str, time: int) -> None:
+    """It was seen to leave its name for a folder that was not watched yet. It is in the tree still."""
+    world, a, b = started()
+    for folder in ("D", "g", "z"):
+        make(a, folder, None)
+    make(a, "g/x", b"x")
+    world.run(20)
+    was = guids(b)
+    a.mishear(1, lost=True)
+    make(a, "D/a", None)
+    a.at("list", "D", lambda: move(a, "g", "D/a/g"))
+    a.at("list", path, lambda: move(a, "D/a", "D/d"), time=time)
+    world.run(60)
+    all_agree(world)
+    assert names(b) == ["D", "D/d", "D/d/g", "D/d/g/x", "z"]
+    assert [guids(b)[p] for p in ("D/d/g", "D/d/g/x")] == [was[p] for p in ("g", "g/x")]
+    assert not a.moments
+
+
 def test_what_moved_on_while_the_tree_is_compared_is_removed_before_it_is_told_of() -> None:
     world, a, _ = started()
     for folder in ("i", "j", "k"):
