@@ -22,7 +22,7 @@ class WatchTree(Watches):
 
     `degraded` is None, or says why some folders cannot be watched: then rescan() is called every
     `rescan_s` seconds, and the watches are tried again before each. `comparing` may be set by any thread: folders that
-    are renamed meanwhile are to be examined whole.
+    are renamed meanwhile are to be examined whole. `ours`: see Journal.
     """
 
     comparing = False
@@ -149,7 +149,7 @@ class WatchTree(Watches):
 
     def _child_event(self, node: Node, name: str, mask: int, cookie: int) -> None:
         is_dir = bool(mask & k.IN_ISDIR)
-        if is_dir and mask & (k.IN_MOVED_FROM | k.IN_MOVED_TO):
+        if is_dir and mask & k.IN_MOVED_FROM:
             self.moves.add(join(node.path, name))
         if mask & k.IN_MOVED_TO:
             self._moved_to(node, name, is_dir, cookie)
@@ -194,18 +194,23 @@ class WatchTree(Watches):
             self.rejected += 1
         if not is_dir:
             return
+        if source is not None or not accepted:
+            self.moves.add(join(node.path, name))
         if moving is not None and not accepted:
             self._drop(moving[0])
         elif accepted:
-            self._arrived(node, name, None if moving is None else moving[0])
+            self._arrived(node, name, None if moving is None else moving[0], unseen=source is None)
 
-    def _arrived(self, node: Node, name: str, child: Node | None) -> None:
-        """A folder was renamed to here; `child`, if it is the one that the other half of the event named."""
+    def _arrived(self, node: Node, name: str, child: Node | None, *, unseen: bool) -> None:
+        """A folder was renamed to here; `child`, if it is the one that the other half of the event named; `unseen`: no
+        other half was there."""
         if child is node:
             # Tree and events had parted: the folder thought to have moved is the one it moved into.
             self._to_limbo(node)
             child = None
         parent_fd = self._open_node(node)
+        if unseen and not (parent_fd is not None and self._is_ours(parent_fd, name)):
+            self.moves.add(join(node.path, name))
         if parent_fd is None:
             self._missed[node, name] = child is None
             if child is not None:
@@ -222,6 +227,12 @@ class WatchTree(Watches):
             self._descend(parent_fd, node, name, deep=True)
         finally:
             self._system.close(parent_fd)
+
+    def _is_ours(self, parent_fd: int, name: str) -> bool:
+        try:
+            return self._ours(self._system.fingerprint(parent_fd, name)[:3])
+        except OSError:
+            return False
 
     # -- all over again
 

@@ -38,6 +38,11 @@ class UnderWay:
         with self._lock:
             self._keys[key] = co_guid
 
+    def makes(self, key: Key) -> bool:
+        """Whether the file or folder with that local key is put into the tree by an install, or was of late."""
+        with self._lock:
+            return key in self._keys
+
     def lent(self, key: Key, lent: bool) -> None:
         """The folder with that local key has another mode for the moment in which entries come and go in it, until it
         is told that it is no longer `lent` one."""

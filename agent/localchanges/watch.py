@@ -45,6 +45,7 @@ LOOKS: Final = 4  # at a tree that others are to be seeded from, and whose large
 class Host(announcing.Host, later.Host, Protocol):
     """What this module needs of the replica."""
 
+    under_way: UnderWay
     missing: MissingFiles
 
     @property
@@ -97,6 +98,7 @@ class LocalWatch:
             aging_s=aging_s,
             excluded=excluded,
             count=host.count,
+            ours=host.under_way.makes,
             system=system,
         )
         self._thread = ThreadPoolExecutor(1, "frs-examine")
@@ -271,7 +273,9 @@ class LocalWatch:
                     self._rescan_later("something is gone that nobody was seen to remove or rename")
                 paths = {aged.path for aged in batch}
                 others = {path for path in left if not at_or_below(path, paths)}
-                return self._hold_back(changes, others), batch
+                went = {a.path for a in batch if a.reason & c.REASON_RENAME_OLD_NAME and a.moved_to is None}
+                gone_on = await self._gone_on([change for change in changes if at_or_below(change.path, went)])
+                return self._hold_back(changes, others, gone_on), batch
             self.journal.put_back(again)
             await self.journal.barrier()  # until then they are in hand (see told_of)
             usns = {aged.usn for aged in again}
@@ -297,9 +301,9 @@ class LocalWatch:
         return {path for path in paths if at_or_below(path, moved)}
 
     async def _gone_on(self, changes: Sequence[Change]) -> set[str]:
-        """The paths of what the comparison of a tree takes away and that stands, by its inode, where something came of
-        which the journal has yet to tell: it had moved unseen, and moved on. The comparison was too late for where it
-        had been, and too early for where it is."""
+        """The paths of what the changes take away and that stands, by its inode, where something came of which the
+        journal has yet to tell. It had moved unseen, and moved on: a comparison of the tree was too late for where it
+        had been, and too early for where it is. Or it was seen to leave, but not where to, and that was renamed."""
         gone = {key_of(record): change.path for change in changes if (record := takes_away(change, self._lookup.get))}
         found: set[Key] = set()
         usn = 0

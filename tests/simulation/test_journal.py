@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 import pytest
 
+from journal.changes import Aged, Change
+from journal.examine import Examiner
 from tests.simulation.journalmember import JournalMember
 from tests.simulation.schedule import mesh
 from tests.simulation.simworld import World
@@ -173,6 +178,26 @@ def test_what_moved_unseen_and_was_replaced_moves_on_while_the_tree_is_compared(
     assert guids(b)["i/f"] != was["i/f"]
 
 
+@pytest.mark.parametrize(("path", "time"), [(path, time) for path in ("", "D", "D/a", "z") for time in (2, 3)])
+def test_where_something_went_unheard_is_renamed_before_that_is_dealt_with(path: str, time: int) -> None:
+    """It was seen to leave its name for a folder that was not watched yet. It is in the tree still."""
+    world, a, b = started()
+    for folder in ("D", "g", "z"):
+        make(a, folder, None)
+    make(a, "g/x", b"x")
+    world.run(20)
+    was = guids(b)
+    a.mishear(1, lost=True)
+    make(a, "D/a", None)
+    a.at("list", "D", lambda: move(a, "g", "D/a/g"))
+    a.at("list", path, lambda: move(a, "D/a", "D/d"), time=time)
+    world.run(60)
+    all_agree(world)
+    assert names(b) == ["D", "D/d", "D/d/g", "D/d/g/x", "z"]
+    assert [guids(b)[p] for p in ("D/d/g", "D/d/g/x")] == [was[p] for p in ("g", "g/x")]
+    assert not a.moments
+
+
 def test_what_moved_on_while_the_tree_is_compared_is_removed_before_it_is_told_of() -> None:
     world, a, _ = started()
     for folder in ("i", "j", "k"):
@@ -268,3 +293,32 @@ def test_files_have_changed_places_and_go_on_while_that_is_examined() -> None:
     all_agree(world)
     assert names(b) == ["h"]
     assert guids(b)["h"] == was
+
+
+def test_folders_that_are_installed_into_each_other_are_not_looked_at_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More of them are installed all the time while those above are looked at. Nothing that was there moves."""
+    world, a, b = started()
+    looks: Counter[str] = Counter()
+    examine = Examiner.examine
+
+    def slowly(examiner: Examiner, batch: Sequence[Aged]) -> list[Change]:
+        if examiner._system is not b.host.system:  # type: ignore[union-attr]
+            return examine(examiner, batch)
+        looks.update(aged.path for aged in batch)
+        changes = examine(examiner, batch)
+        for _ in range(80):
+            world.meanwhile()
+        return changes
+
+    monkeypatch.setattr(Examiner, "examine", slowly)
+    path = "d"
+    for _ in range(24):
+        make(a, path, None)
+        make(a, f"{path}/f", path.encode())
+        path += "/d"
+        world.run(1.5)
+    all_agree(world)
+    assert len(names(b)) == 48
+    assert len(looks) > 30  # the rest was seen at its first look from a folder above
+    assert looks.total() < 1.2 * len(looks)
+    assert max(looks.values()) <= 2

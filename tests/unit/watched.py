@@ -47,6 +47,7 @@ class Still:
     """In place of the journal: what happened is in the test's own list, and no folder gets another name."""
 
     moves = 0
+    next_usn = 0
 
     def __init__(self) -> None:
         self.touched: list[tuple[dict[str, int], int]] = []
@@ -68,6 +69,9 @@ class Still:
 
     async def left(self, since: int = 0) -> list[str]:
         return self.names_left
+
+    async def arrived(self, usn: int = 0) -> list[str]:
+        return []
 
     def touch(self, paths: Mapping[str, int], event_time: int = 0) -> None:
         self.touched.append((dict(paths), event_time))

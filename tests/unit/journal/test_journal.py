@@ -17,6 +17,7 @@ from journal import reasons as why
 from journal.journal import Journal
 from journal.system import System
 from journal.turns import Heard
+from staging.fsops import fingerprint
 from tests.damage import damage
 
 
@@ -377,6 +378,22 @@ async def test_names_that_something_came_to_since(tmp_path):
         ears.write("made")
         assert await ears.journal.arrived(since) == ["made"]
         assert set(await ears.journal.arrived()) == {"x", "made"}
+
+
+async def test_a_folder_that_the_owner_puts_into_the_tree_is_no_move(tmp_path):
+    """Unless it has been in the tree before."""
+    for name in ("own", "other"):
+        os.mkdir(tmp_path / name)
+    own = fingerprint(str(tmp_path / "own"))[:3]
+    async with Ears(tmp_path, ours=lambda key: key == own) as ears:
+        moves = ears.journal.moves
+        os.rename(tmp_path / "own", ears.path("a"))
+        assert await ears.journal.moved_since(moves) == []
+        os.rename(tmp_path / "other", ears.path("b"))
+        assert await ears.journal.moved_since(moves) == ["b"]
+        os.rename(ears.path("a"), ears.path("b", "c"))
+        assert await ears.journal.moved_since(moves) == ["b", "a", "b/c"]
+        assert {path for path, aged in (await ears.flush()).items() if aged.deep} == {"a", "b", "b/c"}
 
 
 async def test_what_was_renamed_into_a_folder_that_was_not_watched_yet_is_waited_for(tmp_path):
