@@ -149,7 +149,8 @@ class Applying:
         await asyncio.to_thread(forget, local.state_dir)
         counters.inc_set(local.name, "Replica Sets Deleted")
         await service.samples_written()
-        counters.remove_set(local.name)
+        if all(other.name != local.name for other in service.config.sets):
+            counters.remove_set(local.name)
         log.warning(
             "this member has left the set %s. Its files in %s are as they were, and are not replicated any more; what "
             "it knew of the set is forgotten, but for %s",
