@@ -75,6 +75,8 @@ class Directory:
         self._read_at = filetime_now()
         self._restart: list[str] = []
         self._reading = asyncio.Lock()
+        self._readings: set[asyncio.Task[dict[str, Any]]] = set()
+        self._closed = False
         self._asked = asked
         self._known = {**known_sets(config.state_dir), **{local.name: local.set.guid for local in config.sets}}
 
@@ -106,8 +108,22 @@ class Directory:
 
     async def read(self, confirmed: Collection[bytes] = ()) -> dict[str, Any]:
         """Read, and apply what has changed. `confirmed` are sets that an administrator says this member has left.
-        Returns what was changed, or what is wrong."""
+        Returns what was changed, or what is wrong. Whoever asked may go away: what was begun is brought to its end."""
+        reading = asyncio.get_running_loop().create_task(self._read(confirmed), name="reading the configuration")
+        self._readings.add(reading)
+        reading.add_done_callback(self._readings.discard)
+        return await asyncio.shield(reading)
+
+    async def close(self) -> None:
+        """Read no more; returns when what was begun has ended."""
+        self._closed = True
+        if self._readings:
+            await asyncio.wait(self._readings)
+
+    async def _read(self, confirmed: Collection[bytes]) -> dict[str, Any]:
         async with self._reading:
+            if self._closed:
+                return self._told([])
             try:
                 reading = await asyncio.to_thread(self._source.read, self._service.config, self._known)
             except ConfigError as error:

@@ -337,6 +337,7 @@ class Service:
             await supervisor.ended()
         if self._addresses is not None:
             self._addresses.close()
+        await self.directory.close()
         for close in [*reversed(self._closers), *(replica.close for replica in self.replicas.values())]:
             try:
                 await asyncio.wait_for(close(), 30.0)

@@ -342,6 +342,23 @@ async def test_a_set_whose_root_is_in_that_of_one_to_be_left_waits(tmp_path: Pat
         assert [one["name"] for one in made.services["a"].status()["sets"]] == ["other"]
 
 
+async def test_what_was_begun_is_brought_to_its_end_whoever_goes_away(tmp_path: Path) -> None:
+    async with fleet(tmp_path, 2, "a") as made:
+        a = made.services["a"]
+        made.write(dataclasses.replace(made.set, primary="b"))
+        asked = asyncio.create_task(a.directory.read())
+        for _ in range(10):
+            if not a.directory._reading.locked():
+                await asyncio.sleep(0)
+        assert a.directory._reading.locked()
+        asked.cancel()
+        await a.directory.close()
+        assert asked.cancelled()
+        assert not made.replicas("a")[0].engine.ctx.config.primary
+        made.file.write_text("")
+        assert (await a.directory.read())["problems"] == []  # it is not read any more
+
+
 async def test_a_fault_in_reading_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with fleet(tmp_path, 2, "a") as made:
 
