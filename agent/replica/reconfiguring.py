@@ -3,72 +3,73 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
 from agent.counters.registry import Counters
 from agent.engine import events as ev
 from agent.engine.context import Cxtion
 from agent.engine.engine import Engine
-from agent.localchanges.watch import LocalWatch
-from agent.replica.batches import Batches
-from agent.replica.enginesetup import connections_of
 from agent.tree.excluded import Excluded
 from config.model import LocalSet
-from staging.area import StagingArea
+
+
+class Parts(Protocol):
+    """What this module needs of the replica set."""
+
+    name: str
+    local: LocalSet
+    counters: Counters
+    engine: Engine
+    excluded: Excluded
+    member_guids: frozenset[bytes]
+
+    def cxtions(self) -> tuple[Cxtion, ...]: ...
+    def describe(self, local: LocalSet) -> None: ...
+    def post(self, event: ev.Event) -> None: ...
+    async def settled(self) -> None: ...
 
 
 class Reconfiguring:
-    """The part of a replica set that takes over what changes. What it changes is set by the rest of it."""
+    """Takes over what changes. `joins` tells whether partners are joined already, `renew` has an engine made anew from
+    the store, `look_again` has the tree compared with the IDTable if it is watched."""
 
-    local: LocalSet
-    name: str
-    error: str | None
-    counters: Counters
-    engine: Engine
-    area: StagingArea
-    excluded: Excluded
-    member_guids: frozenset[bytes]
-    _batches: Batches
-    _started: bool
-    _watch: LocalWatch | None
-    _cxtions: tuple[Cxtion, ...]
-    _keys: dict[bytes, str]
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        joins: Callable[[], bool],
+        renew: Callable[[], Awaitable[None]],
+        look_again: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._parts = parts
+        self._joins = joins
+        self._renew = renew
+        self._look_again = look_again
 
-    def post(self, event: ev.Event) -> None: ...
-    async def settled(self) -> None: ...
-    async def _renew_engine(self) -> None: ...
-    async def _stop_watch(self) -> None: ...
-    async def _look_at_tree(self) -> None: ...
-
-    async def reconfigure(self, local: LocalSet) -> None:
+    async def go_on_with(self, local: LocalSet) -> None:
         """Go on with `local`, of the same set, member and root. Returns when the partners of connections that are gone
         have been told, as far as they can be reached. A set that has stopped, or waits, begins with it when it goes
         on."""
+        parts, was = self._parts, self._parts.local.set
+        before = {cxtion.key for cxtion in parts.cxtions()}
+        parts.describe(local)
+        await self._tell_engine(parts.cxtions())
+        if parts.engine.topology.outdated:
+            await self._renew()
+        for key in before.difference(cxtion.key for cxtion in parts.cxtions()):
+            parts.counters.remove_cxtion(parts.name, key)
         filters = local.set.file_filter, local.set.directory_filter
-        filtered = filters != (self.local.set.file_filter, self.local.set.directory_filter)
-        before = {cxtion.key for cxtion in self._cxtions}
-        self.local = local
-        self.member_guids = frozenset(member.guid for member in local.set.members.values())
-        self._cxtions = connections_of(local)
-        self._keys |= {cxtion.guid: cxtion.key for cxtion in self._cxtions}  # what is under way may be of any
-        self.area.divide(local.staging_quota_bytes, {cxtion.partner.guid for cxtion in self._cxtions})
-        for cxtion in self._cxtions:
-            self.counters.add_cxtion(self.name, cxtion.key)
-        await self._tell_engine(self._cxtions)
-        for key in before.difference(cxtion.key for cxtion in self._cxtions):
-            self.counters.remove_cxtion(self.name, key)
-        if filtered:
-            self.excluded.change(*filters)
-            if self._watch is not None:
-                await self._stop_watch()
-                await self._look_at_tree()
+        if filters != (was.file_filter, was.directory_filter):
+            parts.excluded.change(*filters)
+            await self._look_again()
 
     async def unjoin_all(self) -> None:
         """This member leaves the set: the partners are told."""
         await self._tell_engine(())
 
     async def _tell_engine(self, cxtions: tuple[Cxtion, ...]) -> None:
-        primary = self.local.set.primary == self.local.member.name
-        self.post(ev.TopologyChanged(cxtions, primary, self.member_guids, self._started))
-        await self.settled()
-        if self.engine.topology.outdated and cxtions == self._cxtions:
-            self._batches.hold()
-            await self._renew_engine()
+        local = self._parts.local
+        primary = local.set.primary == local.member.name
+        self._parts.post(ev.TopologyChanged(cxtions, primary, self._parts.member_guids, self._joins()))
+        await self._parts.settled()

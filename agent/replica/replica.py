@@ -15,6 +15,7 @@ from agent.conflicts.deleted import DeletedStore
 from agent.conflicts.kept import KeptStore
 from agent.counters.registry import Counters
 from agent.engine import events as ev
+from agent.engine.context import Cxtion
 from agent.engine.engine import Engine
 from agent.engine.entry import Stage
 from agent.engine.stored import Unreadable
@@ -62,7 +63,7 @@ _SCANNED: Final = "scanned"
 _COME_LATER: Final = c.ERROR_RETRY
 
 
-class Replica(Telling, Reconfiguring):
+class Replica(Telling):
     """One replica set. `send` delivers an encoded packet to the partner with that member GUID, on the connection
     of that key; `has_room` says whether that partner takes what it is sent (see partners)."""
 
@@ -97,6 +98,8 @@ class Replica(Telling, Reconfiguring):
         self._loop = asyncio.get_running_loop()
         self.error: str | None = None
         self._closed = False
+        self._opened = False
+        self._keys: dict[bytes, str] = {}  # of connections, by their GUIDs
         self._started = False  # partners are joined; what they send is taken
         self._starting: asyncio.Task[None] | None = None
         self._refused: dict[bytes, bytes] = {}  # connection -> the session of which a packet was refused
@@ -131,15 +134,14 @@ class Replica(Telling, Reconfiguring):
         self._identity = self.root.identify(self.store, self.counters)
         self.root_guid = self._identity.root_guid
         self.root_key = self._identity.root_key
-        self.member_guids = frozenset(member.guid for member in self.local.set.members.values())
+        self.describe(self.local)
         for guid in self.member_guids:
             record = self.store.get(guid)
             if record is not None and not record.deleted:
                 self.told.taken_for_a_member(self.store.path_of(guid) or record.name)
-        self._cxtions = connections_of(self.local)
-        self._keys = {cxtion.guid: cxtion.key for cxtion in self._cxtions}
-        partners = {cxtion.partner.guid for cxtion in self._cxtions}
-        self.area = StagingArea(str(self.local.state_dir / "staging"), self.local.staging_quota_bytes, partners)
+        self.area = StagingArea(
+            str(self.local.state_dir / "staging"), self.local.staging_quota_bytes, self._partner_guids()
+        )
         self.area.sweep()
         self.files = FileOps(
             str(self.local.root),
@@ -166,13 +168,33 @@ class Replica(Telling, Reconfiguring):
         """An incident at a place of the tree. Called from any thread."""
         self.incidents.report(cause, f"{self.name}/{source}", f"set {self.name}: {text}")
 
-    def _make_parts(self) -> None:
+    def describe(self, local: LocalSet) -> None:
+        """The topology of the set is this from now on. The parts that run are told besides (see reconfiguring)."""
+        self.local = local
+        self.member_guids = frozenset(member.guid for member in local.set.members.values())
+        self._cxtions = connections_of(local)
+        self._keys |= {cxtion.guid: cxtion.key for cxtion in self._cxtions}  # what is under way may be of a former one
         self.counters.add_set(self.name)
         for cxtion in self._cxtions:
             self.counters.add_cxtion(self.name, cxtion.key)
+        if self._opened:
+            self.area.divide(local.staging_quota_bytes, self._partner_guids())
+
+    def cxtions(self) -> tuple[Cxtion, ...]:
+        """The connections that this member has a part in and that are enabled."""
+        return self._cxtions
+
+    def _partner_guids(self) -> set[bytes]:
+        return {cxtion.partner.guid for cxtion in self._cxtions}
+
+    def _make_parts(self) -> None:
         self.counters.set_value(self.name, "KB of Staging Space In Use", lambda: self.area.used_bytes >> 10)
         self.counters.set_value(self.name, "KB of Staging Space Free", lambda: self.area.free_bytes >> 10)
         self._make_engine()
+        self._opened = True
+        self._reconfiguring = Reconfiguring(
+            self, joins=lambda: self._started, renew=self._hold_and_renew, look_again=self._look_again
+        )
         self.missing = missing_files(self.config, self.local, self.excluded, self._identity, self.store, self.lock)
         self.holding = Holding(self.missing, self._waits)
         self._batches = Batches(
@@ -355,6 +377,23 @@ class Replica(Telling, Reconfiguring):
                 return
             await self.settled()
             await asyncio.sleep(0.05)
+
+    async def reconfigure(self, local: LocalSet) -> None:
+        """See Reconfiguring.go_on_with()."""
+        await self._reconfiguring.go_on_with(local)
+
+    async def unjoin_all(self) -> None:
+        """See Reconfiguring.unjoin_all()."""
+        await self._reconfiguring.unjoin_all()
+
+    async def _hold_and_renew(self) -> None:
+        self._batches.hold()
+        await self._renew_engine()
+
+    async def _look_again(self) -> None:
+        if self._watch is not None:
+            await self._stop_watch()
+            await self._look_at_tree()
 
     async def close(self) -> None:
         """Stop. Everything that matters is in the store."""
