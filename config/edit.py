@@ -14,6 +14,7 @@ from typing import Any
 import tomlkit
 
 from config.document import read_text
+from config.keys import key_text
 from config.load import parse_file, parse_topology
 from config.model import ReplicaSet
 from config.topology import cut_off, new_guid
@@ -56,13 +57,19 @@ class Edit:
 
     # -- members --
 
-    def add_member(self, to: ReplicaSet, name: str, address: Address, partners: Iterable[str]) -> None:
-        """A new member, connected both ways with `partners`."""
+    def add_member(
+        self, to: ReplicaSet, name: str, address: Address, partners: Iterable[str], key: str | None = None
+    ) -> None:
+        """A new member, connected both ways with `partners`. `key` is its public key, as text; a member that is in
+        another set has its key here, too."""
         if name in to.members:
             raise Refused(f'the set "{to.name}" has a member "{name}" already')
         guid, table = new_guid(), tomlkit.table()
-        for key, value in (("name", name), ("guid", _text(guid)), ("host", address[0]), ("port", address[1])):
-            table.add(key, value)
+        known = next((one.members[name].key for one in self.sets if name in one.members), None)
+        if key is None and known is not None:
+            key = key_text(known)
+        values = {"name": name, "guid": _text(guid), "host": address[0], "port": address[1], "key": key}
+        _put(table, values)
         self._array(to, "member").append(table)
         self._touched.add(Key(to.guid, "member", guid))
         for partner in partners:

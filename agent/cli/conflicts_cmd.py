@@ -193,11 +193,12 @@ def _without_agent(config_file: Path, state_dir: Path, unreachable: str, argumen
     from agent.engine.originator import FORMER, ORIGINATOR, own_originators
     from agent.tree.excluded import Excluded
     from config.load import load_agent_config
+    from config.state import known_sets
     from idtable.errors import StateLocked
     from idtable.lock import StateLock
     from idtable.peek import peek_meta
 
-    config = load_agent_config(config_file)
+    config = load_agent_config(config_file, known=known_sets(state_dir))
     with ExitStack() as stack:
         read_only = False
         try:

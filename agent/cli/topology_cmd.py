@@ -142,6 +142,7 @@ def check(config_file: Path, file: Path | None) -> int:
 @click.argument("name")
 @click.option("--address", required=True, metavar="HOST:PORT", help="Where the other members reach it.")
 @click.option("--partner", "partners", multiple=True, metavar="NAME", help="Whom it replicates with.  [default: all]")
+@click.option("--key", metavar="KEY", help="Its public key, which `frs key` prints on its host, if it has one already.")
 def add_member(
     config_file: Path,
     file: Path | None,
@@ -150,12 +151,14 @@ def add_member(
     name: str,
     address: str,
     partners: Sequence[str],
+    key: str | None,
 ) -> None:
-    """Add a member to a set. On its host, `frs init --member NAME --topology FILE` follows, with a copy of the file."""
+    """Add a member to a set. On its host, `frs init --member NAME --topology FILE` follows, with a copy of the file,
+    to which it adds the key of the member: that file is for all others then."""
 
     def change(edit: Any) -> None:
         to = edit.chosen(set_name)
-        edit.add_member(to, name, parse_address(address), partners or list(to.members))
+        edit.add_member(to, name, parse_address(address), partners or list(to.members), key)
 
     _make(_path(config_file, file), change, dry_run)
 
@@ -219,7 +222,7 @@ def disconnect(
 @topology.command("set")
 @_change_options
 @click.argument("values", nargs=-1, required=True, metavar="KEY=VALUE...")
-@click.option("--member", metavar="NAME", help="Of this member, in all sets: address=HOST:PORT.")
+@click.option("--member", metavar="NAME", help="Of this member, in all sets: address=HOST:PORT, key=KEY.")
 @click.option("--connection", metavar="A->B", help="Of this connection.")
 def set_(
     config_file: Path,
@@ -233,7 +236,7 @@ def set_(
     """Set what a set, a member or a connection says. An empty value is the default.
 
     Of a set: primary, type, file_filter and directory_filter (names with commas between), schedule. Of a connection:
-    priority, enabled, schedule, ignore_schedule, two_way_sync. Of a member: address.
+    priority, enabled, schedule, ignore_schedule, two_way_sync. Of a member: address, key.
     """
     if member is not None and connection is not None:
         raise click.UsageError("--member or --connection, not both")
@@ -243,7 +246,7 @@ def set_(
 
     def change(edit: Any) -> None:
         if member is not None:
-            edit.set_member(member, _address_of(values))
+            edit.set_member(member, _of_a_member(values))
         elif ends is not None:
             edit.set_connection(edit.chosen(set_name), ends[1], ends[2], _parsed(values, _CONNECTION_KEYS))
         else:
@@ -252,12 +255,17 @@ def set_(
     _make(_path(config_file, file), change, dry_run)
 
 
-def _address_of(values: Sequence[str]) -> dict[str, Any]:
-    key, _, text = values[0].partition("=")
-    if len(values) != 1 or key != "address":
-        raise click.UsageError("of a member the address can be set: address=HOST:PORT")
-    host, port = parse_address(text)
-    return {"host": host, "port": port}
+def _of_a_member(values: Sequence[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for value in values:
+        name, _, text = value.partition("=")
+        if name == "address":
+            found["host"], found["port"] = parse_address(text)
+        elif name == "key":
+            found["key"] = text or None
+        else:
+            raise click.UsageError("of a member these can be set: address=HOST:PORT, key=KEY")
+    return found
 
 
 def _parsed(values: Sequence[str], keys: dict[str, str]) -> dict[str, Any]:

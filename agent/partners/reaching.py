@@ -106,8 +106,8 @@ class Reaching:
             return f"{self._name} refused a packet with error {error:#x}"
         why = (
             f"{self._name} {_DIFFERENT[error].format(cxtion=cxtion)} (error {error:#x}); most likely the topologies "
-            f"differ: compare {self._topology} with the topology file of {self._name}, and "
-            "make them the same"
+            f"differ: compare {self._topology} with the topology file of {self._name}, and make them the same (members "
+            "read them again while they run)"
         )
         self._refusals[cxtion] = why
         return why

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from agent.conflicts.keptcontrol import DELETED_NAME, KEPT_NAME
 from agent.engine import events as ev
+from agent.partners.links import PartnerLink
 from agent.replica.replica import Replica
 from agent.replica.waiting import WaitingSet
 from agent.work.supervise import failure
@@ -49,7 +50,12 @@ class Applying:
         told = []
         for guid, some in changes.items():
             local = after.get(guid) or before.get(guid)
-            told += [f"set {local.name}: {change}" if local is not None else str(change) for change in some]
+            whole = (guid in before) != (guid in after)  # then it comes, or goes, with all that is in it
+            told += [
+                f"set {local.name}: {change}" if local is not None else str(change)
+                for change in some
+                if not whole or change.key.kind == "set"
+            ]
         for line in told:
             log.info("the topology has changed: %s", line)
         self._service.use(dataclasses.replace(config, sets=tuple(after.values())))
@@ -108,7 +114,7 @@ class Applying:
         await replica.reconfigure(now)
         former = {member.guid for member in was.partners} - {member.guid for member in now.partners}
         await self._told(former)
-        await self._service.end_links(replica.name, {member.guid for member in now.partners})
+        await _close(self._service.take_links(replica.name, {member.guid for member in now.partners}))
         await self._relink(replica, now, moved)
 
     async def _relink(self, replica: Replica, local: LocalSet, partners: Collection[bytes]) -> None:
@@ -116,8 +122,9 @@ class Applying:
         it."""
         service = self._service
         lost = [guid for guid in partners if guid in service.links and service.links[guid].queued]
-        await service.end_links(replica.name, {member.guid for member in local.partners}.difference(partners))
+        former = service.take_links(replica.name, {member.guid for member in local.partners}.difference(partners))
         service.begin_links(replica, local)
+        await _close(former)
         for guid in lost:
             replica.post(ev.PartnerUnreachable(guid, "it is reached otherwise from now on"))
 
@@ -142,7 +149,8 @@ class Applying:
         await asyncio.to_thread(forget, local.state_dir)
         counters.inc_set(local.name, "Replica Sets Deleted")
         await service.samples_written()
-        counters.remove_set(local.name)
+        if all(other.name != local.name for other in service.config.sets):
+            counters.remove_set(local.name)
         log.warning(
             "this member has left the set %s. Its files in %s are as they were, and are not replicated any more; what "
             "it knew of the set is forgotten, but for %s",
@@ -150,6 +158,10 @@ class Applying:
             local.root,
             " and ".join(os.path.join(local.state_dir, name) for name in KEPT),
         )
+
+
+async def _close(links: Collection[PartnerLink]) -> None:
+    await asyncio.gather(*(link.close() for link in links))
 
 
 def _is_another(was: LocalSet, now: LocalSet) -> bool:

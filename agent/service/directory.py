@@ -12,6 +12,7 @@ import asyncio
 import dataclasses
 import json
 import logging
+import os
 import time
 import uuid
 from collections.abc import Collection
@@ -21,8 +22,9 @@ from typing import TYPE_CHECKING, Any, Final
 from agent.service.applying import Applying, forget
 from agent.wire.filetime import SECOND
 from agent.work.clock import filetime_now, iso_time
+from agent.work.supervise import failure
 from config.errors import ConfigError
-from config.files import FileSource, problems
+from config.files import FileSource, Reading, problems
 from config.model import AgentConfig
 from config.state import SETS_NAME, known_sets
 from config.view import view_of
@@ -35,7 +37,8 @@ log = logging.getLogger("frs")
 
 LOOK_S: Final = 1.0
 #: What takes effect while the agent runs; of all else it is said that it does at the next start.
-_LIVE: Final = frozenset(("path", "topology_path", "secret_path", "sets", "credential", "serial", "poll_interval_s"))
+_AUTHENTICATION: Final = ("key_path", "key", "secret_path", "credential", "secret_for_all")
+_LIVE: Final = frozenset(("path", "topology_path", *_AUTHENTICATION, "sets", "serial", "poll_interval_s"))
 
 
 class Departures:
@@ -73,6 +76,8 @@ class Directory:
         self._read_at = filetime_now()
         self._restart: list[str] = []
         self._reading = asyncio.Lock()
+        self._readings: set[asyncio.Task[dict[str, Any]]] = set()
+        self._closed = False
         self._asked = asked
         self._known = {**known_sets(config.state_dir), **{local.name: local.set.guid for local in config.sets}}
 
@@ -104,34 +109,78 @@ class Directory:
 
     async def read(self, confirmed: Collection[bytes] = ()) -> dict[str, Any]:
         """Read, and apply what has changed. `confirmed` are sets that an administrator says this member has left.
-        Returns what was changed, or what is wrong."""
+        Returns what was changed, or what is wrong. Whoever asked may go away: what was begun is brought to its end."""
+        reading = asyncio.get_running_loop().create_task(self._read(confirmed), name="reading the configuration")
+        self._readings.add(reading)
+        reading.add_done_callback(self._readings.discard)
+        return await asyncio.shield(reading)
+
+    async def close(self) -> None:
+        """Read no more; returns when what was begun has ended."""
+        self._closed = True
+        if self._readings:
+            await asyncio.wait(self._readings)
+
+    async def _read(self, confirmed: Collection[bytes]) -> dict[str, Any]:
         async with self._reading:
-            running = self._service.config
+            if self._closed:
+                return self._told([])
             try:
-                reading = await asyncio.to_thread(self._source.read, running, self._known)
+                reading = await asyncio.to_thread(self._source.read, self._service.config, self._known)
             except ConfigError as error:
-                self._fail(error)
+                self._fail(problems(error))
+                return self._told([])
+            except Exception as error:
+                log.exception("reading the configuration")
+                text = failure("reading the configuration", error)
+                self._fail([{"file": str(self._source.path), "line": None, "key": "", "message": text, "text": text}])
                 return self._told([])
             if self._problems:
                 log.info("the configuration can be read again")
             self._problems, self._failed_at, self._read_at = [], None, filetime_now()
-            gone = await asyncio.to_thread(self._gone, reading.view.set_guids)
-            seen = set(self._departures.since)
-            now = time.monotonic()
-            staying = self._departures.staying(gone, now, reading.config.poll_interval_s, confirmed)
-            for guid in staying - seen:
-                log.warning("%s", self._leaving_text(guid, reading.config))
-            view = reading.view.keeping(self._view, staying.intersection(self._view.set_guids))
-            self._note_restart(running, reading.config)
-            former = set(self._view.set_guids)
-            told = await self._applying.apply(self._view, view, _live(running, reading.config))
-            self._view = view
-            for guid in gone - staying - former:  # of which only the state was here
-                await asyncio.to_thread(forget, state_of(running.state_dir, guid))
-                told.append(f"what was known of the set {self._name(guid)}, which this member left, is forgotten")
-            self._known |= {local.name: local.set.guid for local in view.local_sets()}
-            await asyncio.to_thread(self._remember)
-            return self._told(told)
+            return self._told(await self._take(reading, confirmed))
+
+    async def _take(self, reading: Reading, confirmed: Collection[bytes]) -> list[str]:
+        """Apply a complete reading; returns what was changed."""
+        running = self._service.config
+        gone = await asyncio.to_thread(self._gone, reading.view.set_guids)
+        seen = set(self._departures.since)
+        now = time.monotonic()
+        staying = self._departures.staying(gone, now, reading.config.poll_interval_s, confirmed)
+        for guid in staying - seen:
+            log.warning("%s", self._leaving_text(guid, reading.config))
+        staying &= set(self._view.set_guids)
+        view = reading.view.keeping(self._view, staying | self._too_early(reading.config, staying))
+        self._note_restart(running, reading.config)
+        former = set(self._view.set_guids)
+        told = await self._applying.apply(self._view, view, _live(running, reading.config))
+        self._view = view
+        for guid in gone - former - set(self._departures.since):  # of which only the state was here
+            told.append(await self._forget(guid))
+        self._known |= {local.name: local.set.guid for local in view.local_sets()}
+        await asyncio.to_thread(self._remember)
+        return told
+
+    async def _forget(self, guid: bytes) -> str:
+        try:
+            await asyncio.to_thread(forget, state_of(self._service.config.state_dir, guid))
+        except OSError as error:
+            log.error("what was known of the set %s cannot be removed: %s", self._name(guid), error)
+            return f"what was known of the set {self._name(guid)} cannot be removed: {error}"
+        return f"what was known of the set {self._name(guid)}, which this member left, is forgotten"
+
+    def _too_early(self, config: AgentConfig, staying: Collection[bytes]) -> set[bytes]:
+        """Sets that come under the name, or at the root, of one that this member has still to leave: they come then."""
+        former = [local for local in self._view.local_sets() if local.set.guid in staying]
+        found = set()
+        for local in config.sets:
+            for other in former:
+                if local.set.guid not in self._view.set_guids and (
+                    local.name == other.name or _overlap(local.root, other.root)
+                ):
+                    found.add(local.set.guid)
+                    log.warning("the set %s begins here when the one at %s is left", local.name, other.root)
+        return found
 
     async def leave(self, set_name: str) -> dict[str, Any]:
         """An administrator says that this member has left the set. Refused while the topology has it there."""
@@ -153,8 +202,7 @@ class Directory:
 
     # -- what is said --
 
-    def _fail(self, error: ConfigError) -> None:
-        found = problems(error)
+    def _fail(self, found: list[dict[str, Any]]) -> None:
         if found != self._problems:
             for one in found:
                 log.error("the configuration has changed and cannot be used; what was in force stays: %s", one["text"])
@@ -212,6 +260,11 @@ class Directory:
                 write_file(path, text, 0o600)
         except (ConfigError, OSError, ValueError) as error:
             log.error("the names of the sets cannot be remembered: %s", error)
+
+
+def _overlap(one: Path, other: Path) -> bool:
+    one, other = Path(os.path.realpath(one)), Path(os.path.realpath(other))
+    return one.is_relative_to(other) or other.is_relative_to(one)
 
 
 def state_of(state_dir: Path, guid: bytes) -> Path:

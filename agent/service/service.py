@@ -213,7 +213,7 @@ class Service:
             self._workers,
             self.incidents,
             self._send,
-            lambda partner: self.links[partner].has_room,
+            self._has_room,
             self._shares,
         )
         self.replicas[guid] = replica
@@ -260,7 +260,7 @@ class Service:
         replica = self.replicas.pop(member, None)
         if replica is not None:
             await replica.close()
-            await self.end_links(replica.name)
+            await asyncio.gather(*(link.close() for link in self.take_links(replica.name)))
         for store in (self.kept.pop(member, None), self.deleted.pop(member, None)):
             if store is not None:
                 await asyncio.to_thread(store.close)
@@ -271,12 +271,12 @@ class Service:
             if member.guid not in self.links:
                 self.links[member.guid] = self._link(replica, member)
 
-    async def end_links(self, set_name: str, stay: Collection[bytes] = ()) -> None:
-        """End the links of the set to other members than these."""
+    def take_links(self, set_name: str, stay: Collection[bytes] = ()) -> list[PartnerLink]:
+        """The links of the set to other members than these, which are to be closed: nothing goes over them any more."""
         gone = [guid for guid, (name, _) in self._reaching.items() if name == set_name and guid not in stay]
         for guid in gone:
             del self._reaching[guid]
-            await self.links.pop(guid).close()
+        return [self.links.pop(guid) for guid in gone]
 
     def refusals(self) -> list[tuple[str, str]]:
         """Of which set a partner refuses something until somebody mends it, and why."""
@@ -358,6 +358,7 @@ class Service:
             await supervisor.ended()
         if self._addresses is not None:
             self._addresses.close()
+        await self.directory.close()
         for close in [*reversed(self._closers), *(replica.close for replica in self.replicas.values())]:
             try:
                 await asyncio.wait_for(close(), 30.0)
@@ -430,7 +431,13 @@ class Service:
         )
 
     def _send(self, partner: bytes, packet: bytes, cxtion: str) -> None:
-        self.links[partner].send(packet, cxtion)
+        link = self.links.get(partner)
+        if link is not None:  # else it is no partner any more
+            link.send(packet, cxtion)
+
+    def _has_room(self, partner: bytes) -> bool:
+        link = self.links.get(partner)
+        return link is None or link.has_room
 
     async def _check_links(self) -> None:
         while True:

@@ -136,6 +136,15 @@ def test_a_schedule_that_changes_closes_and_opens_at_once() -> None:
     assert names(world.members["b"]) == ["n"]
 
 
+def test_both_ends_of_what_has_closed_are_unjoined_without_waiting_for_anything() -> None:
+    """Also where the partner does not know of it yet."""
+    world = started("ab")
+    world.cxtion_options["schedule"] = CLOSED
+    world.members["a"].topology_changed()
+    world.run(0.02)
+    assert "joined" not in sessions(world, "a").values()
+
+
 def test_what_only_the_priority_changes_of_stays_joined() -> None:
     world = started("ab")
     since = [s.since for s in world.members["a"].engine.in_sessions.sessions.values()]

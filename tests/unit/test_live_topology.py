@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import time
+import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,11 +19,13 @@ from agent.cli.demo_layout import DemoOptions, prepare
 from agent.service import directory as directory_module
 from agent.service.directory import Departures
 from agent.service.service import Service
+from agent.tree.mark import read_mark
 from config.load import load_agent_config, load_topology
 from config.model import ReplicaSet
 from config.topology import new_replica_set
 from config.write import topology_text
 from staging import fsops
+from tests.system.keys import OtherKey
 
 PATIENCE = 120.0
 
@@ -231,6 +234,12 @@ async def test_another_root_stops_the_set_and_nothing_is_deleted(tmp_path: Path)
         assert list(other.iterdir()) == []
 
 
+def keyed(one: ReplicaSet, other: ReplicaSet) -> ReplicaSet:
+    """The set, whose members have the keys that they have in the other one."""
+    members = {name: dataclasses.replace(member, key=other.members[name].key) for name, member in one.members.items()}
+    return dataclasses.replace(one, members=members)
+
+
 def gone_from(whole: ReplicaSet, member: str) -> ReplicaSet:
     return dataclasses.replace(
         whole,
@@ -276,6 +285,126 @@ async def test_a_member_leaves_when_two_readings_say_so_and_comes_back(tmp_path:
         assert sorted(os.listdir(made.root("b"))) == ["one", "three", "two"]
 
 
+async def test_a_root_that_was_left_is_free_for_others(tmp_path: Path) -> None:
+    async with fleet(tmp_path, 2, "b") as made:
+        fd = os.open(made.root("b"), os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            mark = read_mark(fd)
+            assert mark is not None
+            made.write(gone_from(made.set, "b"))
+            await made.services["b"].directory.leave("demo")
+            left = read_mark(fd)
+        finally:
+            os.close(fd)
+        assert left is None or not mark.trusted
+
+
+async def test_what_is_kept_of_conflicts_stays_when_a_member_leaves(tmp_path: Path) -> None:
+    async with fleet(tmp_path, 2, "a", "b") as made:
+        (made.root("a") / "one").write_bytes(b"1")
+        await made.agree("a", "b")
+        (made.root("a") / "one").unlink()
+        await made.agree("a", "b")
+        b = made.services["b"]
+        await until(lambda: b.status()["sets"][0]["deleted"]["files"] == 1)
+        kept = [path for path in (b.config.sets[0].state_dir / "deleted").rglob("*") if path.is_file()]
+        made.write(gone_from(made.set, "b"))
+        await b.directory.leave("demo")
+        assert kept
+        assert all(path.exists() for path in kept)
+
+
+async def test_a_set_that_is_made_anew_under_its_name_takes_the_place_of_the_old_one(
+    tmp_path: Path,
+) -> None:
+    """Once the old one is left: one folder is the root of one set."""
+    async with fleet(tmp_path, 2, "a", "b", options="\n[directory]\npoll_interval = 0.1\n") as made:
+        (made.root("a") / "one").write_bytes(b"1")
+        await made.agree("a", "b")
+        old = made.set
+        addresses = [(one.name, one.host, one.port) for one in old.members.values()]
+        made.write(keyed(new_replica_set("demo", addresses, "full-mesh"), old))
+        await made.read()
+        assert [one["guid"] for one in made.services["a"].status()["sets"]] == [str(uuid.UUID(bytes_le=old.guid))]
+        await asyncio.sleep(0.1)
+        await made.read()
+        (made.root("b") / "two").write_bytes(b"2")
+        await made.agree("a", "b")
+        assert sorted(os.listdir(made.root("a"))) == ["one", "two"]
+        assert set(made.services["a"].snapshot()["FileReplicaSet"]) == {"demo"}
+
+
+async def test_a_set_whose_root_is_in_that_of_one_to_be_left_waits(tmp_path: Path) -> None:
+    async with fleet(tmp_path, 2, "a") as made:
+        old = made.set
+        addresses = [(one.name, one.host, one.port) for one in old.members.values()]
+        made.write(keyed(new_replica_set("other", addresses, "full-mesh"), old))
+        config = made.config("a")
+        (made.root("a") / "inside").mkdir()
+        config.write_text(
+            config.read_text().replace('name = "demo"', 'name = "other"').replace('"root"', '"root/inside"')
+        )
+        await made.read()
+        assert [one["name"] for one in made.services["a"].status()["sets"]] == ["demo"]
+        await made.services["a"].directory.leave("demo")
+        assert [one["name"] for one in made.services["a"].status()["sets"]] == ["other"]
+
+
+async def test_what_was_begun_is_brought_to_its_end_whoever_goes_away(tmp_path: Path) -> None:
+    async with fleet(tmp_path, 2, "a") as made:
+        a = made.services["a"]
+        made.write(dataclasses.replace(made.set, primary="b"))
+        asked = asyncio.create_task(a.directory.read())
+        for _ in range(10):
+            if not a.directory._reading.locked():
+                await asyncio.sleep(0)
+        assert a.directory._reading.locked()
+        asked.cancel()
+        await a.directory.close()
+        assert asked.cancelled()
+        assert not made.replicas("a")[0].engine.ctx.config.primary
+        made.file.write_text("")
+        assert (await a.directory.read())["problems"] == []  # it is not read any more
+
+
+async def test_a_fault_in_reading_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with fleet(tmp_path, 2, "a") as made:
+
+        def fail(*_: object) -> None:
+            raise ValueError("injected")
+
+        monkeypatch.setattr(made.services["a"].directory._source, "read", fail)
+        assert "injected" in (await made.read())["a"]["problems"][0]["text"]
+        assert made.services["a"].status()["sets"][0]["state"] != "stopped"
+
+
+async def test_another_key_is_used_without_a_restart(tmp_path: Path) -> None:
+    async with fleet(tmp_path, 2, "a", "b") as made:
+        await until(lambda: joined(made.services["a"]) == {"a->b", "b->a"})
+        other = OtherKey(made.file.parent, "a")
+        other.use()
+        changes = (await made.services["a"].directory.read())["changes"]
+        assert sorted(changes) == ["authentication: another key", "set demo: the member a: another key"]
+        (made.root("a") / "one").write_bytes(b"1")
+        await until(lambda: any("the topologies have other keys" in why for _, why in made.services["a"].refusals()))
+        made.file.write_text(other.topology.read_text())
+        assert (await made.services["b"].directory.read())["changes"] == ["set demo: the member a: another key"]
+        await made.agree("a", "b")
+
+
+async def test_nothing_goes_to_who_is_no_partner_any_more(tmp_path: Path) -> None:
+    async with fleet(tmp_path, 2, "a") as made:
+        a = made.services["a"]
+        (replica,) = made.replicas("a")
+        (partner,) = a.links
+        for link in a.take_links("demo"):
+            await link.close()
+        a._send(partner, b"packet", "a->b")
+        assert a._has_room(partner)
+        a.begin_links(replica, replica.local)
+        assert set(a.links) == {partner}
+
+
 async def test_an_administrator_confirms_that_a_member_leaves(tmp_path: Path) -> None:
     async with fleet(tmp_path, 3, "c") as made:
         c = made.services["c"]
@@ -312,8 +441,7 @@ async def test_a_set_comes_and_goes(tmp_path: Path) -> None:
         second = new_replica_set(
             "more", [(one.name, one.host, one.port) for one in first.members.values()], "full-mesh"
         )
-        keyed = {name: dataclasses.replace(one, key=first.members[name].key) for name, one in second.members.items()}
-        made.write(first, dataclasses.replace(second, members=keyed))
+        made.write(first, keyed(second, first))
         for member in "ab":
             (made.root(member).parent / "more").mkdir()
             config = made.config(member)
