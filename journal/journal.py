@@ -17,6 +17,7 @@ from . import inotify
 from .aging import AgingCache, Entry
 from .changes import Aged, Excluded, nothing_excluded, split
 from .inotify import Source, WatchLimit
+from .own import NOTHING, Own
 from .reasons import RENAME_OLD_NAME
 from .system import LINUX, System
 from .watches import Node
@@ -87,9 +88,9 @@ class Journal:
     """Watches a replica tree and tells what changed once it has been quiet for a while.
 
     `root` is the folder, `db_path` the file that keeps the records. A path ages `aging_s` seconds after
-    its last event, but at most ten times that after its first. What `excluded` says yes to is not watched; it
-    is called in a thread of the journal. `count` is told increments of "USN
-    Reads", "USN Records Examined", "USN Records Accepted" and "USN Records Rejected", in the event loop.
+    its last event, but at most ten times that after its first. Files that are `own` are not told of when they come.
+    What `excluded` says yes to is not watched; it is called in a thread of the journal. `count` is told increments of
+    "USN Reads", "USN Records Examined", "USN Records Accepted" and "USN Records Rejected", in the event loop.
 
     A journal that is more than `behind_s` seconds behind with the events lets them go, and asks for a scan: that may be
     set to what a scan of the whole tree takes, where that is more than BEHIND_S.
@@ -109,8 +110,10 @@ class Journal:
         count: Count | None = None,
         rescan_s: float = 60.0,
         system: System = LINUX,
+        own: Own = NOTHING,
     ) -> None:
         self._system = system
+        self._own = own
         self._root = root
         self._db_path = db_path
         self._aging = aging_s
@@ -151,7 +154,7 @@ class Journal:
         except WatchLimit as error:
             self._source = _Deaf(error)
         self._tree = WatchTree(
-            self._root, self._source, self._excluded, self, rescan_s=self._rescan_s, system=self._system
+            self._root, self._source, self._excluded, self, rescan_s=self._rescan_s, system=self._system, own=self._own
         )
         self._source.start()
         self._thread = self._start_turns()

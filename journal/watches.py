@@ -19,6 +19,7 @@ from idtable.reserved import reserved
 from . import inotify as k
 from . import reasons as why
 from .changes import Excluded, join
+from .own import NOTHING, Own
 from .system import LINUX, LIST, System
 from .unseen import Unseen
 
@@ -122,8 +123,10 @@ class Watches:
         *,
         rescan_s: float = 60.0,
         system: System = LINUX,
+        own: Own = NOTHING,
     ) -> None:
         self._system = system
+        self._own = own
         self._root_path = os.path.realpath(root)
         self._source = source
         self._excluded = excluded

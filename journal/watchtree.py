@@ -186,6 +186,9 @@ class WatchTree(Watches):
     def _moved_to(self, node: Node, name: str, is_dir: bool, cookie: int) -> None:
         moving = self._moving.pop(cookie, None)
         source = self._sources.pop(cookie, None)
+        if self._own.awaited and source is None and not is_dir and self._is_own(node, name):
+            self.rejected += 1
+            return
         accepted = self._sink.record(node, name, why.RENAME_NEW_NAME, is_dir, deep=is_dir and self.comparing)
         if accepted and source is not None:
             self._unseen.seen(source[:2])
@@ -198,6 +201,21 @@ class WatchTree(Watches):
             self._drop(moving[0])
         elif accepted:
             self._arrived(node, name, None if moving is None else moving[0])
+
+    def _is_own(self, node: Node, name: str) -> bool:
+        """A file has come to that name which is there still and which this process has put there. Whatever somebody did
+        to it since is told of by an event of its own."""
+        if self._sink.ages((node, name)):
+            return False
+        fd = self._open_node(node)
+        if fd is None:
+            return False
+        try:
+            return self._own.echo(self._system.fingerprint(fd, name)[:3])
+        except OSError:
+            return False
+        finally:
+            self._system.close(fd)
 
     def _arrived(self, node: Node, name: str, child: Node | None) -> None:
         """A folder was renamed to here; `child`, if it is the one that the other half of the event named."""

@@ -65,6 +65,7 @@ class Host(Protocol):
     member_guids: frozenset[bytes]
     told: TreeIncidents
     missing: MissingFiles
+    under_way: UnderWay
     supervisor: Supervisor
 
     @property
@@ -123,6 +124,7 @@ class LocalWatch:
             excluded=excluded,
             count=host.count,
             system=system,
+            own=host.under_way,
         )
         self._thread = ThreadPoolExecutor(1, "frs-examine")
         self._aged: deque[Aged] = deque()
