@@ -29,7 +29,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--peers",
         default=DEFAULT_PEERS,
-        help="comma separated: frs:AGING[:nofsync], rsync, rsync:fsync, unison, syncthing:DELAY "
+        help="comma separated: frs:AGING[:nofsync|:mesh], rsync, rsync:fsync, unison, syncthing:DELAY "
         "(default: %(default)s); what is not installed is left out",
     )
     parser.add_argument("--scenarios", default=",".join(SCENARIOS), help="default: %(default)s")

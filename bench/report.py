@@ -46,6 +46,7 @@ def titles(sizes: Sizes) -> dict[str, str]:
         "join": f"{sizes.files:,} small files, B starts for the first time",
         "drop": f"{sizes.files:,} small files, dropped into running A",
         "latency": f"one change visible at B (median of {sizes.latency_rounds})",
+        "idle": f"nothing happens for {sizes.idle_s:g} s",
         "renames": f"{sizes.renames:,} renames",
         "big": f"one file of {amount}, A starts with it",
         "patch": f"4 KiB changed inside a file of {amount}",

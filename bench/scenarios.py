@@ -4,6 +4,7 @@ cold     B runs and is idle, A has the tree and starts: from A's start (batch: t
 join     A runs and knows its tree, B has nothing and starts for the first time: from then until B is equal
 drop     both run, idle; the tree's folders are renamed into A: from the first rename until B is equal
 latency  one new file of 4 KiB at A: from before its write until B has it whole
+idle     both ends have the tree and nothing happens: processor time of so many seconds, and memory
 renames  a burst of renames at A: from the first one until B is equal
 big      as cold, with one large file
 patch    4 KiB inside that file are written anew at A: from then until B has them, and the file whole
@@ -34,7 +35,7 @@ from bench.trees import (
     wait_listed_alike,
 )
 
-SCENARIOS = ("cold", "join", "drop", "latency", "renames", "big", "patch")
+SCENARIOS = ("cold", "join", "drop", "latency", "idle", "renames", "big", "patch")
 
 
 @dataclass
@@ -64,7 +65,10 @@ class Run:
     timeout: float
 
     def _result(self, scenario: str, seconds: float, meter: Meter, **extra: float) -> Result:
-        good = equal(self.peer.near, self.peer.far)
+        good = all(equal(self.peer.near, far) for far in self.peer.fars)
+        crossed = self.peer.crossed() if len(self.peer.fars) > 1 and scenario in ("cold", "drop") else None
+        if crossed is not None:
+            extra["fetches_a_file"] = round(crossed, 3)
         return Result(
             self.peer.label,
             scenario,
@@ -76,7 +80,7 @@ class Run:
         )
 
     def _listed(self) -> float:
-        return wait_listed_alike(self.peer.near, self.peer.far, self.timeout)
+        return max(wait_listed_alike(self.peer.near, far, self.timeout) for far in self.peer.fars)
 
     def _carry(self, scenario: str, change: Callable[[], object], seen: Callable[[], float] | None = None) -> Result:
         """Measure one change of A, made by ``change``, with both ends running; ``seen`` tells when B has it."""
@@ -102,7 +106,8 @@ class Run:
                 self.peer.push(meter)
             if corpus == "big":
                 name = "big.bin"
-                seconds = wait_file_alike(self.peer.near / name, self.peer.far / name, self.timeout) - began
+                near = self.peer.near / name
+                seconds = max(wait_file_alike(near, far / name, self.timeout) for far in self.peer.fars) - began
             else:
                 seconds = self._listed() - began
         return self._result(scenario, seconds, meter)
@@ -120,7 +125,8 @@ class Run:
         with Meter(peer.pids()) as meter:
             began = time.perf_counter()
             if isinstance(peer, Frs):
-                peer.start("b")
+                for member in peer.members[1:]:
+                    peer.start(member)
             else:
                 peer._start("B")
             meter.roots |= peer.pids()
@@ -157,7 +163,7 @@ class Run:
             self.peer.settle()
             body = rng.randbytes(4096)
             name = f"dir{number % self.sizes.folders:03d}/probe{number:02d}.bin"
-            far = self.peer.far / name
+            fars = [root / name for root in self.peer.fars]
             pushed = threading.Thread(target=self.peer.push) if not self.peer.live else None
             began = time.perf_counter()
             (self.peer.near / name).write_bytes(body)
@@ -165,7 +171,7 @@ class Run:
                 pushed.start()
             while True:
                 try:
-                    if far.read_bytes() == body:
+                    if all(far.read_bytes() == body for far in fars):
                         break
                 except FileNotFoundError:
                     pass
@@ -177,7 +183,7 @@ class Run:
                 pushed.join()
             # Not synchronisation: a change that follows another at once would find watchers half awake.
             time.sleep(1)
-        good = equal(self.peer.near, self.peer.far)
+        good = all(equal(self.peer.near, far) for far in self.peer.fars)
         return Result(
             self.peer.label,
             "latency",
@@ -190,6 +196,13 @@ class Run:
             },
         )
 
+    def idle(self) -> Result:
+        """See the module's text; both ends run and have the tree."""
+        self.peer.settle()
+        with Meter(self.peer.pids(), interval=1.0) as meter:
+            time.sleep(self.sizes.idle_s)
+        return self._result("idle", self.sizes.idle_s, meter)
+
     def renames(self) -> Result:
         """See the module's text; both ends run and have the tree."""
         self.peer.settle()
@@ -198,7 +211,7 @@ class Run:
     def patch(self) -> Result:
         """See the module's text; both ends run and have the large file."""
         self.peer.settle()
-        near, far = (root / "big.bin" for root in (self.peer.near, self.peer.far))
+        near, *fars = (root / "big.bin" for root in (self.peer.near, *self.peer.fars))
         where = near.stat().st_size // BLOCK // 3 * BLOCK
         block = random.Random(SEED + 3).randbytes(BLOCK)
 
@@ -207,7 +220,10 @@ class Run:
                 stream.seek(where)
                 stream.write(block)
 
-        return self._carry("patch", write, lambda: wait_file_alike(near, far, self.timeout, also=where))
+        def seen() -> float:
+            return max(wait_file_alike(near, far, self.timeout, also=where) for far in fars)
+
+        return self._carry("patch", write, seen)
 
 
 def measure(
@@ -229,7 +245,7 @@ def measure(
             return Result(peer.label, scenario, f"failed: {error}")
 
     try:
-        if wanted & {"cold", "latency", "renames"}:
+        if wanted & {"cold", "latency", "idle", "renames"}:
             one = run()
             first = guarded("cold", lambda: one.cold("cold", "small"))
             if "cold" in wanted or first.outcome != "equal":
@@ -237,6 +253,8 @@ def measure(
             if first.outcome == "equal":
                 if "latency" in wanted:
                     yield guarded("latency", one.latency)
+                if "idle" in wanted and peer.live:
+                    yield guarded("idle", one.idle)
                 if "renames" in wanted:
                     yield guarded("renames", one.renames)
             peer.stop()

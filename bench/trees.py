@@ -32,6 +32,7 @@ class Sizes:
     big_bytes: int = 1 << 30
     latency_rounds: int = 20
     renames: int = 1000
+    idle_s: float = 60.0
 
     @property
     def files(self) -> int:
@@ -41,10 +42,10 @@ class Sizes:
         """How large a file system has to be on which any of these scenarios runs: the content at both ends, what is
         being made of it beside that, and the databases."""
         large = self.big_bytes if {"big", "patch"} & set(scenarios) else 0
-        return 512 + (max(4 * large, 6 * self.files * (16 << 10)) >> 20)
+        return 512 + (max(5 * large, 8 * self.files * (16 << 10)) >> 20)
 
 
-QUICK = Sizes(folders=10, files_per_folder=10, big_bytes=8 << 20, latency_rounds=3, renames=20)
+QUICK = Sizes(folders=10, files_per_folder=10, big_bytes=8 << 20, latency_rounds=3, renames=20, idle_s=2.0)
 
 
 def write_small(root: Path, sizes: Sizes) -> None:

@@ -12,6 +12,7 @@ from idtable.reserved import preinstall, reserved
 
 from .changes import Aged, Excluded, join, split
 from .log import JournalLog, Row
+from .reasons import RENAME_NEW_NAME, RENAME_OLD_NAME
 from .system import LINUX, System
 from .watches import LIMBO, Node
 
@@ -19,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 _FILETIME_EPOCH: Final = 116444736000000000
 LONGEST_AGING: Final = 10  # times the aging that was asked for, counted from the first event
+_RENAME_S: Final = 0.05  # how long a file ages of which only the name changed, and both names are known
+_RENAMED: Final = RENAME_OLD_NAME | RENAME_NEW_NAME
 _GATHER_S: Final = 0.05  # what ages so soon after others did is handed out together
 _GATHER: Final = 0.1  # but for no longer than this part of the aging
 
@@ -31,7 +34,7 @@ class Entry:
     """A record in the aging cache. Keyed by its folder and name, so a renamed folder takes it along."""
 
     __slots__ = (
-        "deep", "event_time", "first", "first_usn", "is_dir", "last", "linked", "moved_to", "name", "node",
+        "deep", "event_time", "first", "first_usn", "is_dir", "last", "linked", "moved_to", "name", "node", "paired",
         "put_back_at", "reason", "usn", "waits_for",
     )  # fmt: skip
 
@@ -50,6 +53,7 @@ class Entry:
         self.linked: set[tuple[Node, str]] = set()  # where what was here went, and where what is here came from
         self.waits_for: set[tuple[Node, str]] = set()  # where what was here may have gone, unseen
         self.put_back_at = 0.0
+        self.paired = False  # one of the two names of a rename that was seen whole
 
     @property
     def path(self) -> str:
@@ -60,7 +64,9 @@ class AgingCache:
     """The records that age, those handed out but not retired, and which of them are on disk.
 
     A path ages `aging_s` seconds after its last event, but at most ten times that after its first; with the folders
-    above it, if those are aging. All methods belong to one thread; others may look at `pending` and `untold`.
+    above it, if those are aging. Where a file was renamed and nothing else happened at either name, there is nothing to
+    wait for but the next rename of a chain or a circle. All methods belong to one thread; others may look at `pending`
+    and `untold`.
     """
 
     def __init__(self, log: JournalLog, aging_s: float, excluded: Excluded, system: System = LINUX) -> None:
@@ -146,6 +152,10 @@ class AgingCache:
             if target is not None:
                 entry.linked.add(new)
                 target.linked.add(old)
+                for one in (entry, target):
+                    one.paired = True
+                    if self._only_renamed(one):
+                        self._push(one, self._due_at(one))  # sooner than it was to be
             if target is not None and entry.deep and target.is_dir:
                 target.deep = True
 
@@ -166,7 +176,12 @@ class AgingCache:
             self.pending[key].linked.update(other for other in keys if other != key)
 
     def _due_at(self, entry: Entry) -> float:
-        return min(entry.last + self._aging, entry.first + LONGEST_AGING * self._aging)
+        aging = min(self._aging, _RENAME_S) if self._only_renamed(entry) else self._aging
+        return min(entry.last + aging, entry.first + LONGEST_AGING * self._aging)
+
+    @staticmethod
+    def _only_renamed(entry: Entry) -> bool:
+        return entry.paired and not entry.is_dir and not entry.reason & ~_RENAMED
 
     def _push(self, entry: Entry, due: float) -> None:
         self._order += 1
@@ -178,6 +193,8 @@ class AgingCache:
         due: dict[_Key, Entry] = {}
         while self._due and (everything or self._due[0][0] <= now):
             _, _, entry = heapq.heappop(self._due)
+            if self.pending.get((entry.node, entry.name)) is not entry:
+                continue  # it was due sooner
             if self._due_at(entry) > now and not everything:
                 self._push(entry, self._due_at(entry))
             else:

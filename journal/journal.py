@@ -15,8 +15,8 @@ from typing import Final
 from . import inotify
 from .aging import AgingCache, Entry
 from .changes import Aged, Excluded, nothing_excluded, split
-from .disk import Key
 from .inotify import Source, WatchLimit
+from .own import NOTHING, Own
 from .reasons import ARRIVAL, RENAME_OLD_NAME
 from .system import LINUX, System
 from .turns import FLUSH, STOP, Again, Barrier, Heard, Touched, abandon, resolve
@@ -58,12 +58,10 @@ class Journal:
     """Watches a replica tree and tells what changed once it has been quiet for a while.
 
     `root` is the folder, `db_path` the file that keeps the records. A path ages `aging_s` seconds after
-    its last event, but at most ten times that after its first. What `excluded` says yes to is not watched; it
-    is called in a thread of the journal. `count` is told increments of "USN
-    Reads", "USN Records Examined", "USN Records Accepted" and "USN Records Rejected", in the event loop.
-
-    `ours` says of a local key (device, inode, birth time) whether it is of a folder that the owner of the journal puts
-    into the tree itself, from outside: that is no move (see moved_since). It is called in a thread of the journal.
+    its last event, but at most ten times that after its first. Files that are `own` are not told of when they
+    come, and folders that are do not count as moved (see moved_since).
+    What `excluded` says yes to is not watched; it is called in a thread of the journal. `count` is told increments of
+    "USN Reads", "USN Records Examined", "USN Records Accepted" and "USN Records Rejected", in the event loop.
 
     A journal that is more than `behind_s` seconds behind with the events lets them go, and asks for a scan: that may be
     set to what a scan of the whole tree takes, where that is more than BEHIND_S.
@@ -82,17 +80,17 @@ class Journal:
         excluded: Excluded = nothing_excluded,
         count: Count | None = None,
         rescan_s: float = 60.0,
-        ours: Callable[[Key], bool] = lambda key: False,
         system: System = LINUX,
+        own: Own = NOTHING,
     ) -> None:
         self._system = system
+        self._own = own
         self._root = root
         self._db_path = db_path
         self._aging = aging_s
         self._excluded = excluded
         self._count = count
         self._rescan_s = rescan_s
-        self._ours = ours
         self.behind_s = BEHIND_S
         self._too_late = 0.0  # what was read before that is not followed
         self._queue: queue.SimpleQueue[object] = queue.SimpleQueue()
@@ -127,13 +125,7 @@ class Journal:
         except WatchLimit as error:
             self._source = _Deaf(error)
         self._tree = WatchTree(
-            self._root,
-            self._source,
-            self._excluded,
-            self,
-            rescan_s=self._rescan_s,
-            ours=self._ours,
-            system=self._system,
+            self._root, self._source, self._excluded, self, rescan_s=self._rescan_s, system=self._system, own=self._own
         )
         self._source.start()
         self._thread = self._start_turns()
@@ -194,7 +186,7 @@ class Journal:
 
     async def moved_since(self, moves: int) -> list[str]:
         """The paths that folders left or came to after the first `moves` moves, up to now (see barrier()); not those
-        that `ours` says yes to."""
+        that are `own`."""
         await self.barrier()
         return self._tree.moves.since(moves)
 

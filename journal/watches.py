@@ -10,7 +10,7 @@ import errno
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -19,7 +19,7 @@ from idtable.reserved import reserved
 from . import inotify as k
 from . import reasons as why
 from .changes import Excluded, join
-from .disk import Key
+from .own import NOTHING, Own
 from .system import LINUX, LIST, System
 from .unseen import Unseen
 
@@ -122,11 +122,11 @@ class Watches:
         sink: Sink,
         *,
         rescan_s: float = 60.0,
-        ours: Callable[[Key], bool] = lambda key: False,
         system: System = LINUX,
+        own: Own = NOTHING,
     ) -> None:
         self._system = system
-        self._ours = ours
+        self._own = own
         self._root_path = os.path.realpath(root)
         self._source = source
         self._excluded = excluded

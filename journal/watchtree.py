@@ -22,7 +22,7 @@ class WatchTree(Watches):
 
     `degraded` is None, or says why some folders cannot be watched: then rescan() is called every
     `rescan_s` seconds, and the watches are tried again before each. `comparing` may be set by any thread: folders that
-    are renamed meanwhile are to be examined whole. `ours`: see Journal.
+    are renamed meanwhile are to be examined whole. `own`: see Journal.
     """
 
     comparing = False
@@ -186,6 +186,9 @@ class WatchTree(Watches):
     def _moved_to(self, node: Node, name: str, is_dir: bool, cookie: int) -> None:
         moving = self._moving.pop(cookie, None)
         source = self._sources.pop(cookie, None)
+        if self._own.awaited and source is None and not is_dir and self._is_own_file(node, name):
+            self.rejected += 1
+            return
         accepted = self._sink.record(node, name, why.RENAME_NEW_NAME, is_dir, deep=is_dir and self.comparing)
         if accepted and source is not None:
             self._unseen.seen(source[:2])
@@ -209,7 +212,7 @@ class WatchTree(Watches):
             self._to_limbo(node)
             child = None
         parent_fd = self._open_node(node)
-        if unseen and not (parent_fd is not None and self._is_ours(parent_fd, name)):
+        if unseen and not (parent_fd is not None and self._is_own_folder(parent_fd, name)):
             self.moves.add(join(node.path, name))
         if parent_fd is None:
             self._missed[node, name] = child is None
@@ -228,9 +231,24 @@ class WatchTree(Watches):
         finally:
             self._system.close(parent_fd)
 
-    def _is_ours(self, parent_fd: int, name: str) -> bool:
+    def _is_own_file(self, node: Node, name: str) -> bool:
+        """A file has come to that name which is there still and which this process has put there. Whatever somebody did
+        to it since is told of by an event of its own."""
+        if self._sink.ages((node, name)):
+            return False
+        fd = self._open_node(node)
+        if fd is None:
+            return False
         try:
-            return self._ours(self._system.fingerprint(parent_fd, name)[:3])
+            return self._own.echo(self._system.fingerprint(fd, name)[:3])
+        except OSError:
+            return False
+        finally:
+            self._system.close(fd)
+
+    def _is_own_folder(self, parent_fd: int, name: str) -> bool:
+        try:
+            return self._own.makes(self._system.fingerprint(parent_fd, name)[:3])
         except OSError:
             return False
 

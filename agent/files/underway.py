@@ -23,6 +23,7 @@ class UnderWay:
         self._files: set[bytes] = set()
         self._places: set[Place] = set()
         self._keys: dict[Key, bytes] = {}
+        self._awaited: set[Key] = set()  # of these, what the kernel has yet to tell of
         self._lent: dict[Key, bool] = {}  # folders with another mode: still, or since somebody began to look
 
     def begin(self, co_guid: bytes, files: Iterable[bytes], places: Iterable[Place]) -> None:
@@ -37,6 +38,22 @@ class UnderWay:
         whatever becomes of its name, it is no new one."""
         with self._lock:
             self._keys[key] = co_guid
+            if key[2]:  # else a file with that inode may be another one tomorrow
+                self._awaited.add(key)
+
+    @property
+    def awaited(self) -> bool:
+        """The kernel may have yet to tell of something that an install has put into the tree."""
+        return bool(self._awaited)
+
+    def echo(self, key: Key) -> bool:
+        """Whether what came to a name a moment ago, and is there now, was put there by an install. True once: who moves
+        it after that is somebody else."""
+        with self._lock:
+            if key not in self._awaited:
+                return False
+            self._awaited.remove(key)
+            return True
 
     def makes(self, key: Key) -> bool:
         """Whether the file or folder with that local key is put into the tree by an install, or was of late."""
@@ -57,6 +74,7 @@ class UnderWay:
             self._files = set().union(*(files for files, _ in self._installs.values()))
             self._places = set().union(*(places for _, places in self._installs.values()))
             self._keys = {key: co for key, co in self._keys.items() if co in self._installs}
+            self._awaited &= self._keys.keys()
             self._lent = {key: lent for key, lent in self._lent.items() if lent}
 
     def concerns(self, file_guid: bytes | None, key: Key | None, place: Place) -> bool:

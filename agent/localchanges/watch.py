@@ -98,8 +98,8 @@ class LocalWatch:
             aging_s=aging_s,
             excluded=excluded,
             count=host.count,
-            ours=host.under_way.makes,
             system=system,
+            own=host.under_way,
         )
         self._thread = ThreadPoolExecutor(1, "frs-examine")
         self._aged: deque[Aged] = deque()

@@ -12,16 +12,16 @@ __all__ = ["Frs", "Peer", "Rsync", "Syncthing", "Unison", "make_peer"]
 
 
 def make_peer(spec: str) -> Peer:
-    """A peer from its name on the command line: ``frs:AGING[:nofsync]``, ``rsync``, ``rsync:fsync``, ``unison`` or
-    ``syncthing:DELAY`` (both in seconds, 3 and 1 if left out). Raises ValueError for an unknown one.
+    """A peer from its name on the command line: ``frs:AGING[:nofsync|:mesh]``, ``rsync``, ``rsync:fsync``, ``unison``
+    or ``syncthing:DELAY`` (both in seconds, 3 and 1 if left out). Raises ValueError for an unknown one.
     """
     name, _, argument = spec.partition(":")
     match name:
         case "frs":
             aging, _, variant = argument.partition(":")
-            if variant not in ("", "nofsync"):
+            if variant not in ("", "nofsync", "mesh"):
                 raise ValueError(f"unknown variant of frs: {variant!r}")
-            return Frs(float(aging or 3), fsync=not variant)
+            return Frs(float(aging or 3), fsync=variant != "nofsync", members="abc" if variant == "mesh" else "ab")
         case "rsync":
             if argument not in ("", "fsync"):
                 raise ValueError(f"unknown variant of rsync: {argument!r}")

@@ -35,6 +35,15 @@ class Peer:
         """The column's heading."""
         return self.key
 
+    @property
+    def fars(self) -> list[Path]:
+        """All roots that replicate A: B, and those of further members."""
+        return [self.far]
+
+    def crossed(self) -> float | None:
+        """How often each file was fetched, on average, to get to all of them; None where that is not counted."""
+        return None
+
     def missing(self) -> str | None:
         """Why this peer cannot be measured here, or None."""
         return None if shutil.which(self.key) else f"{self.key} is not installed"

@@ -35,8 +35,9 @@ class Frs(Peer):
     key = "frs"
     seals = True
 
-    def __init__(self, aging: float = 3, *, fsync: bool = True) -> None:
+    def __init__(self, aging: float = 3, *, fsync: bool = True, members: str = "ab") -> None:
         super().__init__()
+        self.members = members
         self.aging = aging
         self.fsyncs = fsync
         self.daemons: dict[str, Daemon] = {}
@@ -46,7 +47,18 @@ class Frs(Peer):
 
     @property
     def label(self) -> str:
-        return f"frs, aging {self.aging:g} s" + ("" if self.fsyncs else ", no fsync")
+        mesh = f", {len(self.members)} members in a mesh" if len(self.members) > 2 else ""
+        return f"frs, aging {self.aging:g} s{mesh}" + ("" if self.fsyncs else ", no fsync")
+
+    @property
+    def fars(self) -> list[Path]:
+        return [self.folder / member / "root" for member in self.members[1:]]
+
+    def crossed(self) -> float | None:
+        told = [self.counters(member)["FileReplicaSet"] for member in self.members]
+        sets = [one for sets in told for one in sets.values()]
+        issued = sum(one.get("Local Change Orders Issued", 0) for one in sets)
+        return sum(one.get("Fetch Requests Sent", 0) for one in sets) / issued if issued else None
 
     def missing(self) -> str | None:
         try:
@@ -66,11 +78,11 @@ class Frs(Peer):
         self.base, self.folder = base, base / "demo"
         self.near, self.far = self.folder / "a" / "root", self.folder / "b" / "root"
         self.folder.mkdir(parents=True)
-        self.port = free_ports(4)
+        self.port = free_ports(2 * len(self.members))
         self.start_both()
         self.stop()
         if not self.fsyncs:
-            for member in "ab":
+            for member in self.members:
                 text = self.config(member).read_text()
                 self.config(member).write_text(text.replace("[replication]", "[replication]\nfsync = false"))
 
@@ -83,9 +95,9 @@ class Frs(Peer):
                 *program(),
                 "demo",
                 *("--dir", str(self.folder)),
-                *("--members", "2"),
+                *("--members", str(len(self.members))),
                 *("--port-base", str(self.port)),
-                *("--dashboard-port", str(self.port + 2)),
+                *("--dashboard-port", str(self.port + len(self.members))),
                 *("--aging", f"{self.aging:g}"),
             ],
             log,
@@ -99,8 +111,8 @@ class Frs(Peer):
         until("frs demo", ready)
 
     def forget_far(self) -> None:
-        """Make b a member that has never run: no database, no staging area, an empty root (while stopped)."""
-        for folder in (self.folder / "b" / "state", self.far):
+        """Make all but a members that have never run: no database, no staging area, an empty root (while stopped)."""
+        for folder in (*(far.parent / "state" for far in self.fars), *self.fars):
             for entry in list(folder.iterdir()):
                 if entry.is_dir() and not entry.is_symlink():
                     shutil.rmtree(entry)
@@ -140,20 +152,22 @@ class Frs(Peer):
         return self.status(member) is not None
 
     def start_far(self) -> None:
-        self.start("b")
-        until("frs run, member b", lambda: self._answers("b"), poll=0.2)
+        for member in self.members[1:]:
+            self.start(member)
+        for member in self.members[1:]:
+            until(f"frs run, member {member}", lambda member=member: self._answers(member), poll=0.2)
 
     def start_near(self) -> None:
         self.start("a")
 
     def _joined(self) -> bool:
-        told = [self.status(member) for member in "ab"]
+        told = [self.status(member) for member in self.members]
         links = [link for one in told if one for part in one["sets"] for link in part["connections"]]
         return all(told) and all(link["state"] == "joined" for link in links)
 
     def settle(self) -> None:
-        until("frs, both members joined", self._joined, poll=0.2)
-        for member in "aba":
+        until("frs, all members joined", self._joined, poll=0.2)
+        for member in self.members + "a":
             done = self._ask(member, "wait", "--timeout", "900", timeout=960)
             if done.returncode:
                 raise Failed(f"frs wait of {member}: {done.stdout} {done.stderr}")
@@ -175,7 +189,7 @@ class Frs(Peer):
 
     def pids(self) -> set[int]:
         if self.demo:
-            return {int((self.folder / member / "agent.pid").read_text()) for member in "ab"}
+            return {int((self.folder / member / "agent.pid").read_text()) for member in self.members}
         return {daemon.pid for daemon in self.daemons.values()}
 
     def stop(self) -> None:

@@ -319,6 +319,6 @@ def test_folders_that_are_installed_into_each_other_are_not_looked_at_for_each(m
         world.run(1.5)
     all_agree(world)
     assert len(names(b)) == 48
-    assert len(looks) > 30  # the rest was seen at its first look from a folder above
+    assert len(looks) > 20  # the folders: a file that an install has put there is no record (journal.own)
     assert looks.total() < 1.2 * len(looks)
     assert max(looks.values()) <= 2

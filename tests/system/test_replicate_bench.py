@@ -24,7 +24,7 @@ SCHEMA = {"peer", "scenario", "outcome", "seconds", "peak_mib", "cpu_s", "extra"
 @pytest.mark.slow
 def test_the_quick_benchmark_measures_this_product(tmp_path: Path) -> None:
     """All scenarios on tiny trees; each with seconds, memory of both ends, and equal trees."""
-    peers = "frs:0.2,rsync" if shutil.which("rsync") else "frs:0.2"
+    peers = "frs:0.2,frs:0.2:mesh,rsync" if shutil.which("rsync") else "frs:0.2,frs:0.2:mesh"
     command = [sys.executable, "-m", "bench", "--quick", "--peers", peers]
     command += ["--dir", os.fspath(tmp_path), "--json", os.fspath(tmp_path / "results.json")]
     done = subprocess.run(command, cwd=REPOSITORY, env=environment(), capture_output=True, text=True, timeout=PATIENCE)
@@ -32,6 +32,9 @@ def test_the_quick_benchmark_measures_this_product(tmp_path: Path) -> None:
     results = json.loads((tmp_path / "results.json").read_text())["results"]
     ours = [one for one in results if one["peer"].startswith("frs")]
     assert {one["scenario"] for one in ours} == set(SCENARIOS)
+    assert len(ours) == 2 * len(SCENARIOS)
+    mesh = [one["extra"]["fetches_a_file"] for one in ours if "fetches_a_file" in one["extra"]]
+    assert len(mesh) == 2, "the mesh alone tells, of both trees that it was given"
     for one in results:
         assert set(one) == SCHEMA
         assert one["outcome"] == "equal"

@@ -61,3 +61,92 @@ def test_many_changes_are_handed_out_in_few_batches(log: JournalLog) -> None:
             assert 1.0 <= clock.now - made.pop(aged.path) + 1e-6 <= 1.0502
     assert not made
     assert len(batches) <= 21
+
+
+def rename(cache: AgingCache, old: str, new: str, *, is_dir: bool = False) -> None:
+    """What the kernel tells of it, both halves."""
+    cache.record(ROOT, old, why.RENAME_OLD_NAME, is_dir)
+    cache.record(ROOT, new, why.RENAME_NEW_NAME, is_dir)
+    cache.link((ROOT, old), (ROOT, new))
+
+
+def handed(cache: AgingCache, clock: Clock) -> tuple[float, list[str]]:
+    """When the next batch comes, and what is in it."""
+    while True:
+        due = cache.next_due()
+        assert due is not None
+        clock.now = max(clock.now, due)
+        batch = cache.age()
+        if batch:
+            return round(clock.now, 6), sorted(aged.path for aged in batch)
+
+
+def test_a_file_that_was_only_renamed_ages_for_a_moment(log: JournalLog) -> None:
+    clock = Clock()
+    cache = AgingCache(log, 3.0, nothing_excluded, clock)
+    rename(cache, "a", "b")
+    assert handed(cache, clock) == (1000.05, ["a", "b"])
+    assert not cache.pending
+    assert cache.age(everything=True) == []
+
+
+@pytest.mark.parametrize("reason", [why.FILE_CREATE, why.DATA, why.BASIC_INFO_CHANGE, why.FILE_DELETE])
+@pytest.mark.parametrize("name", ["a", "b"])
+@pytest.mark.parametrize("before", [True, False])
+def test_what_else_happens_at_either_name_makes_both_age(log: JournalLog, reason: int, name: str, before: bool) -> None:
+    """A file that has just been made and gets its name, one that is put aside for another: editors do so."""
+    clock = Clock()
+    cache = AgingCache(log, 3.0, nothing_excluded, clock)
+    if before:
+        cache.record(ROOT, name, reason, False)
+        clock.now += 0.01
+    rename(cache, "a", "b")
+    if not before:
+        clock.now += 0.04
+        cache.record(ROOT, name, reason, False)
+    assert handed(cache, clock) == (round(clock.now, 6), ["a", "b"])
+    assert clock.now >= 1003.0
+
+
+def test_folders_and_renames_of_which_one_half_was_seen_age_as_ever(log: JournalLog) -> None:
+    clock = Clock()
+    cache = AgingCache(log, 3.0, nothing_excluded, clock)
+    rename(cache, "a", "b", is_dir=True)
+    cache.record(ROOT, "c", why.RENAME_OLD_NAME, False)
+    cache.record(ROOT, "d", why.RENAME_NEW_NAME, False)
+    assert handed(cache, clock) == (1003.0, ["a", "b", "c", "d"])
+
+
+def test_the_names_of_a_chain_or_a_circle_come_together(log: JournalLog) -> None:
+    """Each rename within the moment that the one before ages: a -> t, b -> a, t -> b."""
+    clock = Clock()
+    cache = AgingCache(log, 3.0, nothing_excluded, clock)
+    for old, new in (("a", "t"), ("b", "a"), ("t", "b")):
+        rename(cache, old, new)
+        clock.now += 0.04
+        assert cache.age() == []
+    when, paths = handed(cache, clock)
+    assert paths == ["a", "b", "t"]
+    assert when == 1000.13
+    assert not cache.pending
+
+
+def test_a_shorter_aging_counts_for_renames_too(log: JournalLog) -> None:
+    clock = Clock()
+    cache = AgingCache(log, 0.02, nothing_excluded, clock)
+    rename(cache, "a", "b")
+    assert handed(cache, clock) == (1000.02, ["a", "b"])
+
+
+def test_a_file_that_is_renamed_all_the_time_is_told_of_at_last(log: JournalLog) -> None:
+    clock = Clock()
+    cache = AgingCache(log, 1.0, nothing_excluded, clock)
+    told = []
+    while not told and clock.now < 2000:
+        rename(cache, "a", "b")
+        rename(cache, "b", "a")
+        clock.now += 0.03
+        told = cache.age()
+    assert sorted(aged.path for aged in told) == ["a", "b"]
+    assert clock.now <= 1000 + 20 + 0.06, "twice what a path may age at most, as it waits for another"
+    assert not cache.pending
