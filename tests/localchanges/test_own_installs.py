@@ -13,17 +13,17 @@ FILES = 40
 
 async def told(one: Member) -> set[str]:
     """The paths that are aging, once all that the kernel knows is there."""
-    assert one.replica._watch is not None
-    journal = one.replica._watch.journal
+    assert one.replica.watching.watch is not None
+    journal = one.replica.watching.watch.journal
     await journal.barrier()
     return set(journal.pending_paths(1000))
 
 
 async def carried(one: Member, other: Member, *paths: str) -> None:
     """Let what happened at one age, and wait until these are at the other."""
-    assert one.replica._watch is not None
+    assert one.replica.watching.watch is not None
     await told(one)
-    one.replica._watch.journal.flush()
+    one.replica.watching.watch.journal.flush()
     async with asyncio.timeout(60):
         while not all((Path(other.root) / path).exists() for path in paths):
             await asyncio.sleep(0.005)
