@@ -76,6 +76,7 @@ class Scanner:
             yield from self._compare(top)
         self._check()
         changes = self._settle()
+        self._look_again()
         if self._judge is not None:
             self._judge(self._missing(changes))
         for at in range(0, len(changes), BATCH):
@@ -285,6 +286,14 @@ class Scanner:
             guid = self._made(folder)
             self._settler.know(path, Found(None if guid is None else self._lookup.get(guid)))
         return self._settled.all()
+
+    def _look_again(self) -> None:
+        """Folders that were seen under another name, and were gone from there when that was compared: whatever became
+        of them, no event tells of the name that the IDTable has."""
+        for guid in self._moved:
+            path = None if guid in self._settler.claimed else self._lookup.path_of(guid)
+            if path is not None:
+                self.retry.append(path)
 
     def _missing(self, settled: list[Change]) -> Missing:
         """What is missing: what the settler deletes, and the suspects that did not turn up."""

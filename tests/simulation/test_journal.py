@@ -214,6 +214,24 @@ def test_what_moved_on_while_the_tree_is_compared_is_removed_before_it_is_told_o
     assert names(all_agree(world)) == ["i", "j", "k"]
 
 
+@pytest.mark.parametrize(("path", "time"), [(path, time) for path in ("", "j") for time in (1, 2, 3)])
+def test_a_folder_that_was_renamed_unseen_is_removed_while_the_tree_is_compared(path: str, time: int) -> None:
+    """It was seen under its new name, so it is not missing; and of the name it had no event tells."""
+    world, a, b = started()
+    for folder in ("i", "i/in", "k"):
+        make(a, folder, None)
+    make(a, "i/in/f", b"f")
+    world.run(20)
+    a.crash()
+    move(a, "i", "j")
+    a.at("list", path, lambda: remove(a, "j"), time=time)
+    a.start()
+    world.run(60)
+    assert not a.moments
+    all_agree(world)
+    assert names(b) == ["k"]
+
+
 def test_files_change_places_before_one_of_their_folders_is_watched() -> None:
     """The journal tells of one of the names only."""
     world, a, b = started()
