@@ -507,4 +507,5 @@ class Engine:
                 self.local.reannounce(record, above=record.version)
         self.inbound.abandoned.clear()
         if unfinished:
+            self.in_sessions.ask_if_they_come_back(self.inbound.former)
             self.in_sessions.ask_for_everything()
