@@ -290,7 +290,7 @@ class Scanner:
     def _look_again(self) -> None:
         """Folders that were seen under another name, and were gone from there when that was compared: whatever became
         of them, no event tells of the name that the IDTable has."""
-        for guid in self._moved:
+        for guid in self._folders.moved:
             path = None if guid in self._settler.claimed else self._lookup.path_of(guid)
             if path is not None:
                 self.retry.append(path)

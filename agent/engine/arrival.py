@@ -148,7 +148,7 @@ class Arrival:
         sooner = not ahead and self.inbound.ahead.waits(entry.key)
         if sooner or (not self.inbound.sessions[entry.cxtion].joined and entry.stage in (Stage.QUEUED, Stage.FETCHING)):
             if sooner:  # for what is there has other numbers
-                entry.alternates = [(guid, co), *entry.alternates[:-1], (entry.cxtion, entry.co)]
+                entry.alternates = [(guid, co), *entry.alternates[:-1], *entry.offer()]
             self.inbound.switch(entry)
             return entry
         return None

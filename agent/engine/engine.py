@@ -462,6 +462,7 @@ class Engine:
         ctx.restore_forgetful(min((e.arrival for e in self.inbound.entries.values()), default=1 << 62))
         self.outbound.take_over(event.stages - self.inbound.by_co.keys())
         if self.retire.take_over_abandoned():
+            self.in_sessions.ask_if_they_come_back(self.inbound.former)
             self.in_sessions.ask_for_everything()
         for entry in sorted(self.inbound.entries.values(), key=lambda e: e.arrival):
             self.installs.advance(entry)

@@ -65,6 +65,11 @@ class Entry:
         """The change order came by this connection, which does not just stand in for another one."""
         return self.cxtion == cxtion and not self.former_cxtion
 
+    def offer(self) -> list[tuple[bytes, ChangeOrder]]:
+        """By which connection it is offered, and in which change order; by none where its connection just stands in for
+        another one: the partner there may not have it."""
+        return [] if self.former_cxtion else [(self.cxtion, self.co)]
+
     @property
     def is_delete(self) -> bool:
         """The change order removes its file or folder."""

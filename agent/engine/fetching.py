@@ -65,7 +65,7 @@ class Fetching:
         for number, (guid, _) in enumerate(entry.alternates):
             if self.inbound.sessions[guid].joined and not self._full(guid):
                 entry.alternates.insert(0, entry.alternates.pop(number))
-                entry.alternates.append((entry.cxtion, entry.co))
+                entry.alternates += entry.offer()
                 self.inbound.switch(entry)
                 return True
         return False
@@ -273,7 +273,7 @@ class Fetching:
             return
         entry.retry_fetch = True
         if any(self.inbound.sessions[guid].joined for guid, _ in entry.alternates):
-            entry.alternates.append((entry.cxtion, entry.co))  # somebody else may have it at hand
+            entry.alternates += entry.offer()  # somebody else may have it at hand
             self.inbound.switch(entry)
         self.inbound.discard(entry)
         entry.stage = Stage.QUEUED

@@ -61,6 +61,7 @@ class Inbound:
         self.heard: dict[bytes, int] = {}  # partner (member GUID) -> the last VSN of its own that it sent
         #: What the inbound log held of connections that are no more, and whether it was finished.
         self.abandoned: list[tuple[Key, bool]] = []
+        self.former: set[bytes] = set()  # connections that are no more, with what was not finished
 
     def switch(self, entry: Entry) -> None:
         """Go on with the entry over another connection that offered it."""
@@ -140,6 +141,7 @@ class Inbound:
             if cxtion not in self.sessions:
                 finished = row.state >= Stage.FINISHED
                 self.abandoned.append((key, finished))
+                self.former.update(() if finished else (cxtion,))
                 cxtion = b"" if finished else next(iter(self.sessions), b"")
             refused = row.state < Stage.FINISHED and refusal(co, self.ctx.config) is not None
             if not cxtion or key in self.entries or refused:

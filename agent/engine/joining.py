@@ -6,7 +6,7 @@ packet of the session carries that GUID, and packets of an earlier session are i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from agent.engine import plausible
 from agent.engine.context import Context, Cxtion
@@ -40,6 +40,9 @@ class InboundSessions:
         self.on_joined = on_joined
         self.on_unjoined = on_unjoined
         self.sessions: dict[bytes, Session] = {}
+        raw = ctx.store.meta_get(_EVERYTHING) or b""
+        #: Connections that are no more, and whose partners are to send all they have if they come back.
+        self._absent = {raw[i : i + 16] for i in range(0, len(raw), 16)}
         for cxtion in ctx.config.cxtions:
             if cxtion.inbound:
                 self.add(cxtion)
@@ -47,8 +50,16 @@ class InboundSessions:
     def add(self, cxtion: Cxtion) -> Session:
         """A connection, as far as the store knows it."""
         session = self.sessions[cxtion.guid] = _restored(self.ctx, cxtion)
-        session.everything = cxtion.guid in (self.ctx.store.meta_get(_EVERYTHING) or b"")
+        if cxtion.guid in self._absent:
+            self._absent.discard(cxtion.guid)
+            session.everything, session.last_join_time = True, NEVER
         return session
+
+    def ask_if_they_come_back(self, connections: Iterable[bytes]) -> None:
+        """Change orders of these connections, which are no more, were not at their end, and may come to nothing, while
+        their partners count them as known here: if such a connection comes back, all is asked for."""
+        self._absent.update(guid for guid in connections if guid not in self.sessions)
+        self._save_everything()
 
     def ask_for_everything(self, *only: Session) -> None:
         """Have every upstream partner (or one) send all it has, once; this survives a restart."""
@@ -58,7 +69,8 @@ class InboundSessions:
         self._save_everything()
 
     def _save_everything(self) -> None:
-        self.ctx.store.meta_set(_EVERYTHING, b"".join(guid for guid, s in self.sessions.items() if s.everything))
+        asked = [guid for guid, session in self.sessions.items() if session.everything]
+        self.ctx.store.meta_set(_EVERYTHING, b"".join([*asked, *sorted(self._absent)]))
 
     def need_join(self, session: Session) -> None:
         """Ask the upstream partner for a Join, and again after a doubling interval (note 87); while the schedule is

@@ -59,6 +59,8 @@ DRAWN_FROM = 10_000_000
 BUSY_FROM = 100_000_000
 #: From this seed on local changes are found by the real journal; what is left of a seed is a schedule as above.
 JOURNAL_FROM = 1_000_000_000
+#: From this seed on the topology changes meanwhile; what is left of a seed is a schedule as above, without the journal.
+TOPOLOGY_FROM = 2_000_000_000
 #: Graphs that a schedule draws for itself: at random, and always so that everybody's changes reach everybody.
 DRAWN = ("digraph", "graph", "oneway")
 
@@ -144,6 +146,8 @@ class Schedule:
 def generate(seed: int) -> Schedule:
     """The schedule of a seed."""
     rng = random.Random(seed * 7919 + 1)
+    if seed >= TOPOLOGY_FROM:
+        return with_topology(rng, generate(seed - TOPOLOGY_FROM))
     if seed >= JOURNAL_FROM:
         return with_journal(rng, generate(seed - JOURNAL_FROM))
     if seed >= BUSY_FROM:
@@ -177,6 +181,20 @@ def generate(seed: int) -> Schedule:
             longest = rng.choice((1, 1, 4, 4, 20, 20, 100, 2500))
             steps.append(("run", round(rng.random() * longest, 2)))
     return Schedule(seed, names, topology, tuple(steps), **more)
+
+
+def with_topology(rng: random.Random, schedule: Schedule) -> Schedule:
+    """The same, while connections come and go, and close and open."""
+    steps: list[Step] = []
+    count = len(schedule.names)
+    for step in schedule.steps:
+        steps.append(step)
+        if step[0] in ("op", "run") and rng.random() < 0.3:
+            kind = rng.choice(("disconnect", "disconnect", "connect", "connect", "close", "open"))
+            steps.append((kind, rng.randrange(count), rng.randrange(count)))
+            if rng.random() < 0.5:
+                steps.append(("run", round(rng.random() * rng.choice((0.1, 1, 10)), 2)))
+    return replace(schedule, seed=schedule.seed + TOPOLOGY_FROM, steps=tuple(steps))
 
 
 def with_journal(rng: random.Random, schedule: Schedule) -> Schedule:

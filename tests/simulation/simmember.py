@@ -104,7 +104,7 @@ class Member:
                         NamedGuid(world.guid_of("member", other), other),
                         inbound=self.name == down,
                         priority=world.priorities.get((up, down), 7),
-                        **world.cxtion_options,
+                        **(world.cxtion_options | ({"schedule": bytes(84)} if {up, down} in world.shut else {})),
                     )
                 )
         return EngineConfig(
@@ -156,6 +156,7 @@ class Member:
         """As Replica._renew_engine(): an engine made anew from the store, for which only what means the same to it is
         kept of what waits."""
         kept = [event for event in self.events if survives(event)]
+        self.excused = True
         self.generation += 1
         self.running = self.scanning = self.watching = False
         self.tick_at = 0

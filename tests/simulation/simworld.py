@@ -65,6 +65,8 @@ class World:
         self.free_at: dict[tuple[str, str], int] = {}
         self.slow: dict[frozenset[str], int] = {}
         self.cut: set[frozenset[str]] = set()
+        self.whole = list(edges)  # the connections as they are in the end
+        self.shut: set[frozenset[str]] = set()  # whose schedule is closed
         self.packets = 0
         self.operations = 0
         self.violations: list[str] = []
@@ -356,8 +358,25 @@ class World:
                 self.cut.discard(pair)
             case "flap":
                 self.break_wires(one, other)
+            case "disconnect" | "connect" | "close" | "open":
+                self.change_topology(kind, pair)
             case "slow":
                 self.slow[pair] = int(rest[2]) * SECOND // 10  # type: ignore[call-overload]
+
+    def change_topology(self, kind: str, pair: frozenset[str]) -> None:
+        """Members learn of it one after the other; one that is down, when it starts."""
+        if kind == "disconnect":
+            self.edges[:] = [edge for edge in self.edges if frozenset(edge) != pair]
+        elif kind == "connect":
+            self.edges[:] = [edge for edge in self.whole if edge in self.edges or frozenset(edge) == pair]
+        else:
+            (self.shut.add if kind == "close" else self.shut.discard)(pair)
+        self.topology_changed()
+
+    def topology_changed(self) -> None:
+        for member in self.here():
+            if member.up:
+                member.after(self.random.randrange(1, 3 * SECOND), member.topology_changed)
 
     def connected_without(self, member: Member) -> bool:
         """Everybody's changes would still reach everybody."""
@@ -392,6 +411,10 @@ class World:
         """No more faults: everybody comes back, and everything settles."""
         self.cut.clear()
         self.slow.clear()
+        if self.shut or self.edges != self.whole:
+            self.shut.clear()
+            self.edges[:] = self.whole
+            self.topology_changed()
         for member in self.here():
             member.crash_in = None
             member.disk.full = False

@@ -9,7 +9,7 @@ import pytest
 from agent.engine import events as ev
 from agent.engine.session import NEVER
 from agent.wire.filetime import SECOND
-from tests.simulation.schedule import mesh
+from tests.simulation.schedule import TOPOLOGY_FROM, Schedule, generate, mesh
 from tests.simulation.simmember import Member
 from tests.simulation.simworld import World
 from tests.simulation.test_schedules import opened
@@ -224,3 +224,30 @@ def test_connections_come_and_go_while_users_work(seed: int) -> None:
     change(world, mesh("abcd"))
     world.run(120)
     assert set(names(all_agree(world))) == made
+
+
+#: What was found by schedules in which the topology changes.
+FOUND = {
+    # A partner that only stood in for a former one, which came back with its offer, was taken for one with the file.
+    "stand-in": Schedule(
+        2000001524, "abc", "star",
+        (("start", 0), ("start", 1), ("run", 60), ("op", 2, "mkdir", 20, 41, 54), ("start", 2), ("full", 0, True),
+         ("run", 9.53), ("disconnect", 0, 2), ("run", 3.11)),
+    ),
+    # What was answered at once, being dated ahead, came to nothing without its sender, and counted as known afterwards.
+    "comes back": Schedule(
+        2000000828, "abcd", "chain",
+        (("start", 0), ("start", 1), ("start", 2), ("run", 120), ("start", 3), ("skew", 1, 1700), ("skew", 1, 1000),
+         ("op", 1, "mkdir", 21, 50, 40), ("run", 1.86), ("disconnect", 1, 2), ("run", 1989.3)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("schedule", FOUND.values(), ids=FOUND.keys())
+def test_what_was_found(schedule: Schedule) -> None:
+    assert schedule.run() == []
+
+
+@pytest.mark.parametrize("seed", range(TOPOLOGY_FROM, TOPOLOGY_FROM + 60))
+def test_schedules_in_which_the_topology_changes(seed: int) -> None:
+    assert generate(seed).run() == []
