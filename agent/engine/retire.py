@@ -164,24 +164,27 @@ class Retire:
         if record is not None and record.originator_vsn == entry.co.frs_vsn and not record.deleted:
             checksum = record.md5
         if not extra:
-            self._remind(entry.co, checksum, forgot)
+            self._remind(entry, checksum)
         if entry.co.originator_guid == self.ctx.config.originator_guid:
             # Own changes that a restored database has lost: what was made since may have gone to those who lack them,
             # so they go out of order; and in their order, so that the version vectors of the others may follow.
             self.outbound.append(onward(entry.co, c.CO_FLAG_OUT_OF_ORDER), checksum, members, staged=False)
         self.outbound.append(onward(entry.co, extra), checksum, members, staged=entry.staged)
 
-    def _remind(self, co: ChangeOrder, checksum: bytes, forgot: list[bytes]) -> None:
-        """Whoever made the change and forgot it seems to know it by its version vector, so it is sent out of order."""
+    def _remind(self, entry: Entry, checksum: bytes) -> None:
+        """Whoever made the change, and was compared with this member since it came, seems to know it by its version
+        vector: it may have forgotten it, or removed the file because nobody seemed to have it (see reseed). So it is
+        sent out of order."""
         sessions = [flow.session for flow in self.outbound.flows.values()]
         to = [
             s.cxtion.partner.guid
             for s in sessions
-            if s.cxtion.partner.guid in forgot and s.partner_originator == co.originator_guid
+            if s.partner_originator == entry.co.originator_guid
+            and self.ctx.forgetful.get(s.cxtion.partner.guid, 0) >= entry.arrival
         ]
         if to:
             others = b"".join(s.cxtion.partner.guid for s in sessions if s.cxtion.partner.guid not in to)
-            self.outbound.append(onward(co, c.CO_FLAG_OUT_OF_ORDER), checksum, others, staged=False)
+            self.outbound.append(onward(entry.co, c.CO_FLAG_OUT_OF_ORDER), checksum, others, staged=False)
 
     @staticmethod
     def _ordered(entry: Entry) -> bool:

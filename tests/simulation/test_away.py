@@ -139,6 +139,33 @@ def test_away_too_long_and_news_that_others_had_and_removed() -> None:
     assert names(all_agree(world)) == ["d", "d/news"]
 
 
+def test_seeded_again_by_one_that_has_not_got_it_yet() -> None:
+    """It is removed, for it seems to be gone; when it comes after all, the version vector seems to know it."""
+    limits = Limits(tombstone_lifetime=2 * DAY, outlog_most=2 * DAY, outlog_history=HOUR)
+    world = World("abc", oneway("abc"), 1, limits=limits)
+    a, b, c = world.members.values()
+    for member in (a, b, c):
+        member.start()
+    world.run(60)
+    world.step(("full", 2, True))
+    make(a, "late", b"late")
+    world.run(60)
+    assert [names(member) for member in (a, b, c)] == [["late"], ["late"], []]
+    a.crash()
+    world.run(3 * 86400)
+    a.start()
+    world.run(300)
+    assert any("seeded again" in r.text for r in a.reports)
+    assert names(a) == []
+    a.crash()
+    a.start()
+    world.run(60)
+    world.step(("full", 2, False))
+    world.run(600)
+    assert not world.pending()
+    assert [names(member) for member in (a, b, c)] == [["late"]] * 3
+
+
 def test_a_folder_removed_while_away_too_long_comes_back_for_what_is_new_in_it() -> None:
     """The others learn of the removal only after the member has what waits for the folder."""
     world = started("ab", limits=Limits(tombstone_lifetime=2 * DAY, outlog_most=2 * DAY, outlog_history=HOUR))
