@@ -59,8 +59,7 @@ def frames(rows: DataFrame, now_us: int) -> Frames:
     from pyspark.sql import functions as F
 
     possible = rows.where(f"value >= 0 AND start >= 0 AND mono_us BETWEEN 0 AND {_LONGEST_US}L")
-    once = possible.dropDuplicates([*INSTANCE, "start", "run", "counter", "seq"])
-    dated = _dated(once, now_us).cache()
+    dated = _dated(possible, now_us)
     steps = _steps(dated.where(F.col("type").isin(*_SUMS))).cache()
     spans = _spans(dated.where("type = 'sample'"))
     sums = steps.groupBy(*INSTANCE, "counter").agg(F.try_sum("step").alias("total")).where("total > 0")
@@ -80,7 +79,7 @@ def frames(rows: DataFrame, now_us: int) -> Frames:
             F.max("value").alias("max"),
         )
     )
-    return Frames(steps, totals, raws, spans, (dated, steps, totals))
+    return Frames(steps, totals, raws, spans, (steps, totals))
 
 
 def _dated(rows: DataFrame, now_us: int) -> DataFrame:
@@ -89,8 +88,8 @@ def _dated(rows: DataFrame, now_us: int) -> DataFrame:
     from pyspark.sql import functions as F
 
     believed = f"time >= timestamp'{_EARLIEST}' AND unix_micros(time) <= {now_us + _AHEAD_S * _S}L"
-    lives = rows.groupBy(*_LIFE).agg(
-        F.expr(f"percentile_approx(CASE WHEN type = 'sample' AND {believed} THEN unix_micros(time) - mono_us END, 0.5)")
+    lives = rows.where("type = 'sample'").groupBy(*_LIFE).agg(
+        F.expr(f"percentile_approx(CASE WHEN {believed} THEN unix_micros(time) - mono_us END, 0.5)")
         .alias("offset"),
         F.min("mono_us").alias("low"),
         F.max("mono_us").alias("high"),
@@ -117,9 +116,12 @@ def _steps(sums: DataFrame) -> DataFrame:
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    order = Window.partitionBy(*INSTANCE, "start", "run", "counter").orderBy("mono_us", "seq")
+    # By a number that stands for whose it is: it is what is moved and sorted by. A sample that is there twice has steps
+    # of 0 in no time.
+    order = Window.partitionBy("life", "counter").orderBy("mono_us", "seq")
     return (
-        sums.select(*INSTANCE, *NAMES, "start", "run", "counter", "type", "seq", "mono_us", "at_us", "value")
+        sums.withColumn("life", F.xxhash64(*INSTANCE, "start", "run"))
+        .select(*INSTANCE, "life", "counter", "type", "seq", "mono_us", "at_us", "value")
         .withColumn("before", F.lag("value").over(order))
         .withColumn("dt_us", F.expr("mono_us") - F.lag("mono_us").over(order))
         .where("before IS NOT NULL")
@@ -146,7 +148,7 @@ def _spans(samples: DataFrame) -> DataFrame:
         *(F.max_by(name, "seq").alias(name) for name in NAMES),
         F.min("at_us").alias("first_us"),
         F.max("at_us").alias("last_us"),
-        F.count("*").alias("samples"),
+        F.count_distinct("seq").alias("samples"),
     )
     return runs.groupBy(*INSTANCE).agg(
         *(F.max_by(name, F.struct("start", "last_us")).alias(name) for name in NAMES),

@@ -263,7 +263,7 @@ def _collect(found: Frames, now_ns: int) -> dict[str, Any]:
         "unknown_counters": sorted(unknown),
         "sets": [entry for entry in entries.values() if _object(entry) == SET_OBJECT],
         "connections": [entry for entry in entries.values() if _object(entry) == CONN_OBJECT],
-        "series": _series(found.steps, first, last),
+        "series": _series(found.steps, first, last, entries),
         "charts": None,
     }
 
@@ -276,7 +276,7 @@ def _object(entry: dict[str, Any]) -> str:
     return CONN_OBJECT if "connection" in entry else SET_OBJECT
 
 
-def _series(steps: DataFrame, first: str, last: str) -> dict[str, Any]:
+def _series(steps: DataFrame, first: str, last: str, entries: dict[tuple[str, ...], dict[str, Any]]) -> dict[str, Any]:
     """The course of a few counters in about sixty buckets of equal width."""
     from pyspark.sql import functions as F
 
@@ -290,19 +290,19 @@ def _series(steps: DataFrame, first: str, last: str) -> dict[str, Any]:
     bucket = F.greatest(F.lit(0), F.expr(f"cast(ceil((at_us / 1e6 - {start_s}) / {width}) AS INT) - 1"))
     counted = (
         steps.where((F.col("connection_guid") == "") & F.col("counter").isin(*SERIES) & (F.col("step") > 0))
-        .groupBy("fleet", "member_guid", "set_guid", "counter", bucket.alias("bucket"))
-        .agg(F.try_sum("step").alias("step"), F.max("member").alias("member"), F.max("set").alias("set"))
+        .groupBy(*INSTANCE, "counter", bucket.alias("bucket"))
+        .agg(F.try_sum("step").alias("step"))
     )
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
-    for row in collected(counted, "counter", "set", "member", "fleet", "member_guid", "bucket"):
-        name = tuple(row[part] for part in ("fleet", "member_guid", "set_guid", "counter"))
+    for row in collected(counted, *INSTANCE, "counter", "bucket"):
+        entry = entries[_key(row)]
+        names = {part: entry[part] for part in ("fleet", "member", "member_guid", "set", "set_guid")}
         course = rows.setdefault(
-            name,
-            {part: row[part] for part in ("fleet", "member", "member_guid", "set", "set_guid", "counter")}
-            | {"values": [0] * count},
+            (row["counter"], entry["set"], entry["member"], *_key(row)),
+            names | {"counter": row["counter"], "values": [0] * count},
         )
         course["values"][min(row["bucket"], count - 1)] = row["step"] or 0  # None: more than a number holds
-    return {"bucket_s": width, "start": iso_ms(start_s * 10**9), "rows": list(rows.values())}
+    return {"bucket_s": width, "start": iso_ms(start_s * 10**9), "rows": [rows[name] for name in sorted(rows)]}
 
 
 def _charts(summary: dict[str, Any], out: Path, progress: Progress) -> dict[str, str] | None:
