@@ -415,6 +415,7 @@ class World:
             self.shut.clear()
             self.edges[:] = self.whole
             self.topology_changed()
+            self.run(3)  # all have heard of it, or start below
         for member in self.here():
             member.crash_in = None
             member.disk.full = False
