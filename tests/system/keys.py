@@ -1,11 +1,19 @@
-"""Members of a demo with other keys, or none: what is in their files is changed, and nothing is started."""
+"""The keys of members: with other ones, or none, what is in the files of a demo is changed, and nothing is started."""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 from config.keys import new_key, public_key
+from config.model import ReplicaSet
 from config.write import SECRET_MODE, key_file_text, with_public_key, write_file
+
+
+def keyed(one: ReplicaSet, other: ReplicaSet) -> ReplicaSet:
+    """The set, whose members have the keys that they have in the other one."""
+    members = {name: dataclasses.replace(member, key=other.members[name].key) for name, member in one.members.items()}
+    return dataclasses.replace(one, members=members)
 
 
 class OtherKey:

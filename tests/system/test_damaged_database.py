@@ -15,6 +15,7 @@ from config.topology import new_replica_set
 from config.write import topology_text
 from tests.damage import TREES, damage
 from tests.system.demo import Demo, Member, ask, compare_trees, kept, listed
+from tests.system.keys import keyed
 
 
 def _sets(demo: Demo, member: str) -> dict[str, Any]:
@@ -29,6 +30,7 @@ def test_a_page_is_damaged_before_the_start(tmp_path: Path) -> None:
         topology = demo.directory / "topology.toml"
         (first,) = load_topology(topology)
         second = new_replica_set("other", [(m.name, m.host, m.port) for m in first.members.values()], "full-mesh")
+        second = keyed(second, first)
         topology.write_text(topology_text([first, second], "two sets"))
         for member in demo.members.values():
             (member.root.parent / "other").mkdir()

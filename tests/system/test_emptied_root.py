@@ -15,6 +15,7 @@ from config.topology import new_replica_set
 from config.write import topology_text
 from tests.system.corpora import differences, many_files, snapshot
 from tests.system.demo import Demo, ask, compare_trees, conflicts, listed
+from tests.system.keys import keyed
 
 pytestmark = pytest.mark.slow
 
@@ -204,6 +205,7 @@ def test_a_share_of_the_files_stops_one_set_and_no_other(tmp_path: Path) -> None
         topology = demo.directory / "topology.toml"
         (first,) = load_topology(topology)
         second = new_replica_set("other", [(m.name, m.host, m.port) for m in first.members.values()], "full-mesh")
+        second = keyed(second, first)
         topology.write_text(topology_text([first, second], "two sets"))
         for member in demo.members.values():
             (member.root.parent / "other").mkdir()

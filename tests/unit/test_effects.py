@@ -62,7 +62,6 @@ ALLOWED = {
     ("agent.service.control", "_remove_stale"): STATE,
     ("agent.replica.replica", "Replica.__init__"): STATE,
     ("agent.service.service", "Service._open"): STATE,
-    ("agent.service.service", "Service.use"): "accounts are replaced, no files",
     ("agent.service.applying", "forget"): STATE,
     ("idtable.database", "_create_private"): STATE,
     ("idtable.lock", "StateLock.__init__"): STATE,

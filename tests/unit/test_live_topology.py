@@ -25,7 +25,7 @@ from config.model import ReplicaSet
 from config.topology import new_replica_set
 from config.write import topology_text
 from staging import fsops
-from tests.system.keys import OtherKey
+from tests.system.keys import OtherKey, keyed
 
 PATIENCE = 120.0
 
@@ -232,12 +232,6 @@ async def test_another_root_stops_the_set_and_nothing_is_deleted(tmp_path: Path)
         (root / "two").write_bytes(b"2")
         await made.agree("a", "b")
         assert list(other.iterdir()) == []
-
-
-def keyed(one: ReplicaSet, other: ReplicaSet) -> ReplicaSet:
-    """The set, whose members have the keys that they have in the other one."""
-    members = {name: dataclasses.replace(member, key=other.members[name].key) for name, member in one.members.items()}
-    return dataclasses.replace(one, members=members)
 
 
 def gone_from(whole: ReplicaSet, member: str) -> ReplicaSet:
