@@ -125,6 +125,7 @@ class Engine:
         self.waiting = tell.waiting
         self.pending, self.pending_text, self.connections = tell.pending, tell.pending_text, tell.connections
         self.is_at_rest = tell.is_at_rest
+        self.awaits = self.outbound.awaits
         self._trim_at = 0
         self._is_resumed = False
         ctx.numbers = OwnNumbers(store, ctx.vv.get(config.originator_guid, 0), config.limits.max_retry_time)

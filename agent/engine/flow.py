@@ -24,21 +24,37 @@ class InFlight(dict[int, bytes]):
     def __init__(self) -> None:
         super().__init__()
         self._sent: dict[int, int] = {}  # of those that take a place in the window, when they were sent
+        self._numbers: dict[bytes, list[int]] = {}  # of each change order, which may be sent twice
 
     def send(self, number: int, co_guid: bytes, now: int) -> None:
         """The change order is sent now (FILETIME)."""
         self[number] = co_guid
         self._sent[number] = now
+        self._numbers.setdefault(co_guid, []).append(number)
+
+    def has(self, co_guid: bytes) -> bool:
+        """Whether the change order is in flight."""
+        return co_guid in self._numbers
+
+    def numbers(self, co_guid: bytes) -> list[int]:
+        """The sequence numbers that the change order is in flight with, in the order of sending."""
+        return list(self._numbers.get(co_guid, ()))
 
     def acknowledge(self, number: int) -> None:
         """The change order is in flight no more, if it was."""
-        self.pop(number, None)
+        co_guid = self.pop(number, None)
         self._sent.pop(number, None)
+        if co_guid is not None:
+            numbers = self._numbers[co_guid]
+            numbers.remove(number)
+            if not numbers:
+                del self._numbers[co_guid]
 
     def end(self) -> None:
         """Nothing is in flight."""
         self.clear()
         self._sent.clear()
+        self._numbers.clear()
 
     def room(self, window: int, now: int) -> int:
         """How many more may be sent now, where a window has `window` places; 0 or less for none."""
@@ -71,7 +87,6 @@ class Flow:
     resume_at: int = 0
     moved_at: int = 0  # when the last change order was acknowledged, or sent after that (see stuck)
     ahead: set[tuple[bytes, int]] = field(default_factory=set)  # originators and VSNs sent out of order (see stuck)
-    numbers: dict[bytes, list[int]] = field(default_factory=dict)  # of a change order, which may be sent twice
 
     @property
     def reach(self) -> int:

@@ -129,7 +129,6 @@ class Outbound:
         ctx = self.ctx
         flow = self.flows[session.cxtion.guid]
         flow.unacked.end()
-        flow.numbers.clear()
         flow.vvjoin_unacked.end()
         flow.offered.clear()
         flow.vvjoin = None
@@ -165,7 +164,6 @@ class Outbound:
         """The session is over: what is unacknowledged is sent again in the next one."""
         flow = self.flows[session.cxtion.guid]
         flow.unacked.end()
-        flow.numbers.clear()
         flow.vvjoin_unacked.end()
         flow.offered.clear()
         flow.vvjoin = None
@@ -230,7 +228,6 @@ class Outbound:
                     continue
                 flow.unacked.send(row.seq, row.co_guid, ctx.now)
                 flow.moved_at = ctx.now
-                flow.numbers.setdefault(row.co_guid, []).append(row.seq)
                 self._send(flow, co, checksum, row.seq)
         self._advance(flow)
 
@@ -277,10 +274,16 @@ class Outbound:
 
     # -- acknowledgements --
 
+    def awaits(self, packet: Packet) -> bool:
+        """Whether the packet acknowledges a change order that is on its way to its sender, so that none is any more."""
+        flow = self.flows.get(packet.cxtion.guid)
+        if flow is None or packet.command != c.CMD_REMOTE_CO_DONE or packet.co_guid is None or _incomplete(packet):
+            return False
+        return flow.unacked.has(packet.co_guid) or flow.vvjoin_unacked.has(packet.co_guid)
+
     def acknowledged(self, session: Session, packet: Packet) -> None:
         """CMD_REMOTE_CO_DONE (3.3.4.4.9)."""
-        co = packet.remote_co
-        if co is not None and co.flags & c.CO_FLAG_INSTALL_INCOMPLETE:
+        if _incomplete(packet):
             return
         seq = packet.co_sequence_number or 0
         self.acknowledge(self.flows[session.cxtion.guid], seq, packet.co_guid or b"")
@@ -288,20 +291,18 @@ class Outbound:
     def acknowledge(self, flow: Flow, seq: int, co_guid: bytes) -> None:
         # A folder goes out twice in a VVJoin (see vvjoin), and one answer may stand for both; an answer may
         # also name the number of an earlier session. The change order's GUID is what counts.
-        found = [number for number, guid in flow.vvjoin_unacked.items() if guid == co_guid]
+        found = flow.vvjoin_unacked.numbers(co_guid)
         for number in found:
             flow.vvjoin_unacked.acknowledge(number)
         if found:
             flow.offered.pop(co_guid, None)
             flow.moved_at = self.ctx.now
             self.ctx.out.append(DropStage(co_guid))
-        numbers = flow.numbers.pop(co_guid, [])
+        numbers = flow.unacked.numbers(co_guid)
         if numbers:
             flow.moved_at = self.ctx.now
             # An answer stands for the number it names and for all before; one that names none of them, for all.
             later = [number for number in numbers if number > seq] if seq in numbers else []
-            if later:
-                flow.numbers[co_guid] = later
             for number in numbers[: len(numbers) - len(later)]:
                 flow.unacked.acknowledge(number)
             self._advance(flow)
@@ -381,3 +382,9 @@ class Outbound:
         """Change orders that the partner has not acknowledged yet."""
         count = len(flow.unacked) + len(flow.vvjoin_unacked) + (1 if flow.vvjoin is not None else 0)
         return count + self.ctx.store.outlog_count(flow.leading, flow.session.cxtion.partner.guid, 10_000)
+
+
+def _incomplete(packet: Packet) -> bool:
+    """The downstream partner has the change order, and has yet to install it."""
+    co = packet.remote_co
+    return co is not None and bool(co.flags & c.CO_FLAG_INSTALL_INCOMPLETE)

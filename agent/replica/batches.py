@@ -14,12 +14,13 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from agent.engine import events as ev
 from agent.engine.cutoff import Cutoff
 from agent.engine.engine import Engine
-from agent.replica.eventqueue import EventQueue, is_staging, partner_of
+from agent.replica.eventqueue import EventQueue, is_asked_for, partner_of
 from agent.wire.filetime import SECOND
 from agent.work.clock import filetime_now
 from agent.work.supervise import Supervisor
@@ -53,6 +54,15 @@ class Gap:
     def wait(self, now: float) -> float:
         """So many seconds."""
         return self._at + GAP_S - now if self._events >= BUSY else 0.0
+
+
+@dataclass(slots=True)
+class _Taken:
+    """An event that was handled: whether it was asked for, and for how many seconds the engine was at it."""
+
+    event: ev.Event
+    asked_for: bool
+    seconds: float = 0.0
 
 
 class Batches:
@@ -171,7 +181,7 @@ class Batches:
             return
         engine = self._engine()
         began = time.monotonic()
-        taken: list[tuple[ev.Event, float]] = []
+        taken: list[_Taken] = []
         actions = self._handle(engine, taken)
         self._gap.began(began, len(taken))
         if actions is None:
@@ -193,20 +203,20 @@ class Batches:
         else:
             self._tell_settled()
 
-    def _account(self, began: float, taken: list[tuple[ev.Event, float]]) -> None:
+    def _account(self, began: float, taken: list[_Taken]) -> None:
         """Of the time that one transaction took, the engine's is that of each event, all other time everybody's.
-        That of packets for staging files does not count."""
+        That of packets that were asked for does not count."""
         now = time.monotonic()
-        each = (now - began - sum(seconds for _, seconds in taken)) / max(len(taken), 1)
+        each = (now - began - sum(one.seconds for one in taken)) / max(len(taken), 1)
         spent: dict[bytes, float] = {}
-        for event, seconds in taken:
-            if (partner := partner_of(event)) is not None:
-                spent[partner] = spent.get(partner, 0.0) + (0.0 if is_staging(event) else seconds + each)
+        for one in taken:
+            if (partner := partner_of(one.event)) is not None:
+                spent[partner] = spent.get(partner, 0.0) + (0.0 if one.asked_for else one.seconds + each)
         self._shares.took(spent, now)
 
-    def _handle(self, engine: Engine, taken: list[tuple[ev.Event, float]]) -> list[ev.Action] | None:
-        """One transaction; its actions, or None when it failed, and somebody has been told. `taken` is told the events
-        and for how many seconds the engine was at each."""
+    def _handle(self, engine: Engine, taken: list[_Taken]) -> list[ev.Action] | None:
+        """One transaction; its actions, or None when it failed, and somebody has been told. `taken` is told the
+        events."""
         actions: list[ev.Action] = []
         now = filetime_now()
         in_engine = False
@@ -215,20 +225,20 @@ class Batches:
                 self._store.begin()
                 for _ in range(min(BATCH, len(self._events))):
                     event = self._events.popleft()
-                    taken.append((event, 0.0))
+                    taken.append(_Taken(event, is_asked_for(event, engine.awaits)))
                     self._cutoff.handled(event, actions)
                     in_engine, began = True, time.monotonic()
                     actions += engine.handle(event, now)
                     in_engine = False
-                    taken[-1] = (event, time.monotonic() - began)
+                    taken[-1].seconds = time.monotonic() - began
                     if filetime_now() - now > LONGEST:
                         break
                 self._store.commit()
         except Exception as error:
             if in_engine and not isinstance(error, StoreError | OSError | MemoryError):
-                *others, (event, _) = taken
-                self._events.extendleft(other for other, _ in reversed(others))
-                self._hold(event, error)
+                *others, last = taken
+                self._events.extendleft(other.event for other in reversed(others))
+                self._hold(last.event, error)
             else:
                 self._failed(error)
                 self.drop()

@@ -7,7 +7,7 @@ for them to be handled: their next packet, and whatever ends in this member, com
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from agent.engine import events as ev
@@ -103,9 +103,10 @@ def partner_of(event: ev.Event) -> bytes | None:
     return event.packet.from_.guid if isinstance(event, ev.PacketReceived) else None
 
 
-def is_staging(event: ev.Event) -> bool:
-    """A packet for a staging file: of these no more are under way than this member wants."""
-    return isinstance(event, ev.PacketReceived) and event.packet.command in _STAGING
+def is_asked_for(event: ev.Event, awaits: Callable[[Packet], bool]) -> bool:
+    """A packet for a staging file, or the acknowledgement of a change order that is on its way (`awaits` says so): of
+    these no more come than this member has asked for."""
+    return isinstance(event, ev.PacketReceived) and (event.packet.command in _STAGING or awaits(event.packet))
 
 
 def _lane(event: ev.Event) -> bytes:

@@ -1,11 +1,11 @@
 """How much of the time of the one thread that replicates each partner may take.
 
 Partners take turns, but whoever sends without end always has one: what the others do waits for it here, and once more
-at everybody who is passed on what came of it. So while others are there, the change orders, acknowledgements and Joins
-of one partner have an eighth of the time: to receive, pass on and answer them takes three times as long, and half of
-the time is to be left, or everything waits. (To fetch and install an ordinary new file takes far longer than that.) Who
-had more is answered later, as late as it took too long; it has so many calls under way and no more, and sends later for
-that. With nobody else there it has all of the time.
+at everybody who is passed on what came of it. So while others are there, what one partner sends without having been
+asked for it (change orders, Joins) has an eighth of the time: to receive, pass on and answer a change order takes three
+times as long as to receive it, and half of the time is to be left, or everything waits. (To fetch and install an
+ordinary new file takes far longer than that.) Who had more is answered later, as late as it took too long; it has so
+many calls under way and no more, and sends later for that. With nobody else there it has all of the time.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from agent.wire.constants import (
     CMD_REMOTE_CO_DONE,
     CMD_SEND_STAGE,
     CMD_UNJOIN_REMOTE,
+    CO_FLAG_INSTALL_INCOMPLETE,
     COMPRESSION_LZNT1,
     COMPRESSION_NONE,
     COMPRESSION_ZSTD,
@@ -145,6 +146,30 @@ def test_the_very_change_that_the_version_vector_names_is_dampened(monkeypatch: 
     (answer,) = sent
     assert answer.command == CMD_REMOTE_CO_DONE
     assert answer.remote_co.flags == fl.done_dampened(compressed=False)
+
+
+def test_an_acknowledgement_is_awaited_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Again, or that the change order is not installed yet, is nothing that was asked for."""
+    world = started("ab")
+    a, b = world.members["a"], world.members["b"]
+    send, awaited = world.send, list[tuple[bool, bool]]()
+    answers: list[Packet] = []
+
+    def heard(source: Member, partner: bytes, packet: Packet) -> None:
+        if source is b and packet.command == CMD_REMOTE_CO_DONE:
+            co = packet.remote_co
+            incomplete = replace(packet, remote_co=co.replace(flags=co.flags | CO_FLAG_INSTALL_INCOMPLETE))
+            awaited.append((a.engine.awaits(packet), a.engine.awaits(incomplete)))
+            answers.append(packet)
+        send(source, partner, packet)
+
+    monkeypatch.setattr(world, "send", heard)
+    make(a, "n", b"1")
+    make(a, "m", b"2")
+    world.run(60)
+    assert awaited == [(True, False)] * 2
+    assert not any(a.engine.awaits(packet) for packet in answers)
+    all_agree(world)
 
 
 #: What a change order says, by the names of the members concerned, and the cause of its refusal.

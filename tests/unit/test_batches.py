@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -44,6 +45,9 @@ class Talker:
     def handle(self, event: ev.Event, now: int) -> list[ev.Action]:
         self.sent += (both := [packet(ONE), packet(OTHER)])
         return list[ev.Action](both)
+
+    def awaits(self, packet: Packet) -> bool:
+        return False
 
     def next_deadline(self) -> int | None:
         return None
@@ -123,6 +127,44 @@ async def test_what_is_held_waits_for_the_next_engine() -> None:
     store.close()
 
 
+class Shares(TimeShares):
+    """Notes how long each partner took."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken: dict[bytes, float] = {}
+
+    def took(self, seconds: Mapping[bytes, float], now: float) -> None:
+        for partner, one in seconds.items():
+            self.taken[partner] = self.taken.get(partner, 0.0) + one
+
+
+async def test_only_what_a_partner_was_not_asked_for_takes_of_its_share() -> None:
+    """The acknowledgement of what is on its way to it was: no more come than were sent."""
+    engine, store, shares = Talker(), Store(":memory:"), Shares()
+    engine.awaits = lambda packet: packet is answer.packet  # type: ignore[method-assign]
+    answer = ev.PacketReceived(packet(OTHER).packet, 9)
+    batches = Batches(
+        store,
+        threading.RLock(),
+        lambda: engine,  # type: ignore[arg-type,return-value]
+        act=lambda action: None,
+        unacted=lambda action, error: failed("an action", error),
+        failed=lambda error: failed("the store", error),
+        broken=lambda event, error: failed("the engine", error),
+        runs=lambda: True,
+        supervisor=Supervisor(failed),
+        shares=shares,
+    )
+    for event in (FROM_ONE, answer, FROM_ONE, answer):
+        batches.post(event)
+    await batches.settled()
+    assert shares.taken[ONE] > 0
+    assert shares.taken[OTHER] == 0
+    batches.close()
+    store.close()
+
+
 def test_a_second_loss_is_waited_for() -> None:
     wanted, sent = run(ev.PartnerUnreachable(ONE, "gone"), ev.Tick(), ev.PartnerUnreachable(ONE, "gone"))
     assert sent == [wanted[1], wanted[3], *wanted[4:]]
@@ -143,6 +185,9 @@ class Fails:
             raise self.error
         self.handled.append(event)
         return [ev.Report("info", str(event))]
+
+    def awaits(self, packet: Packet) -> bool:
+        return False
 
     def next_deadline(self) -> int | None:
         return None

@@ -141,6 +141,9 @@ def test_a_transaction_ends_after_a_while(monkeypatch: pytest.MonkeyPatch) -> No
             handled.append(now[0])
             return []
 
+        def awaits(self, packet: Packet) -> bool:
+            return False
+
         def next_deadline(self) -> int | None:
             commits.append(len(handled))
             return None

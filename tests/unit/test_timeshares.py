@@ -71,6 +71,9 @@ class Slow:
         self.clock[0] += 1.0
         return [ev.Report("info", "")]
 
+    def awaits(self, packet: Packet) -> bool:
+        return False
+
     def next_deadline(self) -> int | None:
         return None
 
