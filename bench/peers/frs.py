@@ -129,9 +129,10 @@ class Frs(Peer):
         )
 
     def status(self, member: str) -> dict[str, Any] | None:
-        """The member's answer to ``frs status --json``; None while it does not answer."""
+        """The member's answer to ``frs status --json``, also while it does not replicate (exit code 1); None while it
+        does not answer."""
         done = self._ask(member, "status", "--json")
-        return json.loads(done.stdout) if done.returncode == 0 else None
+        return json.loads(done.stdout) if done.returncode in (0, 1) and done.stdout else None
 
     def counters(self, member: str) -> dict[str, Any]:
         """The member's counters: object -> set or connection -> name -> value."""
