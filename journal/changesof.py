@@ -60,13 +60,15 @@ class ChangesOf:
     def _unsettle(self) -> None:
         """Where something new stands that nobody asked for (a folder above what was asked for, or where something was
         renamed to), and the record of that name is not known to be elsewhere: what is told of that name has not
-        aged yet. Until it has, nothing can be said of what stands there, least of all that the record is gone."""
+        aged yet. Until it has, nothing can be said of what stands there, least of all that the record is gone, or that
+        what stands there came in its place."""
         if self._settler.whole_tree:
             return
         for path, spot in self._settler.spots.items():
             if not spot.asked and path not in self.unsettled:
                 there = self._settler.record_at(path)
-                if there is not None and there.file_guid not in self._settler.claimed:
+                known = there is None or there.file_guid in self._settler.claimed
+                if not known or self._settler.found[path].succeeds:
                     self.unsettled.add(path)
         if self.unsettled:
             self._settler.blind.update(

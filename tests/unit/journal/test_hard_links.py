@@ -94,3 +94,16 @@ def test_one_of_them_that_is_renamed_is_known(bench, names):
     os.rename(bench.path("l9"), bench.path("m"))
     bench.examine(moved("l9", "m"), "m", l9=why.RENAME_OLD_NAME)
     assert bench.guid("m") == guid
+
+
+def test_a_name_that_goes_says_nothing_of_the_others_while_what_is_above_them_is_renamed(bench):
+    """Its folder is gone, that of the other name was renamed, and something new stands there: of that is told later."""
+    bench.known("a/", "d/")
+    bench.write("a/b")
+    os.link(bench.path("a/b"), bench.path("d/c"))
+    bench.known()
+    os.unlink(bench.path("d/c"))
+    os.rmdir(bench.path("d"))
+    os.rename(bench.path("a"), bench.path("b"))
+    os.mkdir(bench.path("a"))
+    assert short(bench.examine("d", "d/c")) == [("DELETE", "d", "d"), ("DELETE", "d/c", "c")]
