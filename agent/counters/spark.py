@@ -69,9 +69,8 @@ def spark_session(
         raise SparkMissing(
             "summaries need PySpark: install the extra `spark`, as in `pip install 'frs-agent[spark]'`"
         ) from error
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        yield active
+    if SparkContext._active_spark_context is not None:  # whoever began it ends it; it is active in that thread only
+        yield SparkSession.builder.getOrCreate()
         return
     local = master.startswith("local")
     host = driver_host or ("127.0.0.1" if local else _address_towards(master))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -124,6 +125,19 @@ def test_clocks_that_jump_change_no_rate_and_no_course(spark: SparkSession, tmp_
     assert {row["member"]: sum(row["values"]) for row in summary["series"]["rows"]} == {
         "a": 200, "b": 200, "c": 400, "d": 200,
     }  # fmt: skip
+
+
+def test_a_session_that_is_there_already_is_used_and_kept(spark: SparkSession) -> None:
+    """Whichever thread it was begun in."""
+
+    def summarize() -> None:
+        with job.spark_session() as session:
+            assert session.range(2).count() == 2
+
+    thread = threading.Thread(target=summarize)
+    thread.start()
+    thread.join()
+    assert spark.range(3).count() == 3
 
 
 def test_two_fleets_of_equal_names_are_not_added_up(spark: SparkSession, tmp_path: Path) -> None:
