@@ -219,7 +219,7 @@ class Demo:
         return int(self.members[member].pid_file.read_text())
 
     def kill9(self, member: str) -> None:
-        """Kills a member with SIGKILL and waits until its process is gone."""
+        """Kills a member with SIGKILL and waits until its process is gone, and nothing changes its folder any more."""
         process = self.by_hand.pop(member, None)
         if process is not None:
             process.kill()
@@ -231,6 +231,8 @@ class Demo:
             assert select.select([descriptor], [], [], PATIENCE)[0], f"{member} does not die"
         finally:
             os.close(descriptor)
+        pid_file = self.members[member].pid_file  # what the killed one left is removed by the demo
+        self.until(f"the demo has seen {member} end", lambda: not pid_file.exists())
 
     def restart(self, member: str, *, wait_ready: bool = True) -> None:
         """Starts a killed member by hand with `frs run`, and waits until it answers."""
