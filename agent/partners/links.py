@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from agent.rpc.errors import RpcError
 from agent.rpc.frsrpc import FrsPartner
@@ -20,13 +21,17 @@ log = logging.getLogger(__name__)
 CALL_TIMEOUT_S = 60.0
 CONNECT_TIMEOUT_S = 10.0
 IN_FLIGHT = 64
+#: Of the calls in flight, those that pass something on; and one of them comes after so many others at the latest.
+PASSING, TURN = 32, 8
 #: Bytes not yet answered, from which on a partner is given no more of staging files, and it counts as unreachable.
 ROOM = 4 << 20
 MOST = 16 << 20
 
 
 class PartnerLink:
-    """Sends encoded packets to one partner in the order of `send`.
+    """Sends encoded packets to one partner in the order of `send`; but what is passed on of other members, who may send
+    without end, does not hold up what this member has to say itself: it goes in an order of its own, in calls of which
+    there is always room for more, and after the rest.
 
     When one cannot be delivered the ones behind it are dropped, `on_unreachable` is told why, and the session that
     they belonged to is over; likewise when the partner does not take what it asks for, and too much is queued. It
@@ -76,7 +81,10 @@ class PartnerLink:
         self._on_flood = on_flood
         self._supervisor = supervisor
         self._bytes = 0  # queued, or not yet answered
-        self._queue: deque[tuple[bytes, str]] = deque()
+        self._own: deque[tuple[bytes, str]] = deque()
+        self._passed_on: deque[tuple[bytes, str]] = deque()
+        self._passing = 0  # calls with what is passed on
+        self._turn = 0  # packets of our own since the last one that was passed on
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._quiet = asyncio.Event()  # nothing is queued or under way
@@ -86,7 +94,7 @@ class PartnerLink:
         self._was_connected = False
         self._task = supervisor.start(self._run(), f"sending to {name}")
 
-    def send(self, packet: bytes, cxtion: str) -> None:
+    def send(self, packet: bytes, cxtion: str, *, passed_on: bool = False) -> None:
         """Queue the Pkt bytes of a packet of the connection `cxtion` ("a->b")."""
         if self._bytes + len(packet) > MOST:
             why = f"{self.name} does not take what it asks for: {self._bytes} bytes wait for it"
@@ -94,9 +102,10 @@ class PartnerLink:
             self._fail(why)
             return
         self._bytes += len(packet)
-        self._queue.append((packet, cxtion))
+        (self._passed_on if passed_on else self._own).append((packet, cxtion))
         self._quiet.clear()
         self._wake.set()
+        self._room.set()
 
     @property
     def has_room(self) -> bool:
@@ -106,11 +115,15 @@ class PartnerLink:
     @property
     def queued(self) -> int:
         """Packets not yet answered."""
-        return len(self._queue) + len(self._calls)
+        return self._waiting + len(self._calls)
+
+    @property
+    def _waiting(self) -> int:
+        return len(self._own) + len(self._passed_on)
 
     def check(self) -> None:
         """Notice an association that ended while nothing was being sent."""
-        if self._was_connected and not self._partner.connected and not self._queue and not self._calls:
+        if self._was_connected and not self._partner.connected and not self.queued:
             self._was_connected = False
             self._on_unreachable(f"{self.name} closed the connection")
 
@@ -150,23 +163,27 @@ class PartnerLink:
             await self._deliver()
 
     async def _deliver(self) -> None:
-        while self._queue:
-            if len(self._calls) >= IN_FLIGHT:
+        while self._waiting:
+            passes = bool(self._passed_on) and self._passing < PASSING and (not self._own or self._turn >= TURN)
+            if len(self._calls) >= IN_FLIGHT or not (passes or self._own):
                 self._room.clear()
                 await self._room.wait()
                 continue
-            packet, cxtion = self._queue.popleft()
+            packet, cxtion = (self._passed_on if passes else self._own).popleft()
+            self._passing += passes
+            self._turn = 0 if passes else self._turn + 1
             call = self._supervisor.start(self._call(packet, cxtion), f"a call to {self.name}")
             self._calls.add(call)
-            call.add_done_callback(self._done)
+            call.add_done_callback(partial(self._done, passes))
 
-    def _done(self, call: asyncio.Task[None]) -> None:
+    def _done(self, passed_on: bool, call: asyncio.Task[None]) -> None:
         self._calls.discard(call)
+        self._passing -= passed_on
         self._room.set()
         self._look_if_quiet()
 
     def _look_if_quiet(self) -> None:
-        if not self._queue and not self._calls:
+        if not self.queued:
             self._quiet.set()
 
     def _taken(self, size: int) -> None:
@@ -207,8 +224,9 @@ class PartnerLink:
         self._fail(f"a fault of frs in sending to {self.name}: {type(error).__name__}: {error}")
 
     def _fail(self, why: str) -> None:
-        dropped = sum(len(packet) for packet, _ in self._queue)
-        self._queue.clear()
+        dropped = sum(len(packet) for packet, _ in (*self._own, *self._passed_on))
+        self._own.clear()
+        self._passed_on.clear()
         self._look_if_quiet()
         self._was_connected = self._partner.connected
         self._on_unreachable(why)

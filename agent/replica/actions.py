@@ -43,7 +43,7 @@ class Actions:
         large: LargeFileThreads,
         *,
         keys: Mapping[bytes, str],
-        send: Callable[[bytes, bytes, str], None],
+        send: Callable[[bytes, bytes, str, bool], None],
         has_room: Callable[[bytes], bool],
         post: Callable[[ev.Event], None],
         under_way: UnderWay,
@@ -100,7 +100,8 @@ class Actions:
     def act(self, action: ev.Action) -> None:
         """Carry out or begin an action; those of the replica set itself are left alone."""
         if isinstance(action, ev.Send):
-            self._send(action.partner, encode_packet(action.packet), self._keys[action.packet.cxtion.guid])
+            key = self._keys[action.packet.cxtion.guid]
+            self._send(action.partner, encode_packet(action.packet), key, action.passed_on)
         elif isinstance(action, ev.StoreBlock):
             self._store_block(action)
         elif isinstance(action, ev.ReadStage):

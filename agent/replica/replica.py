@@ -62,7 +62,7 @@ class Replica:
         deleted: DeletedStore,
         workers: Executor,
         incidents: Incidents,
-        send: Callable[[bytes, bytes, str], None],
+        send: Callable[[bytes, bytes, str, bool], None],
         has_room: Callable[[bytes], bool],
         shares: TimeShares,
     ) -> None:

@@ -430,10 +430,10 @@ class Service:
             on_flood=lambda why: self.incidents.report(Cause.FLOOD, name, f"set {set_name}: {why}; its sessions end"),
         )
 
-    def _send(self, partner: bytes, packet: bytes, cxtion: str) -> None:
+    def _send(self, partner: bytes, packet: bytes, cxtion: str, passed_on: bool) -> None:
         link = self.links.get(partner)
         if link is not None:  # else it is no partner any more
-            link.send(packet, cxtion)
+            link.send(packet, cxtion, passed_on=passed_on)
 
     def _has_room(self, partner: bytes) -> bool:
         link = self.links.get(partner)
