@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -29,7 +29,10 @@ from idtable.errors import StoreError
 from idtable.store import Store
 
 BATCH: Final = 1024
-LONGEST: Final = SECOND * 3 // 100  # of handling events, before their transaction is committed
+LONGEST_S: Final = 0.03  # of handling events, before their transaction is committed
+#: So many packets that were not asked for a transaction has of a partner, while others are there: what the others have
+#: to say waits for a whole transaction each time, and for what is passed on of it.
+UNASKED: Final = 16
 #: While this many events came within so many seconds, transactions begin so many seconds after each other.
 BUSY: Final = 24
 BUSY_S: Final = 0.05
@@ -39,11 +42,11 @@ IDLE_MOST_S: Final = 60.0
 
 
 class Gap:
-    """How long the next transaction has to wait. A single change waits for nothing on its way: it is a few events at
-    each member."""
+    """How long the next transaction has to wait, by the event loop's clock. A single change waits for nothing on its
+    way: it is a few events at each member."""
 
     def __init__(self) -> None:
-        self._at = 0.0  # when the last transaction began, by time.monotonic()
+        self._at = 0.0  # when the last transaction began
         self._events = 0.0  # how many came lately: each counts for less as time passes
 
     def began(self, at: float, events: int) -> None:
@@ -71,7 +74,8 @@ class Batches:
 
     `failed` is told what went wrong with the store, and what is queued is dropped then. `broken` is told of an event
     that the engine failed on: nothing is handled any more then until go_on(). `unacted` is told of an action that
-    raised an error; it raises none itself. `shares` learns who took how much of the time.
+    raised an error; it raises none itself. `shares` learns who took how much of the time. `now` is the time of day
+    (FILETIME); an engine without events is shown it after at most `idle_most_s` seconds.
     """
 
     def __init__(
@@ -87,6 +91,8 @@ class Batches:
         runs: Callable[[], bool],
         supervisor: Supervisor,
         shares: TimeShares,
+        now: Callable[[], int] = filetime_now,
+        idle_most_s: float = IDLE_MOST_S,
     ) -> None:
         self._store = store
         self._lock = lock
@@ -98,6 +104,8 @@ class Batches:
         self._runs = runs
         self._supervisor = supervisor
         self._shares = shares
+        self._now = now
+        self._idle_most = idle_most_s
         self._events = EventQueue()
         self._cutoff = Cutoff()
         self._gap = Gap()
@@ -166,7 +174,7 @@ class Batches:
     def _schedule(self) -> None:
         if not self._scheduled and not self._held and not self._closed:
             self._scheduled = True
-            run, wait = self._supervisor.guard(self._run, "handling events"), self._gap.wait(time.monotonic())
+            run, wait = self._supervisor.guard(self._run, "handling events"), self._gap.wait(_clock())
             if wait > 0:
                 asyncio.get_running_loop().call_later(wait, run)
             else:
@@ -180,7 +188,7 @@ class Batches:
             self.drop()
             return
         engine = self._engine()
-        began = time.monotonic()
+        began = _clock()
         taken: list[_Taken] = []
         actions = self._handle(engine, taken)
         self._gap.began(began, len(taken))
@@ -206,7 +214,7 @@ class Batches:
     def _account(self, began: float, taken: list[_Taken]) -> None:
         """Of the time that one transaction took, the engine's is that of each event, all other time everybody's.
         That of packets that were asked for does not count."""
-        now = time.monotonic()
+        now = _clock()
         each = (now - began - sum(one.seconds for one in taken)) / max(len(taken), 1)
         spent: dict[bytes, float] = {}
         for one in taken:
@@ -218,20 +226,29 @@ class Batches:
         """One transaction; its actions, or None when it failed, and somebody has been told. `taken` is told the
         events."""
         actions: list[ev.Action] = []
-        now = filetime_now()
+        now, at = self._now(), _clock()
+        unasked, enough = Counter[bytes](), set[bytes]()
         in_engine = False
         try:
             with self._lock:
                 self._store.begin()
                 for _ in range(min(BATCH, len(self._events))):
-                    event = self._events.popleft()
+                    try:
+                        event = self._events.popleft(enough)
+                    except IndexError:
+                        break  # the rest is of those that had enough
                     taken.append(_Taken(event, is_asked_for(event, engine.awaits)))
+                    if not taken[-1].asked_for and (partner := partner_of(event)) is not None:
+                        unasked[partner] += 1
+                        if unasked[partner] >= UNASKED and not self._shares.is_alone(partner, at):
+                            enough.add(partner)
                     self._cutoff.handled(event, actions)
-                    in_engine, began = True, time.monotonic()
+                    in_engine, began = True, _clock()
                     actions += engine.handle(event, now)
                     in_engine = False
-                    taken[-1].seconds = time.monotonic() - began
-                    if filetime_now() - now > LONGEST:
+                    ended = _clock()
+                    taken[-1].seconds = ended - began
+                    if ended > at + LONGEST_S:
                         break
                 self._store.commit()
         except Exception as error:
@@ -255,6 +272,11 @@ class Batches:
         deadline = engine.next_deadline()
         if deadline is None:
             return
-        delay = max((deadline - filetime_now()) / SECOND, 0.01)
+        delay = max((deadline - self._now()) / SECOND, 0.01)
         tick = self._supervisor.guard(self.post, "handling events")
-        self._timer = asyncio.get_running_loop().call_later(min(delay, IDLE_MOST_S), tick, ev.Tick())
+        self._timer = asyncio.get_running_loop().call_later(min(delay, self._idle_most), tick, ev.Tick())
+
+
+def _clock() -> float:
+    """Seconds, by the event loop's clock."""
+    return asyncio.get_running_loop().time()

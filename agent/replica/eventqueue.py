@@ -7,7 +7,7 @@ for them to be handled: their next packet, and whatever ends in this member, com
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final
 
 from agent.engine import events as ev
@@ -60,14 +60,14 @@ class EventQueue:
         self._count(event, 1)
         self._lanes.setdefault(_lane(event), deque()).append(event)
 
-    def popleft(self) -> ev.Event:
-        """The next event. Raises IndexError when there is none."""
+    def popleft(self, but: Collection[bytes] = ()) -> ev.Event:
+        """The next event, of other partners than these. Raises IndexError when there is none."""
         if self._front:
             event = self._front.popleft()
         else:
-            if not self._lanes:
+            name = next((name for name in self._lanes if name not in but), None)
+            if name is None:
                 raise IndexError("no event is queued")
-            name = next(iter(self._lanes))
             lane = self._lanes.pop(name)
             event = lane.popleft()
             if lane:

@@ -30,6 +30,7 @@ from agent.engine.engine import NOT_FOR_US, UNKNOWN_CONNECTION
 from agent.partners.identities import Identities
 from agent.partners.links import PartnerLink
 from agent.partners.reaching import Reaching
+from agent.replica.ports import open_ports
 from agent.replica.replica import Replica
 from agent.replica.waiting import RETRY_S, WaitingSet, disk_is_full
 from agent.reporting.causes import Cause
@@ -46,7 +47,7 @@ from agent.tree.identity import ReplicaError
 from agent.wire import constants as c
 from agent.wire.comm_packet import CommPacket
 from agent.wire.errors import WireError
-from agent.wire.packet import Packet, decode_packet, describe
+from agent.wire.packet import Packet, decode_packet, describe, encode_packet
 from agent.work import descriptors
 from agent.work.clock import filetime_now, iso_time
 from agent.work.supervise import Supervisor
@@ -204,13 +205,13 @@ class Service:
             self.kept[guid] = KeptStore(place, config.kept_quota_bytes, durable=config.fsync)
         if guid not in self.deleted:
             self.deleted[guid] = deleted_store(config, local)
+        kept, deleted = self.kept[guid], self.deleted[guid]
         replica = Replica(
             config,
             local,
+            open_ports(config, local, self.counters, kept, deleted, self._workers, self.incidents),
             self.counters,
-            self.kept[guid],
-            self.deleted[guid],
-            self._workers,
+            kept,
             self.incidents,
             self._send,
             self._has_room,
@@ -430,10 +431,10 @@ class Service:
             on_flood=lambda why: self.incidents.report(Cause.FLOOD, name, f"set {set_name}: {why}; its sessions end"),
         )
 
-    def _send(self, partner: bytes, packet: bytes, cxtion: str, passed_on: bool) -> None:
-        link = self.links.get(partner)
+    def _send(self, action: ev.Send, cxtion: str) -> None:
+        link = self.links.get(action.partner)
         if link is not None:  # else it is no partner any more
-            link.send(packet, cxtion, passed_on=passed_on)
+            link.send(encode_packet(action.packet), cxtion, passed_on=action.passed_on)
 
     def _has_room(self, partner: bytes) -> bool:
         link = self.links.get(partner)

@@ -31,9 +31,13 @@ class TimeShares:
         """What these partners sent was handled until now, and what counts of it took so long."""
         self._heard.update(dict.fromkeys(seconds, now))
         for partner, taken in seconds.items():
-            if any(now - heard < THERE_S for other, heard in self._heard.items() if other != partner):
+            if not self.is_alone(partner, now):
                 until = max(self._until.get(partner, now), now) + (_SHARE - 1) * taken
                 self._until[partner] = min(until, now + LATEST_S)
+
+    def is_alone(self, partner: bytes, now: float) -> bool:
+        """Nobody else has sent anything lately."""
+        return not any(now - heard < THERE_S for other, heard in self._heard.items() if other != partner)
 
     def wait(self, partner: bytes, now: float) -> float:
         """For so many seconds the partner is not answered; 0 for not at all."""

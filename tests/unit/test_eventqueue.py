@@ -130,14 +130,14 @@ def test_turns_are_taken_one_by_one() -> None:
 
 def test_a_transaction_ends_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each event takes its time: what comes meanwhile does not wait for a thousand of them."""
-    now = [0]
-    monkeypatch.setattr(batches, "filetime_now", lambda: now[0])
-    handled: list[int] = []
+    now = [0.0]
+    monkeypatch.setattr(batches, "_clock", lambda: now[0])
+    handled: list[float] = []
     commits: list[int] = []
 
     class Slow:
         def handle(self, event: ev.Event, at: int) -> list[ev.Action]:
-            now[0] += batches.LONGEST // 10
+            now[0] += batches.LONGEST_S / 10
             handled.append(now[0])
             return []
 

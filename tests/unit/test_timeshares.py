@@ -81,8 +81,8 @@ class Slow:
 def test_packets_for_staging_files_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine's time for each event, and of what the transaction takes beside that as much for each."""
     clock, told = [0.0], list[dict[bytes, float]]()
-    monkeypatch.setattr(batches, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    monkeypatch.setattr(batches, "LONGEST", 1 << 62)
+    monkeypatch.setattr(batches, "_clock", lambda: clock[0])
+    monkeypatch.setattr(batches, "LONGEST_S", float("inf"))
 
     class Told(TimeShares):
         def took(self, seconds: Any, now: float) -> None:
