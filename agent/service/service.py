@@ -10,7 +10,6 @@ import importlib.metadata
 import logging
 import os
 import socket
-import time
 import traceback
 from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
@@ -456,7 +455,8 @@ class Service:
             self._malformed(context, error)
             return c.ERROR_INVALID_PARAMETER
         status = self._take(context, packet, comm)
-        wait = self._shares.wait(packet.from_.guid, time.monotonic())
+        replica = self.replicas.get(packet.to.guid)
+        wait = replica.batches.wait(packet) if replica is not None and status != c.ERROR_ACCESS_DENIED else 0.0
         return asyncio.sleep(wait, status) if wait else status
 
     def _malformed(self, context: CallContext, error: WireError) -> None:
