@@ -381,7 +381,7 @@ class AgingCache:
         try:
             self._log.commit(rows, self._forget)
         except sqlite3.Error as error:
-            logger.warning("USN records cannot be stored (%s), trying again", error)
+            logger.warning("20601 USN records cannot be stored (%s), trying again", error)
             return False
         self._stored.update(self._dirty)
         self._stored.difference_update(self._forget)

@@ -245,7 +245,7 @@ class Journal:
             while running:
                 running = self._turn()
         except BaseException as error:
-            logger.exception("the journal failed")
+            logger.exception("13506 the journal has failed")
             if self._on_failed is not None:
                 self._call(self._on_failed, "the journal", error)
         finally:
@@ -374,7 +374,7 @@ class Journal:
                 self._cache.commit()
             self._log.close()
         except Exception:
-            logger.exception("closing the journal failed")
+            logger.exception("20605 the journal cannot be closed")
         self._dead = True
         self._abandon_all()
 

@@ -194,7 +194,7 @@ class Counters:
             try:
                 self._sets[set_name][counter] = int(gauge())
             except Exception:
-                log.exception("the gauge %r of %r failed", counter, set_name)
+                log.exception("13506 the gauge %r of %r failed", counter, set_name)
         return {
             SET_OBJECT: {name: dict(self._sets[name]) for name in list(self._live_sets)},
             CONN_OBJECT: {

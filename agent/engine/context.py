@@ -14,6 +14,7 @@ from agent.engine.reconcile import Version
 from agent.engine.vector import ORIGINATORS_MOST, VersionVector
 from agent.engine.vsn import OwnNumbers
 from agent.reporting.causes import Cause
+from agent.reporting.events import numbered
 from agent.wire.change_order import ChangeOrder
 from agent.wire.filetime import DAY, HOUR, MINUTE, SECOND
 from agent.wire.packet import NamedGuid, Packet
@@ -239,7 +240,9 @@ class Context:
         self, level: str, text: str, cause: Cause | None = None, source: str = "", *, lasts: bool = False
     ) -> None:
         """Tell the administrator; an error also shows as the set's last error: until the set has nothing to do any
-        more, unless it `lasts`. With a `cause` it is counted, and told at a bounded rate for each `source`."""
+        more, unless it `lasts`. With a `cause` it is counted, and told at a bounded rate for each `source`. From
+        warnings on, the text begins with the number of its event, unless that is the one of the cause."""
+        text = text if cause is None else numbered(text, cause.event)
         self.out.append(Report(level, text, cause, source))
         if level == "error":
             self.last_error = (self.now, text)

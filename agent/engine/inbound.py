@@ -267,7 +267,7 @@ class Inbound:
         self.hold_up_nobody(entry)
         serious = why in (Outcome.NO_SPACE, Outcome.FAILED)
         if serious or (entry.attempts in (3, 10, 100, 1000) and not absent):
-            text = f"{ctx.path(entry.co)}: {why.value}{': ' + detail if detail else ''}"
+            text = f"{why.event} {ctx.path(entry.co)}: {why.value}{': ' + detail if detail else ''}"
             if serious:
                 text = f"{text}; tried again in {delay // 10_000_000} s"
                 ctx.report("error", text, Cause.WAITING, ctx.path(entry.co))

@@ -360,7 +360,7 @@ class LocalWatch:
                 self.touch(path, after=RETRY_S)
             elif not self._too_deep:
                 self._too_deep = True
-                log.warning("not replicated, like all whose path is longer than %d bytes: %r", PATH_MAX - 1, path)
+                log.warning("20413 not replicated, like all whose path is longer than %d bytes: %r", PATH_MAX - 1, path)
 
     def _rescan_later(self, reason: str, after: float = RETRY_S) -> None:
         self._later.after(after, lambda: self._on_rescan(reason, ""))

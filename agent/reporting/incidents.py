@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from agent.reporting.causes import Cause
+from agent.reporting.events import led, numbered
 
 INTERVAL_S: Final = 60.0
 MOST_SOURCES: Final = 1024
@@ -40,7 +41,7 @@ class Incidents:
 
     def report(self, cause: Cause, source: str, text: str, *, level: str = "warning") -> None:
         """Count an incident. `source` is whom it comes from (a member, an address, a path); `text` says what was
-        refused, and what to do."""
+        refused, and what to do; it may begin with the number of an event of its own."""
         now = self._clock()
         with self._lock:
             self._counts[cause] = self._counts.get(cause, 0) + 1
@@ -51,7 +52,8 @@ class Incidents:
                 self._told.popitem(last=False)
         if tell:
             more = f" (and {left_out} times more since it was last told)" if left_out else ""
-            getattr(self._log, level)("%s: %s%s", cause.value, text, more, extra={"bounded": True})
+            line = led(f"{cause.value}: ", numbered(text, cause.event))
+            getattr(self._log, level)("%s%s", line, more, extra={"bounded": True})
 
     def _has_room(self, cause: Cause, now: float) -> bool:
         since, lines = self._lines.get(cause, (now, 0))

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, MutableMapping
 from typing import Any, Final, TextIO
 
+from agent.reporting.events import LIBRARY, numbered
 from agent.reporting.shown import shown
 from agent.work.rates import Rate
 
@@ -38,9 +39,11 @@ def get_logger(
 
 
 class _Formatter(logging.Formatter):
-    """One line per event: names in it may hold anything."""
+    """One line per event, with its number from warnings on: names in it may hold anything."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
+        if record.levelno >= logging.WARNING:
+            record.message = numbered(record.message, LIBRARY)
         return shown(super().formatMessage(record))
 
     def formatException(self, ei: Any) -> str:

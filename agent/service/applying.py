@@ -17,6 +17,7 @@ from agent.engine import events as ev
 from agent.partners.links import PartnerLink
 from agent.replica.replica import Replica
 from agent.replica.waiting import WaitingSet
+from agent.reporting.events import led
 from agent.work.supervise import failure
 from config.model import AgentConfig, LocalSet
 from config.view import DirectoryView, by_set, compare
@@ -71,7 +72,7 @@ class Applying:
             except Exception as error:
                 failed = now or was
                 assert failed is not None
-                log.exception("set %s: the change of the topology", failed.name)
+                log.exception("13506 set %s: the change of the topology", failed.name)
                 await self._stop(failed, failure("the change of the topology", error))
         if b"" in changes:
             for replica in list(self._service.replicas.values()):
@@ -83,8 +84,8 @@ class Applying:
         root = self._roots.pop(was.member.guid, was.root)
         if root != now.root:
             text = (
-                f"the root of the set {now.name} was {root} and is {now.root} in {service.config.path}: this set has "
-                f"stopped, and nothing is deleted in either. Name {root} there again, and it goes on; or, if that "
+                f"13556 the root of the set {now.name} was {root} and is {now.root} in {service.config.path}: this set "
+                f"has stopped, and nothing is deleted in either. Name {root} there again, and it goes on; or, if that "
                 f"folder was moved to {now.root}, restart the agent, which goes on where it is the same folder"
             )
             self._roots[guid] = root
@@ -102,7 +103,7 @@ class Applying:
     async def _stop(self, local: LocalSet, text: str) -> None:
         await self._service.end(local.member.guid)
         self._service.waiting[local.member.guid] = WaitingSet.stopped(local, text)
-        log.error("replication of this set has stopped: %s", text)
+        log.error("%s", led(f"replication of the set {local.name} has stopped: ", text))
 
     async def _reconfigure(self, replica: Replica, was: LocalSet, now: LocalSet) -> None:
         """Partners that come have a link before the engine joins them, those that go have one until they are told."""
@@ -152,8 +153,8 @@ class Applying:
         if all(other.name != local.name for other in service.config.sets):
             counters.remove_set(local.name)
         log.warning(
-            "this member has left the set %s. Its files in %s are as they were, and are not replicated any more; what "
-            "it knew of the set is forgotten, but for %s",
+            "20113 this member has left the set %s. Its files in %s are as they were, and are not replicated any more; "
+            "what it knew of the set is forgotten, but for %s",
             local.name,
             local.root,
             " and ".join(os.path.join(local.state_dir, name) for name in KEPT),

@@ -33,6 +33,7 @@ from agent.partners.reaching import Reaching
 from agent.replica.replica import Replica
 from agent.replica.waiting import RETRY_S, WaitingSet, disk_is_full
 from agent.reporting.causes import Cause
+from agent.reporting.events import led, numbered
 from agent.reporting.exit_codes import ExitCode
 from agent.reporting.health import problems
 from agent.reporting.incidents import Incidents
@@ -76,7 +77,7 @@ async def run_agent(config: AgentConfig, incidents: Incidents, reload: asyncio.E
         try:
             await service.start()
         except (ReplicaError, StoreError, StagingError, OSError) as error:
-            log.error("cannot start: %s", error)
+            log.error("%s", led("cannot start: ", numbered(str(error), 20101)))
             return ExitCode.FAILURE
         log.info("member %s is running, RPC on %s:%d", config.member_name, config.listen_host, service.port)
         await asyncio.Event().wait()
@@ -125,7 +126,7 @@ class Service:
                 if not isinstance(error, StoreDamaged) and not disk_is_full(error, local.state_dir, local.root):
                     raise
                 self.waiting[local.member.guid] = waiting = WaitingSet(local, error)
-                log.error("replication of the set %s has not begun: %s", local.name, waiting.error)
+                log.error("%s", led(f"replication of the set {local.name} has not begun: ", waiting.error))
         self.port = await self._start_server()
         control = ControlServer(
             config.state_dir,
@@ -165,7 +166,7 @@ class Service:
         config = self.config
         limit = descriptors.raise_limit()
         if limit < descriptors.ENOUGH:
-            log.warning("only %d files may be open at once; %s", limit, descriptors.ADVICE)
+            log.warning("20111 only %d files may be open at once; %s", limit, descriptors.ADVICE)
         server = RpcServer(
             [frsrpc_interface(self._received, self._malformed)],
             self._identities.store(),
@@ -176,8 +177,9 @@ class Service:
         self._closers.append(server.close)
         if config.secret_for_all:
             log.warning(
-                "whoever has %s can pass as any member, for secret_for_all is set in %s; when `frs status` says on all "
-                "members that each partner is called by its key, remove that line, and the secret if all have keys",
+                "20102 whoever has %s can pass as any member, for secret_for_all is set in %s; when `frs status` says "
+                "on all members that each partner is called by its key, remove that line, and the secret if all have "
+                "keys",
                 config.secret_path,
                 config.path,
             )
@@ -245,7 +247,7 @@ class Service:
         except (ReplicaError, StoreError, StagingError, OSError) as error:
             await self.end(local.member.guid)
             self.waiting[local.member.guid] = waiting = WaitingSet(local, error)
-            log.error("replication of the set %s has not begun: %s", local.name, waiting.error)
+            log.error("%s", led(f"replication of the set {local.name} has not begun: ", waiting.error))
             self._open_soon(waiting)
             return
         await replica.start()
@@ -304,7 +306,7 @@ class Service:
             except (ReplicaError, StoreError, StagingError, OSError) as error:
                 waiting.failed(error)
                 if not waiting.again:
-                    log.error("replication of the set %s cannot begin: %s", waiting.name, waiting.error)
+                    log.error("%s", led(f"replication of the set {waiting.name} cannot begin: ", waiting.error))
                 continue
             del self.waiting[waiting.local.member.guid]
             replica.log.info("there is room now: replication begins")
@@ -336,7 +338,11 @@ class Service:
             if isinstance(error, socket.gaierror):
                 advice = f"dashboard.host in {config.path}"
             log.error(
-                "no dashboard on %s:%d: %s; set another %s", config.dashboard_host, config.dashboard_port, error, advice
+                "20103 no dashboard on %s:%d: %s; set another %s",
+                config.dashboard_host,
+                config.dashboard_port,
+                error,
+                advice,
             )
             return
         self._closers.append(dashboard.close)
@@ -363,7 +369,7 @@ class Service:
             try:
                 await asyncio.wait_for(close(), 30.0)
             except Exception:
-                log.exception("stopping")
+                log.exception("13504 a part of the agent did not stop as it should")
         self._closers.clear()
         await asyncio.gather(*(link.close() for link in self.links.values()), return_exceptions=True)
         self._workers.shutdown(wait=True, cancel_futures=True)

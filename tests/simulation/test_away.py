@@ -229,7 +229,7 @@ def test_when_all_were_away_too_long_the_primary_member_seeds_the_others() -> No
         assert member.store.counts()[2] == 0
     world.cut.clear()
     world.run(3 * 3600)
-    alive = "b is alive but does not answer a Join: it is in initial sync too, or refuses"
+    alive = "20301 b is alive but does not answer a Join: it is in initial sync too, or refuses"
     assert any(line.startswith(alive) for line in a.engine.pending_text())
     world.run(3 * 3600)
     assert all(any("seeded again" in r.text for r in m.reports) for m in (b, c))
