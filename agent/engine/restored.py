@@ -45,8 +45,8 @@ class RestoredDatabase:
         ctx.incident(
             Cause.RESTORED,
             ctx.config.set_name,
-            f"{ctx.config.set_name}: a partner knows later changes of this member than its own database does (was it "
-            "restored from a backup?); what is missing is asked for",
+            "a partner knows later changes of this member than its own database does (was it restored from a backup?); "
+            "what is missing is asked for",
         )
         above = ctx.numbers.settle(known, ctx.now)
         if abs(ctx.now - self._asked) >= HOUR:

@@ -30,7 +30,6 @@ from agent.replica.recovery import Recovery
 from agent.replica.replicastatus import ReplicaStatus
 from agent.replica.running import Running
 from agent.replica.watching import Watching
-from agent.reporting.causes import Cause
 from agent.reporting.incidents import Incidents
 from agent.reporting.log import get_logger
 from agent.tree.excluded import Excluded
@@ -75,7 +74,7 @@ class Replica:
         self._kept = kept
         self.deleted = deleted
         self.workers = workers
-        self.incidents = incidents
+        self.incidents = incidents.of(self.name)
         self._send = send
         self._has_room = has_room
         self._shares = shares
@@ -85,7 +84,7 @@ class Replica:
         self.supervisor = Supervisor(self.part_failed)
         self.under_way = UnderWay()
         self.large = LargeFileThreads(config.workers // 2)
-        self.told = TreeIncidents(incidents, self.name)
+        self.told = TreeIncidents(self.incidents)
         self.root = ReplicaRoot(local, str(config.state_dir), self.told)
         try:
             os.makedirs(local.state_dir, mode=0o700, exist_ok=True)
@@ -126,7 +125,7 @@ class Replica:
             compressions=stage_compressions(self.config.compression),
             root_key=self.root_key,
             set_id=self.config.set_id,
-            report=self._report,
+            report=self.incidents.report,
             dropped=self._stage_dropped,
             deleted=self.deleted,
             made=self.under_way.made,
@@ -137,10 +136,6 @@ class Replica:
         except BaseException:
             self.files.close()
             raise
-
-    def _report(self, cause: Cause, source: str, text: str) -> None:
-        """An incident at a place of the tree. Called from any thread."""
-        self.incidents.report(cause, f"{self.name}/{source}", f"set {self.name}: {text}")
 
     def _make_parts(self) -> None:
         self.counters.add_set(self.name)
@@ -169,7 +164,7 @@ class Replica:
             shares=self._shares,
         )
         self._intake = Intake(
-            self.name, self.batches, self.faults, self.incidents, engine=lambda: self.engine, runs=self._takes_packets
+            self.batches, self.faults, self.incidents, engine=lambda: self.engine, runs=self._takes_packets
         )
         self.actions = Actions(
             self.store,

@@ -433,7 +433,7 @@ class Service:
             on_timeout=timed_out,
             supervisor=replica.supervisor,
             on_room=lambda: replica.partner_has_room(guid),
-            on_flood=lambda why: self.incidents.report(Cause.FLOOD, name, f"set {set_name}: {why}; its sessions end"),
+            on_flood=lambda why: replica.incidents.report(Cause.FLOOD, name, f"{why}; its sessions end"),
         )
 
     def _send(self, partner: bytes, packet: bytes, cxtion: str) -> None:

@@ -32,6 +32,15 @@ def test_an_incident_may_have_an_event_of_its_own(caplog: pytest.LogCaptureFixtu
     assert caplog.messages == [f"13548 {Cause.IMPLAUSIBLE.value}: the clock of b differs"]
 
 
+def test_of_a_set_the_line_has_the_name_once_and_the_count_is_that_of_all(caplog: pytest.LogCaptureFixture) -> None:
+    incidents = Incidents(LOG, clock=lambda: 0.0)
+    for one in (incidents.of("docs"), incidents.of("docs"), incidents.of("mail")):
+        one.report(Cause.FLOOD, "b", "b sends too much")
+    told = f"{Cause.FLOOD.event} {Cause.FLOOD.value}: b sends too much"
+    assert caplog.messages == [f"[docs] {told}", f"[mail] {told}"], "another set is another source"
+    assert incidents.counts() == {Cause.FLOOD.value: 3}
+
+
 def test_another_source_or_cause_is_not_hidden_by_a_busy_one(caplog: pytest.LogCaptureFixture) -> None:
     incidents = Incidents(LOG, clock=lambda: 0.0)
     incidents.report(Cause.PACKET, "b", "first")
