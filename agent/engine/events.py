@@ -287,7 +287,7 @@ class KeepReason(enum.Enum):
     DELETED = "deleted elsewhere while it was changed here"
     NAME = "another file of the same name was changed later"
     IN_THE_WAY = "in the way of the initial sync"
-    FORGOTTEN = "deleted elsewhere while this member was away"
+    AWAY = "deleted elsewhere while this member was away"
     ELSEWHERE = "deleted elsewhere"  # no conflict: kept for a while only (see agent.conflicts.deleted)
 
 

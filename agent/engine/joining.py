@@ -261,11 +261,11 @@ class OutboundSessions:
         ctx: Context,
         on_joined: Callable[[Session, bool], None],
         on_unjoined: Callable[[Session], None],
-        on_behind: Callable[[int], None],
+        on_partner_knows_more: Callable[[int], None],
         on_agreed: Callable[[], None],
     ) -> None:
         self.ctx = ctx
-        self.on_behind = on_behind
+        self.on_partner_knows_more = on_partner_knows_more
         self.on_agreed = on_agreed
         self.on_joined = on_joined
         self.on_unjoined = on_unjoined
@@ -345,12 +345,12 @@ class OutboundSessions:
         # Either was never joined; or one of the two does not remember the last Join: its database is older than that.
         vvjoin = NEVER in (packet.last_join_time, session.last_join_time)
         vvjoin = vvjoin or packet.last_join_time != session.last_join_time
-        session.forgetful = session.last_join_time not in (NEVER, packet.last_join_time)
+        session.older_database = session.last_join_time not in (NEVER, packet.last_join_time)
         session.partner_originator = packet.replica_version_guid
         ctx.originator_of[session.cxtion.partner.guid] = packet.replica_version_guid
         known = vector.get(ctx.config.originator_guid, 0)
         if not ctx.numbers.issued(known):
-            self.on_behind(known)
+            self.on_partner_knows_more(known)
         session.join_guid = packet.join_guid
         session.partner_vv = vector
         session.compressions = frozenset(packet.compression_guids) | {c.COMPRESSION_NONE}

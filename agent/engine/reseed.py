@@ -140,7 +140,7 @@ class Reseed:
                 continue
             guid = self.ctx.new_guid()
             self._removing[guid] = record.file_guid
-            keep = None if record.is_dir else Keep(KeepReason.FORGOTTEN, edition_of(record), edition_of(record))
+            keep = None if record.is_dir else Keep(KeepReason.AWAY, edition_of(record), edition_of(record))
             step = Step(
                 InstallStep.DELETE,
                 record.parent_guid,

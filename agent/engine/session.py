@@ -51,7 +51,7 @@ class Session:
     last_error: str | None = None
     minor: int = c.NTFRS_COMM_MINOR_9
     partner_originator: bytes = ZERO_GUID
-    forgetful: bool = False  # the downstream partner does not remember the last Join
+    older_database: bool = False  # the downstream partner does not remember the last Join
     asked: int = 0  # how often a Join was asked for since the last one
     everything: bool = False  # the next VVJoin is for all there is, whatever the version vector says
     unanswered: int = 0  # times the partner, which is alive, did not answer CMD_JOINING: it is in initial sync itself
