@@ -561,10 +561,6 @@ class Service:
             for name, backlog in replica.backlogs().items()
         }
 
-    def peers(self) -> list[tuple[str, str]]:
-        """The other members' dashboards, as far as this host knows them."""
-        return []
-
 
 class _Shown:
     """The service as the dashboard sees it."""
@@ -572,7 +568,6 @@ class _Shown:
     def __init__(self, service: Service) -> None:
         self.status = service.status
         self.counters = service.snapshot
-        self.peers = service.peers
 
 
 def _version() -> str:
