@@ -111,28 +111,28 @@ class Applying:
             member.guid for member in now.partners for former in was.partners
             if former.guid == member.guid and former != member
         }  # fmt: skip
-        self._service.begin_links(replica, now)
+        self._service.partners.begin(replica, now)
         await replica.reconfigure(now)
         former = {member.guid for member in was.partners} - {member.guid for member in now.partners}
         await self._told(former)
-        await _close(self._service.take_links(replica.name, {member.guid for member in now.partners}))
+        await _close(self._service.partners.take(replica.name, {member.guid for member in now.partners}))
         await self._relink(replica, now, moved)
 
     async def _relink(self, replica: Replica, local: LocalSet, partners: Collection[bytes]) -> None:
         """These partners are reached otherwise. What is on its way to one the old way is lost, and its session with
         it."""
         service = self._service
-        lost = [guid for guid in partners if guid in service.links and service.links[guid].queued]
-        former = service.take_links(replica.name, {member.guid for member in local.partners}.difference(partners))
-        service.begin_links(replica, local)
+        lost = [guid for guid in partners if guid in service.partners.links and service.partners.links[guid].queued]
+        former = service.partners.take(replica.name, {member.guid for member in local.partners}.difference(partners))
+        service.partners.begin(replica, local)
         await _close(former)
         for guid in lost:
             replica.post(ev.PartnerUnreachable(guid, "it is reached otherwise from now on"))
 
     async def _told(self, partners: Collection[bytes]) -> None:
         """What is queued for these is delivered, or cannot be."""
-        links = [self._service.links[guid] for guid in partners if guid in self._service.links]
-        await asyncio.gather(*(link.delivered(TELL_S) for link in links))
+        links = self._service.partners.links
+        await asyncio.gather(*(links[guid].delivered(TELL_S) for guid in partners if guid in links))
 
     # -- leaving (3.1.5.1) --
 

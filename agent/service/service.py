@@ -10,9 +10,8 @@ import importlib.metadata
 import logging
 import os
 import socket
-import time
 import traceback
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -25,11 +24,7 @@ from agent.counters.instances import Origin, instances
 from agent.counters.registry import Counters, Snapshot
 from agent.counters.samples import SAMPLES_FOLDER, SampleWriter
 from agent.edge.partners import PartnerAddresses
-from agent.engine import events as ev
-from agent.engine.engine import NOT_FOR_US, UNKNOWN_CONNECTION
 from agent.partners.identities import Identities
-from agent.partners.links import PartnerLink
-from agent.partners.reaching import Reaching
 from agent.replica.replica import Replica
 from agent.replica.waiting import RETRY_S, WaitingSet, disk_is_full
 from agent.reporting.causes import Cause
@@ -38,29 +33,24 @@ from agent.reporting.exit_codes import ExitCode
 from agent.reporting.health import problems
 from agent.reporting.incidents import Incidents
 from agent.rpc.frsrpc import frsrpc_interface
-from agent.rpc.interface import CallContext
 from agent.rpc.server import Hooks, Limits, RpcServer
 from agent.service.commands import Commands
 from agent.service.control import ControlServer
 from agent.service.directory import Directory
+from agent.service.partnerlinks import PartnerLinks
+from agent.service.receiving import Receiving
 from agent.tree.identity import ReplicaError
-from agent.wire import constants as c
-from agent.wire.comm_packet import CommPacket
-from agent.wire.errors import WireError
-from agent.wire.packet import Packet, decode_packet, describe
 from agent.work import descriptors
 from agent.work.clock import filetime_now, iso_time
 from agent.work.supervise import Supervisor
 from agent.work.timeshares import TimeShares
 from config.files import FileSource
-from config.model import AgentConfig, LocalSet, Member
+from config.model import AgentConfig, LocalSet
 from idtable.errors import StoreDamaged, StoreError
 from staging.errors import StagingError
 
 log = logging.getLogger("frs")
-packets = logging.getLogger("frs.packets")
 
-CHECK_S: Final = 1.0
 WAIT_POLL_S: Final = 0.05
 
 
@@ -101,10 +91,9 @@ class Service:
         self.waiting: dict[bytes, WaitingSet] = {}  # likewise: those that cannot be opened
         self.kept: dict[bytes, KeptStore] = {}  # by our member GUID in the set
         self.deleted: dict[bytes, DeletedStore] = {}  # likewise
-        self.links: dict[bytes, PartnerLink] = {}  # by the partner's member GUID
-        self._shares = TimeShares()
-        self._identities = Identities(config)
-        self._reaching: dict[bytes, tuple[str, Reaching]] = {}  # as links, with the set's name
+        self.partners = PartnerLinks(self)
+        self.shares = TimeShares()
+        self.identities = Identities(config)
         self._workers = ThreadPoolExecutor(config.workers + 1, "frs-worker")  # see agent.replica.actions
         self._closers: list[Callable[[], Awaitable[None]]] = []
         self._supervisors = [Supervisor(self._part_failed)]
@@ -156,7 +145,7 @@ class Service:
         await asyncio.gather(*(replica.start() for replica in self.replicas.values()))
         await self._samples.start()
         self._closers.append(self._samples.stop)
-        self._supervisors[0].start(self._check_links(), "looking after the connections")
+        self._supervisors[0].start(self.partners.look_after(), "looking after the connections")
         for waiting in self.waiting.values():
             self._open_soon(waiting)
         self._supervisors[0].start(self.directory.run(), "reading the configuration again")
@@ -167,10 +156,11 @@ class Service:
         limit = descriptors.raise_limit()
         if limit < descriptors.ENOUGH:
             log.warning("20111 only %d files may be open at once; %s", limit, descriptors.ADVICE)
+        receiving = Receiving(self)
         server = RpcServer(
-            [frsrpc_interface(self._received, self._malformed)],
-            self._identities.store(),
-            Hooks(on_bind=self._on_bind, on_authentication=self._on_authentication),
+            [frsrpc_interface(receiving.packet, receiving.malformed)],
+            self.identities.store(),
+            Hooks(on_bind=receiving.bound, on_authentication=receiving.authenticated),
             limits=Limits().within(limit // 2),
             incidents=self.incidents,
         )
@@ -214,12 +204,12 @@ class Service:
             self.deleted[guid],
             self._workers,
             self.incidents,
-            self._send,
-            self._has_room,
-            self._shares,
+            self.partners.send,
+            self.partners.has_room,
+            self.shares,
         )
         self.replicas[guid] = replica
-        self.begin_links(replica, local)
+        self.partners.begin(replica, local)
         return replica
 
     def _open_soon(self, waiting: WaitingSet) -> None:
@@ -232,11 +222,11 @@ class Service:
 
     def use(self, config: AgentConfig) -> None:
         """The configuration is this from now on. What it says of sets is begun, ended and changed besides."""
-        self.config, self._identities = config, Identities(config)
+        self.config, self.identities = config, Identities(config)
         self._instances |= instances(config.sets)
         self._look_up_addresses()
         if self._server is not None:
-            self._server.admit(self._identities.store())
+            self._server.admit(self.identities.store())
 
     async def begin(self, local: LocalSet) -> None:
         """A replica set comes. Where it cannot be opened now, it waits, and says why."""
@@ -262,27 +252,10 @@ class Service:
         replica = self.replicas.pop(member, None)
         if replica is not None:
             await replica.close()
-            await asyncio.gather(*(link.close() for link in self.take_links(replica.name)))
+            await asyncio.gather(*(link.close() for link in self.partners.take(replica.name)))
         for store in (self.kept.pop(member, None), self.deleted.pop(member, None)):
             if store is not None:
                 await asyncio.to_thread(store.close)
-
-    def begin_links(self, replica: Replica, local: LocalSet) -> None:
-        """Links to all partners of the set."""
-        for member in local.partners:
-            if member.guid not in self.links:
-                self.links[member.guid] = self._link(replica, member)
-
-    def take_links(self, set_name: str, stay: Collection[bytes] = ()) -> list[PartnerLink]:
-        """The links of the set to other members than these, which are to be closed: nothing goes over them any more."""
-        gone = [guid for guid, (name, _) in self._reaching.items() if name == set_name and guid not in stay]
-        for guid in gone:
-            del self._reaching[guid]
-        return [self.links.pop(guid) for guid in gone]
-
-    def refusals(self) -> list[tuple[str, str]]:
-        """Of which set a partner refuses something until somebody mends it, and why."""
-        return [(name, reaching.refusal) for name, reaching in self._reaching.values() if reaching.refusal is not None]
 
     async def samples_written(self) -> None:
         """All that was counted by now is in the samples."""
@@ -371,148 +344,12 @@ class Service:
             except Exception:
                 log.exception("13504 a part of the agent did not stop as it should")
         self._closers.clear()
-        await asyncio.gather(*(link.close() for link in self.links.values()), return_exceptions=True)
+        await self.partners.close()
         self._workers.shutdown(wait=True, cancel_futures=True)
         for kept in self.kept.values():
             kept.close()
         for deleted in self.deleted.values():
             deleted.close()
-
-    # -- partners --
-
-    def _link(self, replica: Replica, member: Member) -> PartnerLink:
-        guid, name = member.guid, member.name
-        counters, set_name = self.counters, replica.name
-
-        def each(counter: str) -> None:
-            counters.inc_set(set_name, counter)
-            for cxtion in replica.cxtions_of(guid):
-                counters.inc_cxtion(set_name, cxtion.key, counter)
-
-        def timed_out() -> None:
-            counters.inc_set(set_name, "Communication Time Outs")
-            for cxtion in replica.cxtions_of(guid):
-                counters.inc_cxtion(set_name, cxtion.key, "Communication Timeouts")
-
-        def sent(cxtion: str, size: int, ok: bool) -> None:
-            if ok:
-                counters.inc_both(set_name, cxtion, "Packets Sent")
-                counters.inc_both(set_name, cxtion, "Packets Sent in Bytes", size)
-                reaching.taken(cxtion)
-            else:
-                counters.inc_both(set_name, cxtion, "Packets Sent in Error")
-
-        (credential, key), missing = self._identities.credentials(member), self._identities.missing(member)
-        reaching = Reaching(
-            name,
-            self._identities.compare(member),
-            self.config.topology_path,
-            replica.log,
-            each,
-            missing=missing,
-            keyed=key is not None,
-        )
-        self._reaching[guid] = set_name, reaching
-
-        def unreachable(why: str) -> None:
-            why = reaching.failed(why, joined=guid in replica.joined_partners())
-            replica.post(ev.PartnerUnreachable(guid, why))
-
-        return PartnerLink(
-            name,
-            member.host,
-            member.port,
-            credential,
-            key=key,
-            missing=missing,
-            on_unreachable=unreachable,
-            on_sent=sent,
-            on_refused=reaching.refused,
-            on_bind=reaching.bound,
-            on_authentication=reaching.authenticated,
-            on_timeout=timed_out,
-            supervisor=replica.supervisor,
-            on_room=lambda: replica.partner_has_room(guid),
-            on_flood=lambda why: replica.incidents.report(Cause.FLOOD, name, f"{why}; its sessions end"),
-        )
-
-    def _send(self, partner: bytes, packet: bytes, cxtion: str) -> None:
-        link = self.links.get(partner)
-        if link is not None:  # else it is no partner any more
-            link.send(packet, cxtion)
-
-    def _has_room(self, partner: bytes) -> bool:
-        link = self.links.get(partner)
-        return link is None or link.has_room
-
-    async def _check_links(self) -> None:
-        while True:
-            await asyncio.sleep(CHECK_S)
-            for link in list(self.links.values()):
-                link.check()
-
-    # -- the server --
-
-    def _received(self, context: CallContext, comm: CommPacket) -> int | Awaitable[int]:
-        """FrsRpcSendCommPkt (3.3.4.4): a packet that does not parse costs its sender the call, nothing more."""
-        try:
-            packet = decode_packet(comm.pkt)
-        except WireError as error:
-            self._malformed(context, error)
-            return c.ERROR_INVALID_PARAMETER
-        status = self._take(context, packet, comm)
-        wait = self._shares.wait(packet.from_.guid, time.monotonic())
-        return asyncio.sleep(wait, status) if wait else status
-
-    def _malformed(self, context: CallContext, error: WireError) -> None:
-        text = f"a packet from {context.peer} (user {context.user}) is refused: {error}"
-        self.incidents.report(Cause.PACKET, context.peer, text)
-        for replica in self.replicas.values():
-            replica.count("Packets Received in Error")
-
-    def _take(self, context: CallContext, packet: Packet, comm: CommPacket) -> int:
-        replica = self.replicas.get(packet.to.guid)
-        refusal = self._identities.refusal(context, packet)
-        if refusal is not None:
-            self._not_its_own(context, packet, refusal)
-            return c.ERROR_ACCESS_DENIED
-        if packet.to.guid in self.waiting:
-            return c.ERROR_SERVICE_NOT_ACTIVE
-        if replica is None:
-            self._not_ours(context, packet, "is for a member that is not here")
-            return c.ERROR_INVALID_PARAMETER
-        if packets.isEnabledFor(logging.DEBUG):
-            packets.debug("received from %s:%d: %s", context.peer, context.port, describe(packet))
-        status = replica.receive(packet, comm.minor)
-        if status == 0:
-            replica.count("Packets Received")
-            replica.count("Packets Received in Bytes", len(comm.pkt))
-        else:
-            replica.count("Packets Received in Error")
-        if status in (UNKNOWN_CONNECTION, NOT_FOR_US):
-            self._not_ours(context, packet, "is of a connection, or from a partner, that this member does not have")
-        return status
-
-    def _not_its_own(self, context: CallContext, packet: Packet, why: str) -> None:
-        who = f"the member {context.member}" if context.member else f"the user {context.user}"
-        text = f"a packet of {who}, from {context.peer}, is refused: {why}: {describe(packet)}"
-        self.incidents.report(Cause.SENDER, context.member or context.peer, text)
-        replica = self.replicas.get(packet.to.guid)
-        if replica is not None:
-            replica.count("Packets Received in Error")
-
-    def _not_ours(self, context: CallContext, packet: Packet, why: str) -> None:
-        compare = f"compare {self.config.topology_path} with the topology file there"
-        text = f"a packet from {context.peer} {why}; {compare}: {describe(packet)}"
-        self.incidents.report(Cause.IDENTITY, context.peer, text)
-
-    def _on_bind(self, ok: bool) -> None:
-        for replica in self.replicas.values():
-            replica.count("Bindings" if ok else "Bindings in Error")
-
-    def _on_authentication(self, ok: bool, _: str) -> None:
-        for replica in self.replicas.values():
-            replica.count("Authentications" if ok else "Authentications in Error")
 
     def _loop_fault(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """What went wrong in a callback or a task that nobody waits for: as asyncio tells it, but not a thousand times
@@ -537,10 +374,7 @@ class Service:
             "problems": problems(sets),
             "sets": sets,
             "directory": self.directory.status(),
-            "partners": [
-                {"set": set_name, "name": reaching.name, "called_by": reaching.called_by}
-                for set_name, reaching in self._reaching.values()
-            ],
+            "partners": self.partners.called_by(),
             "incidents": self.incidents.counts(),
         }
 

@@ -13,7 +13,7 @@ import pytest
 from agent.engine import events as ev
 from agent.replica import batches
 from agent.replica.batches import Batches
-from agent.service.service import Service
+from agent.service.receiving import Receiving
 from agent.wire import constants as c
 from agent.wire.comm_packet import decode_send_comm_pkt, encode_send_comm_pkt
 from agent.wire.packet import NamedGuid, Packet, encode_packet
@@ -122,8 +122,9 @@ def test_packets_for_staging_files_do_not_count(monkeypatch: pytest.MonkeyPatch)
 def answers(shares: TimeShares, sender: bytes, status: int) -> Any:
     """What a service returns to a call, when the set returned `status`."""
     comm = decode_send_comm_pkt(encode_send_comm_pkt(encode_packet(packet(sender, c.CMD_NEED_JOIN))))
-    service: Any = SimpleNamespace(_take=lambda *_: status, _shares=shares)
-    return Service._received(service, CONTEXT, comm)
+    receiving = Receiving(SimpleNamespace(shares=shares))  # type: ignore[arg-type]
+    receiving._take = lambda *_: status  # type: ignore[method-assign]
+    return receiving.packet(CONTEXT, comm)
 
 
 def test_who_took_too_much_is_answered_later(monkeypatch: pytest.MonkeyPatch) -> None:
