@@ -30,7 +30,7 @@ def warnings(config: AgentConfig) -> list[str]:
             continue
         for place, why, advice in _open_places(path):
             where = f"{what} {path}" if place is None else f"{what} {path} lies in {place}, which"
-            found.append(f"{where} {why}: they can make this agent do what they like; run: {advice} {place or path}")
+            found.append(f"20105 {where} {why}: they can make this agent do anything; run: {advice} {place or path}")
     return found
 
 

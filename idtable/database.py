@@ -170,10 +170,10 @@ class Database:
         except OSError:
             return ""  # that cannot be told now
         return (
-            f"the database {self.path} is not at its place any more: it, or the state directory, was removed or moved "
-            f"away while the agent ran (or something is mounted over it); nothing goes on, for it would be forgotten. "
-            f"Stop the agent, put the state directory back if it is still there, and start again; if it is lost, start "
-            f"without it: this member begins anew then, with what the others have"
+            f"20202 the database {self.path} is not at its place any more: it, or the state directory, was removed or "
+            f"moved away while the agent ran (or something is mounted over it); nothing goes on, for it would be "
+            f"forgotten. Stop the agent, put the state directory back if it is still there, and start again; if it is "
+            f"lost, start without it: this member begins anew then, with what the others have"
         )
 
     # -- for the parts of a store

@@ -40,7 +40,7 @@ class StateLocked(StoreError):
 def damaged(path: str, what: object) -> StoreDamaged:
     """The error for a file of which something tells that it is damaged, with the remedy."""
     return StoreDamaged(
-        f"{path}: damaged ({what}). The replicated files themselves are not in it. Stop the agent, move "
+        f"13513 {path}: damaged ({what}). The replicated files themselves are not in it. Stop the agent, move "
         f"this file and its -wal companion aside (keep them), and start again: the agent then scans the "
         f"tree and joins its partners as a new member would, keeping what differs."
     )
@@ -56,5 +56,5 @@ def translate(exc: sqlite3.Error, path: str) -> StoreError:
     if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StoreLocked(f"{path}: in use by another process ({exc}). Only one agent may run on a state directory.")
     if primary == sqlite3.SQLITE_FULL:
-        return StoreFull(f"{path}: no space left ({exc}). Free some and the agent carries on.")
+        return StoreFull(f"13511 {path}: no space left ({exc}). Free some and the agent carries on.")
     return StoreError(f"{path}: {exc}")

@@ -27,7 +27,8 @@ class Aged:
     many moves of folders were known when `path` was told (see Journal.moved_since). Those of one `group` (but 0)
     are only understood together: among them are the two names of renames. Those of one `chain` (but 0) are names of one
     chain of renames. `put_back_at` is when it was put back first (time.monotonic(); see Journal.put_back), 0.0 when it
-    was not. `handle` is the journal's own.
+    was not. `again` says that somebody wanted it to be looked at, who may know more than events tell. `handle` is the
+    journal's own.
     """
 
     path: str
@@ -42,6 +43,7 @@ class Aged:
     group: int = 0
     chain: int = 0
     put_back_at: float = 0.0
+    again: bool = False
     handle: object = None
 
 

@@ -124,6 +124,16 @@ class Examiner:
         yield from scanner.run()
         self.scanned = scanner.entries
 
+    def standing_at(self, keys: Set[Key], paths: Iterable[str]) -> set[Key]:
+        """Those of the inodes that stand at the paths now. Raises RootGone."""
+        disk, found = self._disk(), set[Key]()
+        for path in paths:
+            with contextlib.suppress(Blind, OSError):
+                spot = disk.look(path)
+                if spot is not None and spot.key in keys:
+                    found.add(spot.key)
+        return found
+
     def standing(self, keys: Set[Key], paths: Iterable[str]) -> set[Key]:
         """Those of the inodes that stand at the paths now, or below them. Raises RootGone."""
         disk, inodes, found = self._disk(), {ino for _, ino, _ in keys}, set[Key]()

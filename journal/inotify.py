@@ -166,7 +166,7 @@ class InotifySource(BaseThread):
                     if poller.poll(_PAUSE_MS):
                         self._serve_marks()
         except Exception:
-            logger.exception("reading file system events failed")
+            logger.exception("13506 reading file system events failed")
             self._put(READER_FAILED)
 
     def _serve_marks(self) -> None:

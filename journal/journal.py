@@ -169,6 +169,11 @@ class Journal:
         and that have a record with that number or a later one (see next_usn). Raises RuntimeError likewise."""
         return await self._pass(lambda entry: bool(entry.reason & ARRIVAL) and entry.usn >= usn)
 
+    async def to_look_at_again(self) -> list[str]:
+        """barrier(), and the paths in the aging cache that somebody wants to be looked at. Raises RuntimeError
+        likewise."""
+        return await self._pass(lambda entry: entry.again)
+
     @property
     def next_usn(self) -> int:
         """The number of the next record."""
@@ -245,7 +250,7 @@ class Journal:
             while running:
                 running = self._turn()
         except BaseException as error:
-            logger.exception("the journal failed")
+            logger.exception("13506 the journal has failed")
             if self._on_failed is not None:
                 self._call(self._on_failed, "the journal", error)
         finally:
@@ -374,7 +379,7 @@ class Journal:
                 self._cache.commit()
             self._log.close()
         except Exception:
-            logger.exception("closing the journal failed")
+            logger.exception("20605 the journal cannot be closed")
         self._dead = True
         self._abandon_all()
 

@@ -51,7 +51,7 @@ class JournalLog:
             self._begin_anew(error)
 
     def _begin_anew(self, error: Exception) -> None:
-        logger.warning("%s is damaged (%s); a new one is begun", self._path, error)
+        logger.warning("20604 %s is damaged (%s); a new one is begun", self._path, error)
         self.damaged = True
         os.replace(self._path, self._path + ".damaged")
         for suffix in ("-wal", "-shm"):
@@ -160,5 +160,5 @@ class JournalLog:
         try:
             self._reserve(self.next_usn)
         except sqlite3.Error:
-            logger.warning("%s: closing", self._path, exc_info=True)
+            logger.warning("20605 %s: the journal cannot be closed", self._path, exc_info=True)
         self._db.close()

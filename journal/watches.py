@@ -391,7 +391,7 @@ class Watches:
         if error.errno in _SHORT:
             self._degrade(error.strerror or str(error), path)
         else:
-            logger.warning("folder cannot be %s: %s: %s", what, path, error.strerror)
+            logger.warning("20602 folder cannot be %s: %s: %s", what, path, error.strerror)
 
     def _watch_root(self) -> None:
         try:
@@ -413,5 +413,5 @@ class Watches:
         self.degraded = message
         if first:
             self._retry_at = self._system.monotonic() + self._rescan_s
-            logger.error("%s; scanning every %g s instead: %s", message, self._rescan_s, path or "the root")
+            logger.error("20603 %s; scanning every %g s instead: %s", message, self._rescan_s, path or "the root")
             self._sink.rescan(message, path)

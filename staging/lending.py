@@ -122,7 +122,7 @@ class Lending:
             if stat.S_IMODE(os.fstat(loan.fd).st_mode) == loan.during:  # else somebody has given it another mode
                 _chmod(loan.fd, loan.before)
         except OSError as error:
-            log.error("a folder keeps the mode %#o that it had for a moment: %s", loan.during, error)
+            log.error("20415 a folder keeps the mode %#o that it had for a moment: %s", loan.during, error)
         self._ended(loan)
 
     def _ended(self, loan: _Loan) -> None:
@@ -163,14 +163,14 @@ class Lending:
                     told = json.loads(stream.read())
                 if not _give_back_recorded(root_fd, told):
                     log.warning(
-                        "the folder %r was writable for a moment, with the mode %#o instead of %#o, when this agent "
-                        "was killed; it is not there any more: if it has another name now, give it its mode back with "
-                        "chmod", told["paths"][0], told["during"], told["before"],
+                        "20415 the folder %r was writable for a moment, with the mode %#o instead of %#o, when this "
+                        "agent was killed; it is not there any more: if it has another name now, give it its mode back "
+                        "with chmod", told["paths"][0], told["during"], told["before"],
                     )  # fmt: skip
             except (ValueError, LookupError, TypeError):
                 pass  # cut short: then nothing was lent yet
             except OSError as error:
-                log.error("a folder keeps the mode that it had for a moment: %s", error)
+                log.error("20415 a folder keeps the mode that it had for a moment: %s", error)
             with contextlib.suppress(OSError):
                 os.unlink(path)
 

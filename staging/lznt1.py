@@ -22,7 +22,7 @@ try:
     _native = importlib.import_module("staging._lznt1")
 except ImportError:  # depends on how the package was built
     _native = None
-    _log.warning("the LZNT1 extension in C is not there: compressing in Python, which is very slow")
+    _log.warning("20114 the LZNT1 extension in C is not there: compressing in Python, which is very slow")
 
 IMPLEMENTATION: Final = "python" if _native is None else "c"
 

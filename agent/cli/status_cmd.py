@@ -87,14 +87,14 @@ def describe(answer: dict[str, Any]) -> Iterator[str]:
 def describe_directory(directory: dict[str, Any]) -> Iterator[str]:
     """The lines that tell what is wrong with the configuration, and what it will lead to; none where all is well."""
     for problem in directory["problems"]:
-        yield f"configuration: cannot be used, what was in force stays: {problem['text']}"
+        yield f"configuration: 13562 cannot be used, what was in force stays: {problem['text']}"
     for leaving in directory["leaving"]:
         yield (
-            f"configuration: this member is no longer in the set {leaving['set']}, and leaves it in "
+            f"configuration: 20107 this member is no longer in the set {leaving['set']}, and leaves it in "
             f"{leaving['in_s']:.0f} s if that is read once more; `frs leave --set '{leaving['set']}'` does it now"
         )
     if directory["restart"]:
-        yield f"configuration: takes effect at the next start: {', '.join(directory['restart'])}"
+        yield f"configuration: 20106 takes effect at the next start: {', '.join(directory['restart'])}"
 
 
 def _scan_line(scan: dict[str, Any]) -> str:
@@ -112,8 +112,9 @@ def _scan_line(scan: dict[str, Any]) -> str:
 def describe_waiting(waiting: dict[str, Any]) -> str:
     """The line that shows a person what a change order waits for."""
     detail = f" ({waiting['detail']})" if waiting["detail"] else ""
-    line = f"  waits: {waiting['path']!r} of {waiting['sender']}: {waiting['reason']}{detail}, since {waiting['since']}"
-    line += f", attempt {waiting['attempts']}, next in {waiting['retry_in_s']:.0f} s; on {waiting['file_system']}"
+    line = f"  waits: {waiting['event']} {waiting['path']!r} of {waiting['sender']}: {waiting['reason']}{detail}"
+    line += f", since {waiting['since']}, attempt {waiting['attempts']}, next in {waiting['retry_in_s']:.0f} s"
+    line += f"; on {waiting['file_system']}"
     if waiting["held_by"]:
         line += "; open in " + ", ".join(f"{holder['name']} (pid {holder['pid']})" for holder in waiting["held_by"])
     return f"{line}; {waiting['advice']}"

@@ -176,7 +176,7 @@ class DeletedStore:
                 self._groups.account(group, st, -1)
             if error.errno not in _FULL:
                 raise
-            log.error("the disk is full: %r, which was deleted elsewhere, cannot be kept", tree_path)
+            log.error("13570 the disk is full: %r, which was deleted elsewhere, cannot be kept", tree_path)
             os.unlink(name, dir_fd=dir_fd)
             return False
         finally:
@@ -194,7 +194,7 @@ class DeletedStore:
                 with self.opened(group.id) as group_fd:
                     deletedgroup.note(group_fd, line)
             except OSError as error:
-                log.warning("the mode of the folder %r, which was deleted, is not remembered: %s", tree_path, error)
+                log.warning("20510 the mode of the deleted folder %r is not remembered: %s", tree_path, error)
                 return
             group.charge += LINE_CHARGE
             self._groups.used += LINE_CHARGE
@@ -248,7 +248,7 @@ class DeletedStore:
             self._groups.account(group, st, 1)
             return number
         if group.missed == 0:
-            log.warning("not all that is deleted now elsewhere can be kept: deleted_quota is used up by it alone")
+            log.warning("20511 not all that is deleted now elsewhere can be kept: deleted_quota is used up by it alone")
         if group.missed < _MISSED_LINES:
             with contextlib.suppress(OSError), self.opened(group.id) as group_fd:
                 deletedgroup.note(group_fd, Missed(tree_path, size_of(st)))

@@ -63,7 +63,7 @@ class Groups:
                     if not read_only and self._folder.take_late(group_fd, missing):
                         summary, _ = deletedgroup.summary(group_fd)
             except OSError as error:
-                log.error("the deleted files in %s cannot be read: %s", self._folder.at(group_id), error)
+                log.error("20512 the deleted files in %s cannot be read: %s", self._folder.at(group_id), error)
                 continue
             found.append(Group(**{key: getattr(summary, key) for key in Summary.__slots__}, id=group_id))
         for group in sorted(found, key=lambda group: (group.began, group.id)):
@@ -121,7 +121,7 @@ class Groups:
                             break
                     group.first += 1
         except OSError as error:
-            log.error("%s cannot be dropped: %s", self._folder.at(group.id), error)
+            log.error("20505 %s cannot be dropped: %s", self._folder.at(group.id), error)
         if group.files == 0:
             self.try_to_drop(group)
 
@@ -145,7 +145,7 @@ class Groups:
             self.drop(group)
             return True
         except OSError as error:
-            log.error("%s cannot be dropped: %s", self._folder.at(group.id), error)
+            log.error("20505 %s cannot be dropped: %s", self._folder.at(group.id), error)
             return False
 
     def sweep(self) -> None:
@@ -156,4 +156,4 @@ class Groups:
             except IndexError:
                 return
             except OSError as error:
-                log.error("a group of deleted files cannot be removed: %s", error)
+                log.error("20505 a group of deleted files cannot be removed: %s", error)

@@ -183,11 +183,11 @@ class KeptStore:
             with contextlib.nullcontext(entry) if entry is not None else self._folder.located(item) as source:
                 self._folder.move_in(source, item.id)
             item = replace(item, place=self._folder.at(item.id), error=None)
-            log.warning("kept %r as %s: %s", item.path, item.id, item.reason)
+            log.warning("20502 %r: %s; kept as %s, see `frs conflicts`", item.path, item.reason, item.id)
         except Exception as error:
             place = self._folder.at(item.id) if self._folder.has(item.id) else item.place
             item = replace(item, place=place, error=str(error) or type(error).__name__)
-            log.error("%r (%s) should be kept and is now %r: %s", item.path, item.reason, place, error)
+            log.error("20503 %r (%s) should be kept and is now %r: %s", item.path, item.reason, place, error)
             with self._lock, contextlib.suppress(OSError):
                 self._index.add(item)
         with self._lock:
@@ -196,7 +196,7 @@ class KeptStore:
             gone = self._make_room(item)
         if item.charge > self.quota_bytes:
             log.warning(
-                "%r (%s) alone is larger than the quota of what is kept, %d bytes; it is kept all the same",
+                "20504 %r (%s) alone is larger than the quota of what is kept, %d bytes; it is kept all the same",
                 item.path,
                 item.id,
                 self.quota_bytes,
@@ -216,10 +216,10 @@ class KeptStore:
             try:
                 gone.append(self._drop(item))
             except OSError as error:
-                log.error("%r (%s) cannot be removed from what is kept: %s", item.path, item.id, error)
+                log.error("20505 %r (%s) cannot be removed from what is kept: %s", item.path, item.id, error)
                 continue
             used -= item.charge
-            log.warning("the quota of what is kept is passed: removed %r (%s)", item.path, item.id)
+            log.warning("20506 the quota of what is kept is passed: removed %r (%s)", item.path, item.id)
         return gone
 
     def _drop(self, item: KeptItem) -> KeptItem:
@@ -238,7 +238,7 @@ class KeptStore:
         try:
             self._index.drop(item.id)
         except OSError as error:
-            log.warning("%s: %s", self._index.path, error)  # the next start sees that it is gone
+            log.warning("20507 %s: %s", self._index.path, error)  # the next start sees that it is gone
 
     # -- giving back --
 
@@ -321,7 +321,7 @@ class KeptStore:
             try:
                 self._index.rewrite(self._items.values())
             except OSError as error:
-                log.warning("%s cannot be written anew: %s", self._index.path, error)
+                log.warning("20507 %s cannot be written anew: %s", self._index.path, error)
         for item in [item for item in self._items.values() if item.error is not None]:
             self._busy.add(item.id)
             self._take(item)

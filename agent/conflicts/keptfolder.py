@@ -97,7 +97,7 @@ class KeptFolder:
         try:
             self.remove(item)
         except OSError as error:
-            log.error("%r cannot be deleted: %s", item.place, error)
+            log.error("20505 %r cannot be deleted: %s", item.place, error)
 
 
 def remove_or_log(entry: Entry) -> None:
@@ -105,4 +105,4 @@ def remove_or_log(entry: Entry) -> None:
     try:
         remove_tree(entry.fd, entry.name)
     except OSError as error:
-        log.error("%r cannot be deleted: %s", entry.path, error)
+        log.error("20505 %r cannot be deleted: %s", entry.path, error)

@@ -98,7 +98,7 @@ class Index:
                     continue
                 item = _from_line(entry)
             except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
-                log.error("%s:%d: not a line of this index", self.path, number)
+                log.error("20508 %s:%d: not a line of this index", self.path, number)
                 unclean = True
                 continue
             unclean |= item.id in found

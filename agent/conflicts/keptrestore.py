@@ -117,7 +117,7 @@ def _close_to_others(source: Entry, folders: Iterable[fsops.Fingerprint], path: 
     finally:
         os.close(fd)
     log.warning(
-        "%r is restored for its owner alone, for others may rename what is in a folder above it; chmod opens it again",
+        "20509 %r is restored for its owner alone: others may rename things in a folder above it; chmod opens it again",
         path,
     )
 

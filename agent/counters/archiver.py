@@ -88,7 +88,7 @@ class Archiver:
         """Once, as long as it is the same."""
         if why != self._told:
             log.warning(
-                "samples stay in the journal, which is kept for as long as there is room (tried again with each new "
-                "file): %s", why,
+                "20702 samples stay in the journal, which is kept for as long as there is room (tried again with each "
+                "new file): %s", why,
             )  # fmt: skip
         self._told = why

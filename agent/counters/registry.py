@@ -86,16 +86,6 @@ _BOTH: Final[dict[str, tuple[str, str]]] = {
     for spelling in (conn_name, set_name)
 }
 
-# "Change Orders Issued" counts local and remote ones together; each kind has a counter of its own beside it.
-_CHANGE_ORDER: Final[dict[tuple[str, bool], tuple[str, str]]] = {
-    (what, local): (f"Change Orders {what}", f"{kind} Change Orders {what}")
-    for kind, local in (("Local", True), ("Remote", False))
-    for what in (
-        "Aborted", "Issued", "Morphed", "Propagated", "Retired", "Sent", "Retried", "Retried at Fetch",
-        "Retried at Generate", "Retried at Install", "Retried at Rename",
-    )
-}  # fmt: skip
-
 
 def is_raw_count(object_name: str, counter: str) -> bool:
     """Whether a counter is a present amount (PERF_COUNTER_LARGE_RAWCOUNT), not a sum since the start."""
@@ -163,17 +153,6 @@ class Counters:
         self._conns[set_name][cxtion_name][conn_counter] += n
         self._sets[set_name][set_counter] += n
 
-    def inc_change_order(self, set_name: str, what: str, *, local: bool, n: int = 1) -> None:
-        """Add ``n`` to ``"Change Orders WHAT"`` and to its Local or Remote half.
-
-        ``what`` is Aborted, Issued, Morphed, Propagated, Retired, Sent, Retried or "Retried at" Fetch,
-        Generate, Install or Rename.
-        """
-        total, half = _CHANGE_ORDER[what, local]
-        values = self._sets[set_name]
-        values[total] += n
-        values[half] += n
-
     def set_value(self, set_name: str, counter: str, value: int | Gauge) -> None:
         """Set a FileReplicaSet counter (a raw count), or give a function to ask at each snapshot.
 
@@ -194,7 +173,7 @@ class Counters:
             try:
                 self._sets[set_name][counter] = int(gauge())
             except Exception:
-                log.exception("the gauge %r of %r failed", counter, set_name)
+                log.exception("13506 the gauge %r of %r failed", counter, set_name)
         return {
             SET_OBJECT: {name: dict(self._sets[name]) for name in list(self._live_sets)},
             CONN_OBJECT: {

@@ -184,7 +184,7 @@ class SampleWriter:
                 try:
                     await self._sample(force=False)
                 except Exception:
-                    log.exception("could not sample the counters")
+                    log.exception("13506 could not sample the counters")
 
     async def _sample(self, *, force: bool) -> None:
         now = _When(self._last.seq + 1, self._clock_ns(), (self._monotonic_ns() - self._began_ns) // 1000)
@@ -229,7 +229,7 @@ class SampleWriter:
                 self._gauges_failing = False
             except Exception:
                 if not self._gauges_failing:
-                    log.exception("the gauges beside the counters failed; samples go on without them")
+                    log.exception("13506 the gauges beside the counters failed; samples go on without them")
                 self._gauges_failing = True
         known = self._instances()
         for object_name, there in self._counters.snapshot().items():
@@ -278,7 +278,7 @@ class SampleWriter:
                 self._size = size + written
         except OSError as error:
             if not self._failing:
-                log.warning("counter samples are not written (tried again with each): %s", error)
+                log.warning("20701 counter samples are not written (tried again with each): %s", error)
             self._failing = True
             return False
         if self._failing:

@@ -1,7 +1,7 @@
 """The dashboard's web server: read-only, one page, a little JSON, and metrics.
 
     /              the page
-    /api/status    the status of this member, as `frs status --json` gives it, and the peers' dashboards
+    /api/status    the status of this member, as `frs status --json` gives it
     /api/counters  the counters of this member
     /api/summary   the last summary of `frs summarize`, 404 before there is one
     /metrics       the counters for Prometheus
@@ -21,7 +21,7 @@ import logging
 import os
 import socket
 import traceback
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
@@ -76,9 +76,6 @@ class Provider(Protocol):
 
     def counters(self) -> Snapshot | Awaitable[Snapshot]:
         """A snapshot of the counters."""
-
-    def peers(self) -> Sequence[tuple[str, str]] | Awaitable[Sequence[tuple[str, str]]]:
-        """Name and address (http or https) of the other members' dashboards."""
 
 
 class DashboardServer:
@@ -216,13 +213,7 @@ class DashboardServer:
         return found
 
     async def _status(self, _request: web.Request) -> web.Response:
-        status = await self._fresh("status", self._provider.status)
-        peers = [
-            {"name": name, "url": url}
-            for name, url in await _maybe(self._provider.peers())
-            if urlsplit(url).scheme in ("http", "https")
-        ]
-        return _json({**status, "peers": peers})
+        return _json(await self._fresh("status", self._provider.status))
 
     async def _counters(self, _request: web.Request) -> web.Response:
         return _json(await self._fresh("counters", self._provider.counters))

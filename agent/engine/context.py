@@ -14,12 +14,13 @@ from agent.engine.reconcile import Version
 from agent.engine.vector import ORIGINATORS_MOST, VersionVector
 from agent.engine.vsn import OwnNumbers
 from agent.reporting.causes import Cause
+from agent.reporting.events import numbered
 from agent.wire.change_order import ChangeOrder
 from agent.wire.filetime import DAY, HOUR, MINUTE, SECOND
 from agent.wire.packet import NamedGuid, Packet
 from idtable.records import CxtionRow, IDRecord, InlogRow, OutlogRow
 
-_FORGETFUL = "forgetful"
+_OLDER_DATABASES = "forgetful"
 
 
 class EngineStore(Protocol):
@@ -188,24 +189,25 @@ class Context:
         self.numbers: OwnNumbers  # set by the engine, which reads the version vector
         self.originator_of: dict[bytes, bytes] = {}  # downstream partner (member GUID) -> its originator GUID
         self.arrival = 0  # number of the last change order that came in
-        self.forgetful: dict[bytes, int] = {}  # member that lost its memory -> the last arrival it may have forgotten
-        self.behind: dict[bytes, set[tuple[int, bytes]]] = {}  # originator -> VSN, file GUID: see vvjoin
+        self.older_databases: dict[bytes, int] = {}  # member that lost its memory -> the last arrival it may lack
+        self.resend_in_turn: dict[bytes, set[tuple[int, bytes]]] = {}  # originator -> VSN, file GUID: see vvjoin
         self.caught_up: set[bytes] = set()  # originators of `behind` whose version vector entry has moved
         self.on_deleted: Callable[[bytes, str], None] = lambda originator, partner: None  # see MassDeletions.deleted()
         self._replica_name = config.set_name.upper()
 
     # -- members that lost their memory --
 
-    def remember_forgetful(self, member: bytes) -> None:
+    def note_older_database(self, member: bytes) -> None:
         """What came in by now the member may have forgotten, though it was its sender (see retire)."""
-        self.forgetful[member] = self.arrival
-        self.store.meta_set(_FORGETFUL, b"".join(m + at.to_bytes(8, "big") for m, at in self.forgetful.items()))
+        self.older_databases[member] = self.arrival
+        raw = b"".join(m + at.to_bytes(8, "big") for m, at in self.older_databases.items())
+        self.store.meta_set(_OLDER_DATABASES, raw)
 
-    def restore_forgetful(self, oldest: int) -> None:
+    def load_older_databases(self, oldest: int) -> None:
         """At start: those that may have forgotten what is still in the inbound log, from arrival `oldest` on."""
-        raw = self.store.meta_get(_FORGETFUL) or b""
+        raw = self.store.meta_get(_OLDER_DATABASES) or b""
         found = {raw[i : i + 16]: int.from_bytes(raw[i + 16 : i + 24], "big") for i in range(0, len(raw), 24)}
-        self.forgetful = {member: at for member, at in found.items() if at >= oldest}
+        self.older_databases = {member: at for member, at in found.items() if at >= oldest}
 
     # -- counters --
 
@@ -239,7 +241,9 @@ class Context:
         self, level: str, text: str, cause: Cause | None = None, source: str = "", *, lasts: bool = False
     ) -> None:
         """Tell the administrator; an error also shows as the set's last error: until the set has nothing to do any
-        more, unless it `lasts`. With a `cause` it is counted, and told at a bounded rate for each `source`."""
+        more, unless it `lasts`. With a `cause` it is counted, and told at a bounded rate for each `source`. From
+        warnings on, the text begins with the number of its event, unless that is the one of the cause."""
+        text = text if cause is None else numbered(text, cause.event)
         self.out.append(Report(level, text, cause, source))
         if level == "error":
             self.last_error = (self.now, text)
@@ -275,7 +279,7 @@ class Context:
         """Move the version vector entry, forward only, in the open transaction; where it stays behind (see vector)
         what it would cover is sent once more with the next Join, and is known then."""
         if self.vector.move(originator, vsn, self.now):
-            if originator in self.behind:
+            if originator in self.resend_in_turn:
                 self.caught_up.add(originator)
         elif self.vector.full:
             self.incident(Cause.ORIGINATORS, self.config.set_name, self.vector.told())

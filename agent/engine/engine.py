@@ -104,7 +104,11 @@ class Engine:
         self.restored = RestoredDatabase(ctx, self.in_sessions, self.local)
         self.mending = Mending(ctx, self.in_sessions, self.local)
         self.out_sessions = OutboundSessions(
-            ctx, self.outbound.joined, self.outbound.unjoined, self.restored.behind, self.mending.clocks_agree
+            ctx,
+            self.outbound.joined,
+            self.outbound.unjoined,
+            self.restored.partner_knows_more,
+            self.mending.clocks_agree,
         )
         self.outbound.on_quiet = self.out_sessions.close
         self.serving.end = self.out_sessions.end
@@ -465,7 +469,7 @@ class Engine:
                 self.retire.retire(entry)
             elif entry.staged:
                 entry.stage = Stage.FETCHED
-        ctx.restore_forgetful(min((e.arrival for e in self.inbound.entries.values()), default=1 << 62))
+        ctx.load_older_databases(min((e.arrival for e in self.inbound.entries.values()), default=1 << 62))
         self.outbound.take_over(event.stages - self.inbound.by_co.keys())
         if self.retire.take_over_abandoned():
             self.in_sessions.ask_if_they_come_back(self.inbound.former)

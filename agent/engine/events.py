@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent.reporting.causes import Cause
+from agent.reporting.events import Numbered
 from agent.wire.change_order import ChangeOrder
 from agent.wire.packet import Packet
 
@@ -28,22 +29,22 @@ class ChangeKind(enum.Enum):
     DELETE = "delete"
 
 
-class Outcome(enum.Enum):
-    """How an install ended."""
+class Outcome(Numbered):
+    """How an install ended, and the event that tells of one that waits for that."""
 
     DONE = "done"
     ALREADY = "already"  # the target held exactly this already
-    TARGET_CHANGED = "target changed"  # somebody edited it: a local change is on its way
-    NAME_TAKEN = "name taken"  # by something the IDTable does not know
-    SHARING_VIOLATION = "sharing violation"  # open for writing
-    NO_SPACE = "no space"
-    PARENT_MISSING = "parent missing"
-    NOT_EMPTY = "folder not empty"
-    STAGE_MISSING = "staging file missing"
-    AHEAD = "dated ahead of the clock"
-    STAGE_DAMAGED = "staging file damaged"
-    UNSUPPORTED = "cannot be held here"  # a kind of file, or a size, that this system does not have: waiting is no use
-    FAILED = "failed"
+    TARGET_CHANGED = "target changed", 20401  # somebody edited it: a local change is on its way
+    NAME_TAKEN = "name taken", 20402  # by something the IDTable does not know
+    SHARING_VIOLATION = "sharing violation", 13573  # open for writing
+    NO_SPACE = "no space", 13570
+    PARENT_MISSING = "parent missing", 20403
+    NOT_EMPTY = "folder not empty", 20404
+    STAGE_MISSING = "staging file missing", 20405
+    AHEAD = "dated ahead of the clock", 13549
+    STAGE_DAMAGED = "staging file damaged", 20406
+    UNSUPPORTED = "cannot be held here", 20407  # a kind of file, or a size, that this system lacks: waiting is no use
+    FAILED = "failed", 20408
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +289,7 @@ class KeepReason(enum.Enum):
     DELETED = "deleted elsewhere while it was changed here"
     NAME = "another file of the same name was changed later"
     IN_THE_WAY = "in the way of the initial sync"
-    FORGOTTEN = "deleted elsewhere while this member was away"
+    AWAY = "deleted elsewhere while this member was away"
     ELSEWHERE = "deleted elsewhere"  # no conflict: kept for a while only (see agent.conflicts.deleted)
 
 

@@ -254,6 +254,7 @@ class Inbound:
         else:
             entry.attempts += 1
             delay = min(ctx.limits.first_retry << min(entry.attempts - 1, 10), ctx.limits.max_retry)
+        news = why is not entry.waits_for
         entry.waits_for, entry.detail = why, detail
         entry.retry_at = ctx.now + max(delay, self.held.put_aside(entry, why))
         if entry.stage in (Stage.INSTALLING, Stage.FETCHING):
@@ -266,8 +267,8 @@ class Inbound:
         self.waiting.add(entry.key)
         self.hold_up_nobody(entry)
         serious = why in (Outcome.NO_SPACE, Outcome.FAILED)
-        if serious or (entry.attempts in (3, 10, 100, 1000) and not absent):
-            text = f"{ctx.path(entry.co)}: {why.value}{': ' + detail if detail else ''}"
+        if (serious and news) or (entry.attempts in (3, 10, 100, 1000) and not absent):
+            text = f"{why.event} {ctx.path(entry.co)}: {why.value}{': ' + detail if detail else ''}"
             if serious:
                 text = f"{text}; tried again in {delay // 10_000_000} s"
                 ctx.report("error", text, Cause.WAITING, ctx.path(entry.co))

@@ -12,6 +12,7 @@ from agent.engine import plausible
 from agent.engine.context import Context, Cxtion
 from agent.engine.session import CLOSED, NEVER, JoinState, Session, close
 from agent.reporting.causes import Cause
+from agent.reporting.events import led, numbered
 from agent.wire import constants as c
 from agent.wire.guid import ZERO_GUID, guid_text
 from agent.wire.packet import Gvsn, Packet
@@ -207,7 +208,7 @@ class InboundSessions:
         session.silent = session.silent or session.state in (JoinState.NEED_JOIN, JoinState.JOINING)
         session.unanswered = 0
         session.state = JoinState.UNJOINED
-        session.last_error = why
+        session.last_error = numbered(why, 20300)
         if retry:
             session.deadline = ctx.now + session.interval
             session.interval = min(session.interval * 2, ctx.limits.max_join_interval)
@@ -228,7 +229,7 @@ class InboundSessions:
                     session.unanswered += 1
                     session.last_error = _not_answered(session)
                     if session.unanswered == _OFTEN:
-                        self.ctx.report("warning", f"{session.cxtion.key}: {session.last_error}")
+                        self.ctx.report("warning", led(f"{session.cxtion.key}: ", session.last_error or ""))
                 else:
                     session.unanswered = 0
                 self.need_join(session)
@@ -247,8 +248,8 @@ def _not_answered(session: Session) -> str | None:
     if not session.unanswered:
         return None
     return (
-        f"{session.cxtion.partner.name} is alive but does not answer a Join: it is in initial sync too, or refuses, "
-        "perhaps because the clocks differ by more than it allows: compare them, and see its log"
+        f"20301 {session.cxtion.partner.name} is alive but does not answer a Join: it is in initial sync too, or "
+        "refuses, perhaps because the clocks differ by more than it allows: compare them, and see its log"
     )
 
 
@@ -260,11 +261,11 @@ class OutboundSessions:
         ctx: Context,
         on_joined: Callable[[Session, bool], None],
         on_unjoined: Callable[[Session], None],
-        on_behind: Callable[[int], None],
+        on_partner_knows_more: Callable[[int], None],
         on_agreed: Callable[[], None],
     ) -> None:
         self.ctx = ctx
-        self.on_behind = on_behind
+        self.on_partner_knows_more = on_partner_knows_more
         self.on_agreed = on_agreed
         self.on_joined = on_joined
         self.on_unjoined = on_unjoined
@@ -331,7 +332,7 @@ class OutboundSessions:
         if self._refused(session, packet, vector):
             return
         if not ctx.online:
-            session.last_error = "this member is still in initial sync"
+            session.last_error = "13565 this member is still in initial sync"
             return
         if not session.cxtion.trigger and not session.is_open(ctx.now):
             session.last_error = CLOSED
@@ -344,12 +345,12 @@ class OutboundSessions:
         # Either was never joined; or one of the two does not remember the last Join: its database is older than that.
         vvjoin = NEVER in (packet.last_join_time, session.last_join_time)
         vvjoin = vvjoin or packet.last_join_time != session.last_join_time
-        session.forgetful = session.last_join_time not in (NEVER, packet.last_join_time)
+        session.older_database = session.last_join_time not in (NEVER, packet.last_join_time)
         session.partner_originator = packet.replica_version_guid
         ctx.originator_of[session.cxtion.partner.guid] = packet.replica_version_guid
         known = vector.get(ctx.config.originator_guid, 0)
         if not ctx.numbers.issued(known):
-            self.on_behind(known)
+            self.on_partner_knows_more(known)
         session.join_guid = packet.join_guid
         session.partner_vv = vector
         session.compressions = frozenset(packet.compression_guids) | {c.COMPRESSION_NONE}
@@ -375,17 +376,18 @@ class OutboundSessions:
         skew = abs((packet.join_time or 0) - ctx.now)
         if skew > limits.max_clock_skew:
             session.last_error = (
-                f"the clock of {partner} differs from ours by {skew // 10_000_000} s, more than the "
+                f"13548 the clock of {partner} differs from ours by {skew // 10_000_000} s, more than the "
                 f"{limits.max_clock_skew // 10_000_000} s allowed: set the clocks right"
             )
-            text = f"{session.cxtion.key}: Join refused: {session.last_error}"
+            text = led(f"{session.cxtion.key}: Join refused: ", session.last_error)
             ctx.report("error", text, Cause.IMPLAUSIBLE, partner)
         elif (why := self._vector_fault(vector)) is not None:
             session.last_error = (
-                f"the version vector of {partner} cannot be true: {why}. Restart {partner} with this version of frs, "
-                "which mends that, or remove its state so that it begins anew"
+                f"20336 the version vector of {partner} cannot be true: {why}. Restart {partner} with this version of "
+                "frs, which mends that, or remove its state so that it begins anew"
             )
-            ctx.incident(Cause.IMPLAUSIBLE, partner, f"{session.cxtion.key}: Join refused: {session.last_error}")
+            text = led(f"{session.cxtion.key}: Join refused: ", session.last_error)
+            ctx.incident(Cause.IMPLAUSIBLE, partner, text)
         return session.last_error is not None
 
     def _vector_fault(self, vector: dict[bytes, int]) -> str | None:
@@ -405,7 +407,7 @@ class OutboundSessions:
         ctx = self.ctx
         was_joined = session.joined
         session.state = JoinState.UNJOINED
-        session.last_error = why
+        session.last_error = numbered(why, 20300)
         if was_joined:
             ctx.count_both(session.cxtion, "Unjoins")
             self.on_unjoined(session)

@@ -83,7 +83,7 @@ class MassDeletions:
         ctx = self.ctx
         self._found.append(mass)
         within = f"within {ctx.limits.mass_deletion_window / SECOND:g} seconds"
-        much = f"{ctx.config.set_name}: {mass.files} files and more were deleted"
+        much = f"{mass.files} files and more were deleted"
         if mass.name == "":
             ctx.incident(
                 Cause.MASS_DELETION,

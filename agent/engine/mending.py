@@ -43,10 +43,10 @@ class Mending:
         name = ctx.config.set_name
         wrong = ctx.vector.sound(ctx.now)
         for guid in wrong:
-            text = f"{name}: what is known of originator {guid_text(guid)} cannot be true, and is asked for again"
+            text = f"what is known of originator {guid_text(guid)} cannot be true, and is asked for again"
             ctx.incident(Cause.CLOCK, name, text)
         if ctx.vector.full:
-            ctx.incident(Cause.ORIGINATORS, name, f"{name}: {ctx.vector.told()}")
+            ctx.incident(Cause.ORIGINATORS, name, ctx.vector.told())
         ctx.numbers.sound(ctx.now)
         if plausible.vector_fault(ctx.vv.get(ctx.config.originator_guid, 0), ctx.now) is not None:
             self._be_another_originator()
@@ -59,7 +59,7 @@ class Mending:
         ctx.incident(
             Cause.CLOCK,
             ctx.config.set_name,
-            f"{ctx.config.set_name}: the VSNs of this member have come to {ctx.vv[old]:#x}, after which there is none: "
+            f"the VSNs of this member have come to {ctx.vv[old]:#x}, after which there is none: "
             f"it goes on as originator {guid_text(new)} instead of {guid_text(old)}",
         )
         ctx.vector.forget(old)
@@ -93,9 +93,7 @@ class Mending:
         ]
         if self._left:
             name = ctx.config.set_name
-            text = (
-                f"{name}: {len(self._left)} files and folders have numbers ahead of the clock, and are announced anew"
-            )
+            text = f"{len(self._left)} files and folders have numbers ahead of the clock, and are announced anew"
             ctx.incident(Cause.CLOCK, name, text)
             self.in_sessions.ask_again(_WHY)
             self.tick()

@@ -141,10 +141,10 @@ class Outbound:
         flow.leading = flow.trailing
         behind = not vvjoin and self._fell_behind(flow)
         if vvjoin or behind:
-            ctx.remember_forgetful(session.cxtion.partner.guid)
+            ctx.note_older_database(session.cxtion.partner.guid)
             session.state = JoinState.VVJOIN
             flow.resume_at = self.head
-            lost = session.partner_originator if behind or session.forgetful else b""
+            lost = session.partner_originator if behind or session.older_database else b""
             flow.vvjoin = vvjoin_change_orders(ctx, session.partner_vv, lost)
         else:
             self.retention.heard()

@@ -63,7 +63,7 @@ class Reseed:
         days = (ctx.now - self._contact) // (24 * HOUR)
         ctx.report(
             "warning",
-            f"{ctx.config.set_name}: no upstream partner was joined for {days} days, longer than deletions are "
+            f"20205 no upstream partner was joined for {days} days, longer than deletions are "
             "remembered: this member is seeded again; what the others no longer have is moved to what `frs conflicts` "
             "lists",
         )
@@ -90,7 +90,7 @@ class Reseed:
             return False
         ctx.report(
             "warning",
-            f"{ctx.config.set_name}: all upstream partners are to be seeded, too: this member, the primary one, goes "
+            "20206 all upstream partners are to be seeded, too: this member, the primary one, goes "
             "on with what it has and seeds the others",
         )
         self._over()
@@ -140,7 +140,7 @@ class Reseed:
                 continue
             guid = self.ctx.new_guid()
             self._removing[guid] = record.file_guid
-            keep = None if record.is_dir else Keep(KeepReason.FORGOTTEN, edition_of(record), edition_of(record))
+            keep = None if record.is_dir else Keep(KeepReason.AWAY, edition_of(record), edition_of(record))
             step = Step(
                 InstallStep.DELETE,
                 record.parent_guid,

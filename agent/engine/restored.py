@@ -34,10 +34,10 @@ class RestoredDatabase:
             return False
         if ctx.numbers.issued(co.frs_vsn) or not plausible.may_be_own(co.frs_vsn, ctx.now):
             return False
-        self.behind(co.frs_vsn)
+        self.partner_knows_more(co.frs_vsn)
         return True
 
-    def behind(self, known: int) -> None:
+    def partner_knows_more(self, known: int) -> None:
         """A partner knows this member's changes up to the VSN `known`. Numbers go on above; what was numbered below
         meanwhile, which the partner would take for known, is announced anew."""
         ctx = self.ctx
@@ -45,8 +45,8 @@ class RestoredDatabase:
         ctx.incident(
             Cause.RESTORED,
             ctx.config.set_name,
-            f"{ctx.config.set_name}: a partner knows later changes of this member than its own database does (was it "
-            "restored from a backup?); what is missing is asked for",
+            "a partner knows later changes of this member than its own database does (was it restored from a backup?); "
+            "what is missing is asked for",
         )
         above = ctx.numbers.settle(known, ctx.now)
         if abs(ctx.now - self._asked) >= HOUR:

@@ -157,7 +157,7 @@ class Retire:
             sources = [guid for guid in sources if guid not in entry.out_of_order_by]
         partners = [self.inbound.sessions[g].cxtion.partner.guid for g in sources]
         # Who sent it has it, unless its database has been restored from a backup since.
-        forgot = [p for p in partners if self.ctx.forgetful.get(p, 0) >= entry.arrival]
+        forgot = [p for p in partners if self.ctx.older_databases.get(p, 0) >= entry.arrival]
         members = b"".join(p for p in partners if p not in forgot)
         record = self.ctx.store.get(entry.co.file_guid)
         checksum = entry.checksum
@@ -180,7 +180,7 @@ class Retire:
             s.cxtion.partner.guid
             for s in sessions
             if s.partner_originator == entry.co.originator_guid
-            and self.ctx.forgetful.get(s.cxtion.partner.guid, 0) >= entry.arrival
+            and self.ctx.older_databases.get(s.cxtion.partner.guid, 0) >= entry.arrival
         ]
         if to:
             others = b"".join(s.cxtion.partner.guid for s in sessions if s.cxtion.partner.guid not in to)
@@ -199,7 +199,7 @@ class Retire:
 
     def take_over_abandoned(self) -> bool:
         """A partner is no partner any more, and change orders of it were not at their end. What was finished here and
-        not passed on is news of this member's; in place of the others, what they outdid is asked for again. Whether
+        not passed on is news of this member's; in place of the others, what they beat is asked for again. Whether
         there were such others."""
         unfinished = False
         for key, finished in self.inbound.abandoned:

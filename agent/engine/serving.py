@@ -156,7 +156,7 @@ class Serving:
         co = request.change_order
         if event.no_room:
             path, partner = ctx.path(co), session.cxtion.partner.name
-            ctx.report("error", f"{path} cannot be sent to {partner} for now: {event.error}", Cause.WAITING, path)
+            ctx.report("error", f"20411 {path} cannot be sent to {partner} for now: {event.error}", Cause.WAITING, path)
         if not session.joined or session.join_guid != request.packet.join_guid:
             return
         record = ctx.store.get(co.file_guid)

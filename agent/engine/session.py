@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from agent.engine.context import Context, Cxtion
 from agent.engine.schedule import is_open, next_change, next_trigger
 from agent.reporting.causes import Cause
+from agent.reporting.events import led
 from agent.wire import constants as c
 from agent.wire.filetime import DAY, MINUTE
 from agent.wire.guid import ZERO_GUID
@@ -50,7 +51,7 @@ class Session:
     last_error: str | None = None
     minor: int = c.NTFRS_COMM_MINOR_9
     partner_originator: bytes = ZERO_GUID
-    forgetful: bool = False  # the downstream partner does not remember the last Join
+    older_database: bool = False  # the downstream partner does not remember the last Join
     asked: int = 0  # how often a Join was asked for since the last one
     everything: bool = False  # the next VVJoin is for all there is, whatever the version vector says
     unanswered: int = 0  # times the partner, which is alive, did not answer CMD_JOINING: it is in initial sync itself
@@ -75,8 +76,8 @@ class Session:
         self.joins = max(self.joins - max(ctx.now - self.joins_at, 0) / pace, 0.0)
         self.joins_at = ctx.now
         if self.joins + 1 > ctx.limits.joins:
-            self.last_error = f"{self.cxtion.partner.name} joins too often: it may again in some seconds"
-            ctx.incident(Cause.FLOOD, self.cxtion.partner.name, f"{self.cxtion.key}: {self.last_error}")
+            self.last_error = f"20339 {self.cxtion.partner.name} joins too often: it may again in some seconds"
+            ctx.incident(Cause.FLOOD, self.cxtion.partner.name, led(f"{self.cxtion.key}: ", self.last_error))
             return True
         self.joins += 1
         return False
@@ -108,7 +109,7 @@ class Session:
 
 
 #: Why a session ended when its schedule did.
-CLOSED = "the schedule is closed"
+CLOSED = "20302 the schedule is closed"
 
 
 def close(ctx: Context, session: Session) -> None:

@@ -87,11 +87,11 @@ def caught_up(ctx: Context) -> Iterator[Item]:
     """What went out in a VVJoin marked CO_FLAG_SKIP_VV_UPDATE, because an earlier change was not finished here, and is
     no longer ahead of the version vector: once more, so that the partners' version vectors may follow."""
     for originator in sorted(ctx.caught_up):
-        waiting = ctx.behind.pop(originator, set())
+        waiting = ctx.resend_in_turn.pop(originator, set())
         reached = ctx.vv.get(originator, 0)
         later = {item for item in waiting if item[0] > reached}
         if later:
-            ctx.behind[originator] = later
+            ctx.resend_in_turn[originator] = later
         for vsn, guid in sorted(waiting - later):
             record = ctx.store.get(guid)
             if record is not None and (record.originator_guid, record.originator_vsn) == (originator, vsn):
@@ -106,7 +106,7 @@ def _change_order(ctx: Context, record: IDRecord, extra: int) -> ChangeOrder:
         # that it has everything up to this one either (3.1.1.10.5).
         extra = SKIP
         if ctx.vector.has_room_for(record.originator_guid):  # else the entry never comes to it
-            ctx.behind.setdefault(record.originator_guid, set()).add((record.originator_vsn, record.file_guid))
+            ctx.resend_in_turn.setdefault(record.originator_guid, set()).add((record.originator_vsn, record.file_guid))
     flags = fl.VVJOIN | extra
     if record.deleted:
         command, content = c.CO_LOCATION_DELETE, 0

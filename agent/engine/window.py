@@ -16,6 +16,7 @@ from agent.engine.entry import Stage
 from agent.engine.inbound import Inbound
 from agent.engine.session import Session
 from agent.reporting.causes import Cause
+from agent.reporting.events import led
 
 
 class InboundWindow:
@@ -52,9 +53,9 @@ class InboundWindow:
         self._full[guid] = session.join_guid
         name = session.cxtion.partner.name
         behind = held - unfinished
-        session.last_error = f"{unfinished} change orders of {name} are not finished, and {behind} wait for them"
+        session.last_error = f"20339 {unfinished} change orders of {name} are not finished, and {behind} wait for them"
         text = f"{session.last_error}{self._oldest(guid)}; no more are taken until half of them are"
-        self.ctx.incident(Cause.FLOOD, name, f"{session.cxtion.key}: {text}")
+        self.ctx.incident(Cause.FLOOD, name, led(f"{session.cxtion.key}: ", text))
         return True
 
     def took(self, session: Session) -> None:

@@ -113,7 +113,7 @@ class Installer:
             try:
                 self._deleted.flush()
             except OSError as error:
-                log.error("what was deleted elsewhere is kept, but may not outlast a power cut: %s", error)
+                log.error("20501 what was deleted elsewhere is kept, but may not outlast a power cut: %s", error)
 
     def _install(self, item: ResolvedInstall, folders: dict[tuple[int, int], int]) -> ev.Installed:
         action = item.action

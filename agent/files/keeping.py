@@ -21,7 +21,7 @@ def keep_displaced(
     """Hand over an entry that was at `tree_path` of the tree; it stays where it is when it cannot be kept."""
     loser = keep.loser if keep is not None else None
     try:
-        found = kept.keep(
+        kept.keep(
             entry,
             tree_path=tree_path,
             reason=keep.reason.value if keep is not None else reason,
@@ -30,9 +30,7 @@ def keep_displaced(
             loser=_edition(loser) if loser is not None else None,
         )
     except OSError as error:
-        log.error("%s cannot be kept where `frs conflicts` finds it, and stays: %s", entry.path, error)
-    else:
-        log.warning("%r: %s; kept as %s, see `frs conflicts`", tree_path, keep.reason.value if keep else reason, found)
+        log.error("20503 %s cannot be kept where `frs conflicts` finds it, and stays: %s", entry.path, error)
 
 
 def keep_deleted(kept: KeptStore, deleted: DeletedStore, entry: Entry, tree_path: str, by: bytes) -> None:
@@ -41,7 +39,7 @@ def keep_deleted(kept: KeptStore, deleted: DeletedStore, entry: Entry, tree_path
     try:
         deleted.keep(entry.name, entry.fd, entry.path, tree_path=tree_path, by=by)
     except OSError as error:
-        log.error("%r was deleted elsewhere and cannot be kept with the like: %s", tree_path, error)
+        log.error("20513 %r was deleted elsewhere and cannot be kept with the like: %s", tree_path, error)
         keep_displaced(kept, entry, tree_path, None, ev.KeepReason.ELSEWHERE.value)
 
 

@@ -98,7 +98,7 @@ class Stages:
             self._abandon(co_guid)
             self.area.remove(co_guid)
         except StagingError as error:
-            log.warning("a staging file cannot be removed: %s", error)
+            log.warning("20412 a staging file cannot be removed: %s", error)
 
     def _abandon(self, co_guid: bytes) -> None:
         writer = self._writers.pop(co_guid, None)
@@ -145,7 +145,7 @@ class Stages:
         except Unsupported as error:
             return ev.StageRefused(action, False, str(error))
         except AccessDenied as error:
-            log.error("%r cannot be staged: %s", path, error)
+            log.error("20411 %r cannot be staged: %s", path, error)
             return ev.StageRefused(action, False, str(error))
         except StagingError as error:
             self.area.remove(guid)  # damaged: it is made anew at the next request (3.3.4.4.7)

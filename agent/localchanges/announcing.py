@@ -121,7 +121,7 @@ class Announcing:
             self._host.count("Local Change Orders Retried at Generate")
         else:
             self._host.count("Staging Files Generated with Error")
-            self._host.local_error(f"{path!r} cannot be staged: {error}")
+            self._host.local_error(f"20411 {path!r} cannot be staged: {error}")
         if not isinstance(error, AccessDenied):
             self._later.put_off(work.change, work.event_time)
 

@@ -157,8 +157,8 @@ class MissingFiles:
         more = ", ..." if len(loss.paths) + loss.more > 3 else ""
         all_of = "everything that is known to be in it: " if not loss.found else ""
         return (
-            f"{all_of}{what} {verb} missing in the root {self._root} ({among}{more}), {loss.found:,} known ones are "
-            f"there; nothing is deleted on other members, and this set waits. Put all of it back (mount its file "
+            f"20204 {all_of}{what} {verb} missing in the root {self._root} ({among}{more}), {loss.found:,} known ones "
+            f"are there; nothing is deleted on other members, and this set waits. Put all of it back (mount its file "
             f"system, restore a backup), and the set goes on by itself; or, if it was deleted on purpose: "
             f"{self._command}"
         )
@@ -168,7 +168,7 @@ class MissingFiles:
         try:
             self._set(values)
         except StoreError as error:
-            log.error("what is missing in %s cannot be written down: %s", self._root, error)
+            log.error("20207 what is missing in %s cannot be written down: %s", self._root, error)
 
     def _get(self, key: str) -> frozenset[bytes]:
         raw = self._store.meta_get(key) or b""

@@ -155,9 +155,9 @@ class PeriodicScan:
             self._host.count(COUNTER, len(new))
             shown, more = ", ".join(map(repr, examples)), ", ..." if len(new) > EXAMPLES else ""
             log.warning(
-                "set %s: a scan of the tree found %d changes that no event had told of (%s%s); they are replicated. "
-                "Writes through a hard link outside the root, a mapping, or a descriptor whose name is gone are found "
-                "by such scans only, every %g s (replication.scan_interval)",
+                "20414 set %s: a scan of the tree found %d changes that no event had told of (%s%s); they are "
+                "replicated. Writes through a hard link outside the root, a mapping, or a descriptor whose name is "
+                "gone are found by such scans only, every %g s (replication.scan_interval)",
                 *(self._host.name, len(new), shown, more, self._interval),
             )
 

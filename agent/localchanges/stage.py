@@ -159,7 +159,7 @@ class LocalStage:
                     True,
                 )
             except NoSpace as error:
-                self._local_error(f"{work.change.path!r} is not staged yet: {error}")
+                self._local_error(f"20411 {work.change.path!r} is not staged yet: {error}")
         return self._checksum(work, name, fd), False
 
     def _checksum(self, work: Work, name: str, fd: int) -> Staged:

@@ -60,7 +60,7 @@ class Identities:
         else:
             lacking, where = f"it has no key in {self._config.topology_path}", "its configuration"
         return (
-            f"nothing is exchanged with {partner.name}: {lacking}; run frs key with {where}, put the key that it "
+            f"20311 nothing is exchanged with {partner.name}: {lacking}; run frs key with {where}, put the key that it "
             "prints into the topology of all members"
         )
 

@@ -229,8 +229,8 @@ class PartnerLink:
 
     def _broken(self, error: Exception) -> None:
         """A fault of this program, perhaps on what the partner answered: that ends its session, and nobody else's."""
-        log.error("sending to %s has failed", self.name, exc_info=error)
-        self._fail(f"a fault of frs in sending to {self.name}: {type(error).__name__}: {error}")
+        log.error("13506 sending to %s has failed", self.name, exc_info=error)
+        self._fail(f"13506 a fault of frs in sending to {self.name}: {type(error).__name__}: {error}")
 
     def _fail(self, why: str) -> None:
         dropped = sum(len(packet) for way in self._ways for packet, _ in way.queue)

@@ -8,6 +8,7 @@ from logging import Logger, LoggerAdapter
 from pathlib import Path
 from typing import Final
 
+from agent.reporting.events import led, numbered
 from agent.wire import constants as c
 from agent.work.rates import Rate
 
@@ -88,8 +89,8 @@ class Reaching:
             self.taken("")
             if account and self._keyed and before is None:
                 self._log.warning(
-                    "%s takes the secret, not the key of this member: it has an older topology, or no key of its own; "
-                    "copy %s there",
+                    "20315 %s takes the secret, not the key of this member: it has an older topology, or no key of its "
+                    "own; copy %s there",
                     self._name,
                     self._topology,
                 )
@@ -101,13 +102,13 @@ class Reaching:
     def refused(self, cxtion: str, error: int) -> str:
         """Why the partner answered a packet of this connection with an error, and what to do."""
         if error in _NOT_NOW:
-            return f"{self._name} {_NOT_NOW[error]} (error {error:#x})"
+            return f"20314 {self._name} {_NOT_NOW[error]} (error {error:#x})"
         if error not in _DIFFERENT:
             return f"{self._name} refused a packet with error {error:#x}"
         why = (
-            f"{self._name} {_DIFFERENT[error].format(cxtion=cxtion)} (error {error:#x}); most likely the topologies "
-            f"differ: compare {self._topology} with the topology file of {self._name}, and make them the same (members "
-            "read them again while they run)"
+            f"20313 {self._name} {_DIFFERENT[error].format(cxtion=cxtion)} (error {error:#x}); most likely the "
+            f"topologies differ: compare {self._topology} with the topology file of {self._name}, and make them the "
+            "same (members read them again while they run)"
         )
         self._refusals[cxtion] = why
         return why
@@ -115,7 +116,8 @@ class Reaching:
     def failed(self, why: str, *, joined: bool) -> str:
         """Logs a failure; returns what `frs status` is to show of it. `joined`: a session was lost with it."""
         if self._refused:
-            why = self._refusals[""] = f"{why}; {self._compare}"
+            why = self._refusals[""] = numbered(f"{why}; {self._compare}", 20312)
+        why = numbered(why, 13508)
         waits = why in self._refusals.values()
         news = joined or (waits and why not in self._warned)
         if waits:
@@ -123,7 +125,7 @@ class Reaching:
         if self._lines.take():
             more = f" (and {self._left_out} failures more since the last that was told)" if self._left_out else ""
             self._left_out = 0
-            self._log.log(logging.WARNING if news else logging.INFO, "%s: %s%s", self._name, why, more)
+            self._log.log(logging.WARNING if news else logging.INFO, "%s%s", led(f"{self._name}: ", why), more)
         else:
             self._left_out += 1
         return why

@@ -217,7 +217,7 @@ class Actions:
         try:
             return self._files.install_all(batch)
         except Exception as error:
-            self._log.exception("installing failed")
+            self._log.exception("13506 installing has failed")
             return [ev.Installed(i.action.co_guid, ev.Outcome.FAILED, detail=repr(error)) for i in batch]
 
     def _place(self, parent_guid: bytes, name: str) -> tuple[str, FolderKey | None] | None:

@@ -91,6 +91,7 @@ def _told(
         "path": one.path,
         "sender": one.sender,
         "reason": one.reason.value,
+        "event": one.reason.event,
         "detail": one.detail,
         "attempts": one.attempts,
         "since": iso_time(one.since),

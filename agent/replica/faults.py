@@ -74,7 +74,7 @@ def answer_to(action: ev.Action, error: Exception) -> ev.Event | None:
     why = f"{type(error).__name__}: {error}"
     match action:
         case ev.Send():
-            return ev.PartnerUnreachable(action.partner, f"{action.packet.command_name} cannot be sent: {why}")
+            return ev.PartnerUnreachable(action.partner, f"13506 {action.packet.command_name} cannot be sent: {why}")
         case ev.StoreBlock():
             return ev.FetchFailed(action.co_guid, ev.Outcome.FAILED, why)
         case ev.ReadStage():

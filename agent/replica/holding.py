@@ -67,7 +67,7 @@ class Holding:
             except StoreDamaged:
                 raise
             except StoreError as error:
-                log.error("what is missing cannot be looked at: %s", error)
+                log.error("20207 what is missing cannot be looked at: %s", error)
             pause = max(LOOK_S, _SHARE * (loop.time() - began))
 
     async def accept(self, *, dry_run: bool) -> Loss | None:

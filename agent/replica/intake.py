@@ -31,7 +31,6 @@ class Intake:
 
     def __init__(
         self,
-        set_name: str,
         queue: Queue,
         faults: Faults,
         incidents: Incidents,
@@ -39,7 +38,6 @@ class Intake:
         engine: Callable[[], Engine],
         runs: Callable[[], bool],
     ) -> None:
-        self._set_name = set_name
         self._queue = queue
         self._faults = faults
         self._incidents = incidents
@@ -65,7 +63,7 @@ class Intake:
             if engine.is_present(packet):
                 self._refused[cxtion] = packet.join_guid
             if not barred:
-                text = f"set {self._set_name}: {sender.name} sends faster than it can be handled; its session ends"
+                text = f"{sender.name} sends faster than it can be handled; its session ends"
                 self._incidents.report(Cause.FLOOD, sender.name, text)
             return _COME_LATER
         self._queue.post(ev.PacketReceived(packet, minor))

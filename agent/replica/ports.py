@@ -25,7 +25,6 @@ from agent.localchanges.watch import LocalWatch
 from agent.replica.batches import IDLE_MOST_S
 from agent.replica.enginesetup import connections_of, stage_compressions
 from agent.replica.holding import missing_files
-from agent.reporting.causes import Cause
 from agent.reporting.incidents import Incidents
 from agent.tree.excluded import Excluded
 from agent.tree.identity import Identity
@@ -103,9 +102,9 @@ def open_ports(
     workers: Executor,
     incidents: Incidents,
 ) -> Ports:
-    """Those of this host. Raises ReplicaError, StoreError, StagingError, OSError."""
+    """Those of this host; `incidents` is told of the set. Raises ReplicaError, StoreError, StagingError, OSError."""
     with contextlib.ExitStack() as opened:
-        told = TreeIncidents(incidents, local.name)
+        told = TreeIncidents(incidents)
         root = ReplicaRoot(local, str(config.state_dir), told)
         opened.callback(root.close)
         os.makedirs(local.state_dir, mode=0o700, exist_ok=True)
@@ -117,9 +116,6 @@ def open_ports(
         area = StagingArea(str(local.state_dir / "staging"), local.staging_quota_bytes, partners)
         area.sweep()
         under_way = UnderWay()
-
-        def report(cause: Cause, source: str, text: str) -> None:
-            incidents.report(cause, f"{local.name}/{source}", f"set {local.name}: {text}")
 
         def dropped(event: ev.FetchFailed) -> None:
             ports.dropped(event)
@@ -133,7 +129,7 @@ def open_ports(
             compressions=stage_compressions(config.compression),
             root_key=identity.root_key,
             set_id=config.set_id,
-            report=report,
+            report=incidents.report,
             dropped=dropped,
             deleted=deleted,
             made=under_way.made,

@@ -54,7 +54,7 @@ class Recovery:
         if isinstance(error, StoreError):
             running.halt("the database cannot be read", error)
             return
-        what = f"{parts.name}: the engine failed on {told(event)}: {type(error).__name__}: {error}"
+        what = f"13506 the engine failed on {told(event)}: {type(error).__name__}: {error}"
         if isinstance(event, ev.PacketReceived):
             partner = event.packet.from_
             seconds = self._faults.bar(partner.guid)
@@ -68,7 +68,7 @@ class Recovery:
         else:
             parts.incidents.report(Cause.FAULT, parts.name, f"{what}; it is dropped", level="error")
             parts.engine.note_error(parts.ports.now(), what)
-        parts.log.error("%s", "where it failed:", exc_info=error)
+        parts.log.error("%s", "13506 where it failed:", exc_info=error)
         parts.supervisor.start(self.renew_engine(), "starting the engine anew")
 
     async def renew_engine(self) -> None:
@@ -91,7 +91,7 @@ class Recovery:
     def unacted(self, action: ev.Action, error: Exception) -> None:
         """An action could not be begun: whoever waits for it is told, and the others are carried out."""
         parts = self._parts
-        text = f"{parts.name}: {type(action).__name__} cannot be carried out: {type(error).__name__}: {error}"
+        text = f"{type(action).__name__} cannot be carried out: {type(error).__name__}: {error}"
         parts.incidents.report(Cause.FAULT, parts.name, text, level="error")
         answer = answer_to(action, error)
         if answer is not None:

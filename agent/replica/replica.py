@@ -65,7 +65,7 @@ class Replica:
         self.under_way, self.told = ports.under_way, ports.told
         self.workers, self.large = ports.workers, ports.large
         self.counters = counters
-        self.incidents = incidents
+        self.incidents = incidents.of(self.name)
         self.log = log or get_logger("frs", set_name=self.name)
         self._loop = asyncio.get_running_loop()
         self.supervisor = Supervisor(self.part_failed)
@@ -121,7 +121,7 @@ class Replica:
             idle_most_s=ports.idle_most_s,
         )
         self._intake = Intake(
-            self.name, self.batches, self.faults, self.incidents, engine=lambda: self.engine, runs=self._takes_packets
+            self.batches, self.faults, self.incidents, engine=lambda: self.engine, runs=self._takes_packets
         )
         self.actions = Actions(
             self.store,

@@ -14,6 +14,7 @@ from agent.replica import awaited
 from agent.replica.running import Running
 from agent.replica.setstatus import State, set_status
 from agent.replica.watching import Watching
+from agent.reporting.events import numbered
 from config.model import LocalSet
 from idtable.errors import StoreError
 from idtable.store import Store
@@ -75,7 +76,7 @@ class ReplicaStatus:
             with self._lock:
                 found += self._engine().pending_text()
         except StoreError as error:
-            found += [str(error)] if self._running.error is None else []
+            found += [numbered(str(error), 20207)] if self._running.error is None else []
         return [f"{self._local().name}: {line}" for line in found]
 
     def status(self) -> dict[str, Any]:
@@ -92,7 +93,7 @@ class ReplicaStatus:
                 connections = self._engine().connections()
                 mass_deletions = self._engine().mass_deletions()
         except StoreError as error:
-            state, wrong = "stopped", wrong or str(error)
+            state, wrong = "stopped", wrong or numbered(str(error), 20207)
         return set_status(
             self._local(),
             state,

@@ -22,6 +22,7 @@ from agent.replica.batches import Batches
 from agent.replica.holding import Holding
 from agent.replica.waiting import disk_is_full
 from agent.replica.watching import Watching
+from agent.reporting.events import led, numbered
 from agent.reporting.log import ContextAdapter
 from agent.tree.root import ReplicaRoot
 from agent.work.supervise import Supervisor, failure
@@ -100,8 +101,8 @@ class Running:
         except StoreError as error:
             self.failed(error)
         except Exception as error:
-            self._parts.log.exception("the set cannot be started")
-            self.stop_for(f"the set cannot be started: {type(error).__name__}: {error}")
+            self._parts.log.exception("13506 the set cannot be started")
+            self.stop_for(f"13506 the set cannot be started: {type(error).__name__}: {error}")
 
     async def _go(self) -> None:
         """A member knows its whole tree before it joins: a primary one, to seed others from it (3.3.3), and any other,
@@ -131,7 +132,7 @@ class Running:
             async with asyncio.timeout(None if first else READ_S):
                 await watch.scanned.wait()
         except TimeoutError:
-            parts.log.warning("the tree is not read yet after %d s: partners are joined all the same", READ_S)
+            parts.log.warning("20201 the tree is not read yet after %d s: partners are joined all the same", READ_S)
         if self.closed or self.stopped or self.error is not None or parts.watching.watch is not watch:
             return
         try:
@@ -220,18 +221,18 @@ class Running:
             return
         self.stopped, self.root_is_gone = True, False
         self._parts.batches.drop()
-        self.error = text
-        self._parts.log.error("replication of this set has stopped: %s", text)
+        self.error = numbered(text, 13555)
+        self._parts.log.error("%s", led("replication of this set has stopped: ", self.error))
 
     def part_failed(self, what: str, error: BaseException) -> None:
         """Something that runs in the background has ended; nothing of the set is whole without it."""
-        self._parts.log.error("%s has failed", what, exc_info=error)
+        self._parts.log.error("13506 %s has failed", what, exc_info=error)
         self.stop_for(failure(what, error))
 
     def root_gone(self, text: str) -> None:
         """The root is not at its place: the set stops until it is back."""
         if not self.stopped:
-            self.stop_for(f"{text}; nothing is deleted. Put it back as it was: replication goes on by itself then")
+            self.stop_for(f"13539 {text}; nothing is deleted. Put it back as it was, and replication goes on by itself")
             self.started, self.root_is_gone = False, True
 
     def _root_is_back(self) -> None:
@@ -245,7 +246,7 @@ class Running:
             self.started = False
             self._parts.batches.drop()
             self.holding.begin(why)
-            self._parts.log.error("replication of this set waits: %s", why)
+            self._parts.log.error("%s", led("replication of this set waits: ", str(why)))
             self._parts.supervisor.start(self._hold(), "waiting for what is missing")
 
     def _waits(self, text: str) -> None:
@@ -281,7 +282,7 @@ class Running:
                 if parts.store.in_transaction:
                     parts.store.rollback()
         except StoreError as error:
-            parts.log.error("rolling back: %s", error)
+            parts.log.error("20207 rolling back: %s", error)
 
     def halt(self, what: str, error: Exception) -> None:
         """Nothing goes on until a new start from the store, soon."""
@@ -290,8 +291,9 @@ class Running:
         if self.stopped or self.holding.loss is not None:
             return
         self._parts.batches.drop()
-        full = "the disk is full: " if disk_is_full(error, self._parts.local.state_dir) else ""
-        self.error = f"{full}{what}: {error}; trying again"
+        full = disk_is_full(error, self._parts.local.state_dir)
+        why = led(f"{'the disk is full: ' * full}{what}: ", numbered(str(error), 13511 if full else 20207))
+        self.error = f"{why}; trying again"
         self._parts.log.error("%s", self.error)
         self._restart_soon()
 
@@ -342,7 +344,7 @@ class Running:
             self.halt("the database cannot be read", error)
             return False
         except Exception as error:
-            self._parts.log.error("the engine cannot be made from the database", exc_info=error)
-            self.stop_for(f"the engine cannot be made from the database: {type(error).__name__}: {error}")
+            self._parts.log.error("13506 the engine cannot be made from the database", exc_info=error)
+            self.stop_for(f"13506 the engine cannot be made from the database: {type(error).__name__}: {error}")
             return False
         return True

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from agent.conflicts.deleted import DeletedStore
 from agent.conflicts.kept import KeptStore
 from agent.localchanges.missing import Loss
+from agent.reporting.events import number_of
 from agent.wire.filetime import SECOND
 from agent.wire.guid import guid_text
 from agent.work.clock import filetime_now, iso_time
@@ -49,10 +50,11 @@ def set_status(
         "type": local.set.type,
         "state": state,
         "error": error,
+        "event": number_of(error),
         "idtable": {"files": files, "folders": max(folders - 1, 0), "tombstones": tombstones},
         "staging": {"used_kib": used >> 10, "free_kib": free >> 10, "quota_kib": local.staging_quota_bytes >> 10},
         "pending": {"aging": 0, "local": 0, "inbound": 0, "outbound": 0} | dict(pending or {}),
-        "last_error": None if last_error is None else {"time": iso_time(last_error[0]), "text": last_error[1]},
+        "last_error": None if last_error is None else _error(*last_error),
         "missing": None if missing is None else missing.as_json(),
         "conflicts": kept.tally() if kept is not None else {"kept": 0, "used_kib": 0, "newest": None},
         "deleted": {
@@ -69,9 +71,14 @@ def set_status(
     }
 
 
+def _error(time: int, text: str) -> dict[str, Any]:
+    return {"time": iso_time(time), "text": text, "event": number_of(text)}
+
+
 def _connection(told: dict[str, Any]) -> dict[str, Any]:
     deadline, joined = told["deadline"], told["last_join_time"]
     shown = {key: value for key, value in told.items() if key not in ("deadline", "join_guid")}
+    shown["event"] = number_of(told["last_error"])
     shown["retry_in_s"] = None if deadline is None else max(round((deadline - filetime_now()) / SECOND, 1), 0.0)
     shown["last_join_time"] = None if joined is None else iso_time(joined)
     return shown

@@ -9,6 +9,7 @@ import sqlite3
 from typing import Any, Final
 
 from agent.replica.setstatus import set_status
+from agent.reporting.events import led, numbered
 from agent.tree.identity import ReplicaError
 from agent.work.supervise import failure
 from config.model import LocalSet
@@ -62,13 +63,14 @@ class WaitingSet:
         if not self.again:
             self.error = str(error)
             return
-        what = "the disk is full: " if disk_is_full(error, self.local.state_dir, self.local.root) else ""
-        self.error = f"{what}{error}; trying again every {RETRY_S:.0f} seconds"
+        full = disk_is_full(error, self.local.state_dir, self.local.root)
+        why = led("the disk is full: " * full, numbered(str(error), 13511 if full else 13552))
+        self.error = f"{why}; trying again every {RETRY_S:.0f} seconds"
 
     def part_failed(self, what: str, error: BaseException) -> None:
         """It is not tried again."""
         self.error = failure(what, error)
-        log.error("set %s: %s", self.name, self.error, exc_info=error)
+        log.error("%s", led(f"set {self.name}: ", self.error), exc_info=error)
 
     def pending(self) -> list[str]:
         """What is unfinished, for people."""

@@ -4,6 +4,7 @@ bounded rate, so that nobody fills the log (or hides in it) by trying again.
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
 import time
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from agent.reporting.causes import Cause
+from agent.reporting.events import led, numbered
 
 INTERVAL_S: Final = 60.0
 MOST_SOURCES: Final = 1024
@@ -34,14 +36,21 @@ class Incidents:
         self._interval = interval_s
         self._clock = clock
         self._lock = threading.Lock()
+        self._set = ""
         self._counts: dict[Cause, int] = {}
         self._told: OrderedDict[tuple[Cause, str], tuple[float, int]] = OrderedDict()  # when logged, left out since
         self._lines: dict[Cause, tuple[float, int]] = {}  # since when, how many
 
+    def of(self, set_name: str) -> Incidents:
+        """The same, for what happens in one replica set: counted and bounded together, with the set in each line."""
+        one = copy.copy(self)  # which shares what is counted, and the lock
+        one._set = set_name
+        return one
+
     def report(self, cause: Cause, source: str, text: str, *, level: str = "warning") -> None:
         """Count an incident. `source` is whom it comes from (a member, an address, a path); `text` says what was
-        refused, and what to do."""
-        now = self._clock()
+        refused, and what to do; it may begin with the number of an event of its own."""
+        now, source = self._clock(), f"{self._set}/{source}"
         with self._lock:
             self._counts[cause] = self._counts.get(cause, 0) + 1
             when, left_out = self._told.pop((cause, source), (None, 0))
@@ -51,7 +60,9 @@ class Incidents:
                 self._told.popitem(last=False)
         if tell:
             more = f" (and {left_out} times more since it was last told)" if left_out else ""
-            getattr(self._log, level)("%s: %s%s", cause.value, text, more, extra={"bounded": True})
+            where = f"[{self._set}] " if self._set else ""
+            line = led(f"{cause.value}: ", numbered(text, cause.event))
+            getattr(self._log, level)("%s%s%s", where, line, more, extra={"bounded": True})
 
     def _has_room(self, cause: Cause, now: float) -> bool:
         since, lines = self._lines.get(cause, (now, 0))

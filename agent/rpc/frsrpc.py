@@ -189,7 +189,7 @@ class FrsPartner:
         except RpcError as error:
             return error
         except Exception as exc:
-            log.exception("connecting to %s:%s", self.host, self.port)
+            log.exception("13506 connecting to %s:%s", self.host, self.port)
             return RpcClosed(f"connecting failed: {exc}")
 
     def _settle(self, connector: asyncio.Task[RpcClient | RpcError]) -> None:

@@ -12,7 +12,6 @@ its own for each direction. No name travels.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -20,14 +19,10 @@ from typing import Final
 from agent.rpc.errors import RpcAuthError
 from agent.rpc.negotiate import NotForUs
 from agent.rpc.noise import TAG_SIZE, Cipher, Handshake, KeyPair
+from config.keys import key_text
 
 _VERSION: Final = b"\x01"
 _PROLOGUE: Final = b"FRS members by their keys" + _VERSION
-
-
-def key_text(public: bytes) -> str:
-    """A public key as topology.toml has it."""
-    return base64.b64encode(public).decode()
 
 
 @dataclass(frozen=True, slots=True)

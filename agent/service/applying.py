@@ -17,6 +17,7 @@ from agent.engine import events as ev
 from agent.partners.links import PartnerLink
 from agent.replica.replica import Replica
 from agent.replica.waiting import WaitingSet
+from agent.reporting.events import led
 from agent.work.supervise import failure
 from config.model import AgentConfig, LocalSet
 from config.view import DirectoryView, by_set, compare
@@ -71,7 +72,7 @@ class Applying:
             except Exception as error:
                 failed = now or was
                 assert failed is not None
-                log.exception("set %s: the change of the topology", failed.name)
+                log.exception("13506 set %s: the change of the topology", failed.name)
                 await self._stop(failed, failure("the change of the topology", error))
         if b"" in changes:
             for replica in list(self._service.replicas.values()):
@@ -83,8 +84,8 @@ class Applying:
         root = self._roots.pop(was.member.guid, was.root)
         if root != now.root:
             text = (
-                f"the root of the set {now.name} was {root} and is {now.root} in {service.config.path}: this set has "
-                f"stopped, and nothing is deleted in either. Name {root} there again, and it goes on; or, if that "
+                f"13556 the root of the set {now.name} was {root} and is {now.root} in {service.config.path}: this set "
+                f"has stopped, and nothing is deleted in either. Name {root} there again, and it goes on; or, if that "
                 f"folder was moved to {now.root}, restart the agent, which goes on where it is the same folder"
             )
             self._roots[guid] = root
@@ -102,7 +103,7 @@ class Applying:
     async def _stop(self, local: LocalSet, text: str) -> None:
         await self._service.end(local.member.guid)
         self._service.waiting[local.member.guid] = WaitingSet.stopped(local, text)
-        log.error("replication of this set has stopped: %s", text)
+        log.error("%s", led(f"replication of the set {local.name} has stopped: ", text))
 
     async def _reconfigure(self, replica: Replica, was: LocalSet, now: LocalSet) -> None:
         """Partners that come have a link before the engine joins them, those that go have one until they are told."""
@@ -110,28 +111,28 @@ class Applying:
             member.guid for member in now.partners for former in was.partners
             if former.guid == member.guid and former != member
         }  # fmt: skip
-        self._service.begin_links(replica, now)
+        self._service.partners.begin(replica, now)
         await replica.reconfigure(now)
         former = {member.guid for member in was.partners} - {member.guid for member in now.partners}
         await self._told(former)
-        await _close(self._service.take_links(replica.name, {member.guid for member in now.partners}))
+        await _close(self._service.partners.take(replica.name, {member.guid for member in now.partners}))
         await self._relink(replica, now, moved)
 
     async def _relink(self, replica: Replica, local: LocalSet, partners: Collection[bytes]) -> None:
         """These partners are reached otherwise. What is on its way to one the old way is lost, and its session with
         it."""
         service = self._service
-        lost = [guid for guid in partners if guid in service.links and service.links[guid].queued]
-        former = service.take_links(replica.name, {member.guid for member in local.partners}.difference(partners))
-        service.begin_links(replica, local)
+        lost = [guid for guid in partners if guid in service.partners.links and service.partners.links[guid].queued]
+        former = service.partners.take(replica.name, {member.guid for member in local.partners}.difference(partners))
+        service.partners.begin(replica, local)
         await _close(former)
         for guid in lost:
             replica.post(ev.PartnerUnreachable(guid, "it is reached otherwise from now on"))
 
     async def _told(self, partners: Collection[bytes]) -> None:
         """What is queued for these is delivered, or cannot be."""
-        links = [self._service.links[guid] for guid in partners if guid in self._service.links]
-        await asyncio.gather(*(link.delivered(TELL_S) for link in links))
+        links = self._service.partners.links
+        await asyncio.gather(*(links[guid].delivered(TELL_S) for guid in partners if guid in links))
 
     # -- leaving (3.1.5.1) --
 
@@ -152,8 +153,8 @@ class Applying:
         if all(other.name != local.name for other in service.config.sets):
             counters.remove_set(local.name)
         log.warning(
-            "this member has left the set %s. Its files in %s are as they were, and are not replicated any more; what "
-            "it knew of the set is forgotten, but for %s",
+            "20113 this member has left the set %s. Its files in %s are as they were, and are not replicated any more; "
+            "what it knew of the set is forgotten, but for %s",
             local.name,
             local.root,
             " and ".join(os.path.join(local.state_dir, name) for name in KEPT),

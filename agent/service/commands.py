@@ -115,7 +115,7 @@ class Commands:
             with contextlib.suppress(RuntimeError):  # the journal is not running: pending() says why
                 await replica.barrier()
             found += replica.pending() + never_joined(replica)
-        refusals = self._service.refusals()
+        refusals = self._service.partners.refusals()
         return found + [f"{name}: {why}" for name, why in refusals if not any(why in line for line in found)]
 
     async def _reload(self, _: dict[str, Any]) -> dict[str, Any]:

@@ -171,7 +171,7 @@ class ControlServer:
         except ControlError as error:
             return {"error": str(error)}
         except Exception as error:
-            _log.exception("control command %s failed", command)
+            _log.exception("13506 control command %s failed", command)
             return {"error": f"{type(error).__name__}: {error}"}
 
 

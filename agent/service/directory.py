@@ -131,7 +131,7 @@ class Directory:
                 self._fail(problems(error))
                 return self._told([])
             except Exception as error:
-                log.exception("reading the configuration")
+                log.exception("13506 reading the configuration has failed")
                 text = failure("reading the configuration", error)
                 self._fail([{"file": str(self._source.path), "line": None, "key": "", "message": text, "text": text}])
                 return self._told([])
@@ -165,7 +165,7 @@ class Directory:
         try:
             await asyncio.to_thread(forget, state_of(self._service.config.state_dir, guid))
         except OSError as error:
-            log.error("what was known of the set %s cannot be removed: %s", self._name(guid), error)
+            log.error("20109 what was known of the set %s cannot be removed: %s", self._name(guid), error)
             return f"what was known of the set {self._name(guid)} cannot be removed: {error}"
         return f"what was known of the set {self._name(guid)}, which this member left, is forgotten"
 
@@ -179,7 +179,7 @@ class Directory:
                     local.name == other.name or _overlap(local.root, other.root)
                 ):
                     found.add(local.set.guid)
-                    log.warning("the set %s begins here when the one at %s is left", local.name, other.root)
+                    log.warning("20108 the set %s begins here when the one at %s is left", local.name, other.root)
         return found
 
     async def leave(self, set_name: str) -> dict[str, Any]:
@@ -205,15 +205,15 @@ class Directory:
     def _fail(self, found: list[dict[str, Any]]) -> None:
         if found != self._problems:
             for one in found:
-                log.error("the configuration has changed and cannot be used; what was in force stays: %s", one["text"])
+                log.error("13562 the changed configuration cannot be used; what was in force stays: %s", one["text"])
         self._problems, self._failed_at = found, time.monotonic()
         self._departures.failed()
 
     def _leaving_text(self, guid: bytes, config: AgentConfig) -> str:
         return (
-            f"this member is not in the set {self._name(guid)} any more, says {config.topology_path} or {config.path}: "
-            f"it leaves the set when they say so in {config.poll_interval_s:g} s still, or at once after "
-            f"`frs leave --set {self._name(guid)}`; nothing in its root is touched"
+            f"20107 this member is not in the set {self._name(guid)} any more, says {config.topology_path} or "
+            f"{config.path}: it leaves the set when they say so in {config.poll_interval_s:g} s still, or at once "
+            f"after `frs leave --set {self._name(guid)}`; nothing in its root is touched"
         )
 
     def _name(self, guid: bytes) -> str:
@@ -224,7 +224,7 @@ class Directory:
         found = [name for name in names if getattr(running, name) != getattr(config, name)]
         for name in found:
             if name not in self._restart:
-                log.warning("%s in %s has changed: it takes effect at the next start", name, config.path)
+                log.warning("20106 %s in %s has changed: it takes effect at the next start", name, config.path)
         self._restart = found
 
     def _told(self, changes: list[str]) -> dict[str, Any]:
@@ -259,7 +259,7 @@ class Directory:
             if not path.exists() or path.read_text() != text:
                 write_file(path, text, 0o600)
         except (ConfigError, OSError, ValueError) as error:
-            log.error("the names of the sets cannot be remembered: %s", error)
+            log.error("20110 the names of the sets cannot be remembered: %s", error)
 
 
 def _overlap(one: Path, other: Path) -> bool:

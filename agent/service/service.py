@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 import traceback
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -24,42 +24,34 @@ from agent.counters.instances import Origin, instances
 from agent.counters.registry import Counters, Snapshot
 from agent.counters.samples import SAMPLES_FOLDER, SampleWriter
 from agent.edge.partners import PartnerAddresses
-from agent.engine import events as ev
-from agent.engine.engine import NOT_FOR_US, UNKNOWN_CONNECTION
 from agent.partners.identities import Identities
-from agent.partners.links import PartnerLink
-from agent.partners.reaching import Reaching
 from agent.replica.ports import open_ports
 from agent.replica.replica import Replica
 from agent.replica.waiting import RETRY_S, WaitingSet, disk_is_full
 from agent.reporting.causes import Cause
+from agent.reporting.events import led, numbered
 from agent.reporting.exit_codes import ExitCode
 from agent.reporting.health import problems
 from agent.reporting.incidents import Incidents
 from agent.rpc.frsrpc import frsrpc_interface
-from agent.rpc.interface import CallContext
 from agent.rpc.server import Hooks, Limits, RpcServer
 from agent.service.commands import Commands
 from agent.service.control import ControlServer
 from agent.service.directory import Directory
+from agent.service.partnerlinks import PartnerLinks
+from agent.service.receiving import Receiving
 from agent.tree.identity import ReplicaError
-from agent.wire import constants as c
-from agent.wire.comm_packet import CommPacket
-from agent.wire.errors import WireError
-from agent.wire.packet import Packet, decode_packet, describe, encode_packet
 from agent.work import descriptors
 from agent.work.clock import filetime_now, iso_time
 from agent.work.supervise import Supervisor
 from agent.work.timeshares import TimeShares
 from config.files import FileSource
-from config.model import AgentConfig, LocalSet, Member
+from config.model import AgentConfig, LocalSet
 from idtable.errors import StoreDamaged, StoreError
 from staging.errors import StagingError
 
 log = logging.getLogger("frs")
-packets = logging.getLogger("frs.packets")
 
-CHECK_S: Final = 1.0
 WAIT_POLL_S: Final = 0.05
 
 
@@ -76,7 +68,7 @@ async def run_agent(config: AgentConfig, incidents: Incidents, reload: asyncio.E
         try:
             await service.start()
         except (ReplicaError, StoreError, StagingError, OSError) as error:
-            log.error("cannot start: %s", error)
+            log.error("%s", led("cannot start: ", numbered(str(error), 20101)))
             return ExitCode.FAILURE
         log.info("member %s is running, RPC on %s:%d", config.member_name, config.listen_host, service.port)
         await asyncio.Event().wait()
@@ -100,10 +92,9 @@ class Service:
         self.waiting: dict[bytes, WaitingSet] = {}  # likewise: those that cannot be opened
         self.kept: dict[bytes, KeptStore] = {}  # by our member GUID in the set
         self.deleted: dict[bytes, DeletedStore] = {}  # likewise
-        self.links: dict[bytes, PartnerLink] = {}  # by the partner's member GUID
-        self._shares = TimeShares()
-        self._identities = Identities(config)
-        self._reaching: dict[bytes, tuple[str, Reaching]] = {}  # as links, with the set's name
+        self.partners = PartnerLinks(self)
+        self.shares = TimeShares()
+        self.identities = Identities(config)
         self._workers = ThreadPoolExecutor(config.workers + 1, "frs-worker")  # see agent.replica.actions
         self._closers: list[Callable[[], Awaitable[None]]] = []
         self._supervisors = [Supervisor(self._part_failed)]
@@ -125,7 +116,7 @@ class Service:
                 if not isinstance(error, StoreDamaged) and not disk_is_full(error, local.state_dir, local.root):
                     raise
                 self.waiting[local.member.guid] = waiting = WaitingSet(local, error)
-                log.error("replication of the set %s has not begun: %s", local.name, waiting.error)
+                log.error("%s", led(f"replication of the set {local.name} has not begun: ", waiting.error))
         self.port = await self._start_server()
         control = ControlServer(
             config.state_dir,
@@ -155,7 +146,7 @@ class Service:
         await asyncio.gather(*(replica.start() for replica in self.replicas.values()))
         await self._samples.start()
         self._closers.append(self._samples.stop)
-        self._supervisors[0].start(self._check_links(), "looking after the connections")
+        self._supervisors[0].start(self.partners.look_after(), "looking after the connections")
         for waiting in self.waiting.values():
             self._open_soon(waiting)
         self._supervisors[0].start(self.directory.run(), "reading the configuration again")
@@ -165,19 +156,21 @@ class Service:
         config = self.config
         limit = descriptors.raise_limit()
         if limit < descriptors.ENOUGH:
-            log.warning("only %d files may be open at once; %s", limit, descriptors.ADVICE)
+            log.warning("20111 only %d files may be open at once; %s", limit, descriptors.ADVICE)
+        receiving = Receiving(self)
         server = RpcServer(
-            [frsrpc_interface(self._received, self._malformed)],
-            self._identities.store(),
-            Hooks(on_bind=self._on_bind, on_authentication=self._on_authentication),
+            [frsrpc_interface(receiving.packet, receiving.malformed)],
+            self.identities.store(),
+            Hooks(on_bind=receiving.bound, on_authentication=receiving.authenticated),
             limits=Limits().within(limit // 2),
             incidents=self.incidents,
         )
         self._closers.append(server.close)
         if config.secret_for_all:
             log.warning(
-                "whoever has %s can pass as any member, for secret_for_all is set in %s; when `frs status` says on all "
-                "members that each partner is called by its key, remove that line, and the secret if all have keys",
+                "20102 whoever has %s can pass as any member, for secret_for_all is set in %s; when `frs status` says "
+                "on all members that each partner is called by its key, remove that line, and the secret if all have "
+                "keys",
                 config.secret_path,
                 config.path,
             )
@@ -208,16 +201,16 @@ class Service:
         replica = Replica(
             config,
             local,
-            open_ports(config, local, self.counters, kept, deleted, self._workers, self.incidents),
+            open_ports(config, local, self.counters, kept, deleted, self._workers, self.incidents.of(local.name)),
             self.counters,
             kept,
             self.incidents,
-            self._send,
-            self._has_room,
-            self._shares,
+            self.partners.send,
+            self.partners.has_room,
+            self.shares,
         )
         self.replicas[guid] = replica
-        self.begin_links(replica, local)
+        self.partners.begin(replica, local)
         return replica
 
     def _open_soon(self, waiting: WaitingSet) -> None:
@@ -230,11 +223,11 @@ class Service:
 
     def use(self, config: AgentConfig) -> None:
         """The configuration is this from now on. What it says of sets is begun, ended and changed besides."""
-        self.config, self._identities = config, Identities(config)
+        self.config, self.identities = config, Identities(config)
         self._instances |= instances(config.sets)
         self._look_up_addresses()
         if self._server is not None:
-            self._server.admit(self._identities.store())
+            self._server.admit(self.identities.store())
 
     async def begin(self, local: LocalSet) -> None:
         """A replica set comes. Where it cannot be opened now, it waits, and says why."""
@@ -245,7 +238,7 @@ class Service:
         except (ReplicaError, StoreError, StagingError, OSError) as error:
             await self.end(local.member.guid)
             self.waiting[local.member.guid] = waiting = WaitingSet(local, error)
-            log.error("replication of the set %s has not begun: %s", local.name, waiting.error)
+            log.error("%s", led(f"replication of the set {local.name} has not begun: ", waiting.error))
             self._open_soon(waiting)
             return
         await replica.start()
@@ -260,27 +253,10 @@ class Service:
         replica = self.replicas.pop(member, None)
         if replica is not None:
             await replica.close()
-            await asyncio.gather(*(link.close() for link in self.take_links(replica.name)))
+            await asyncio.gather(*(link.close() for link in self.partners.take(replica.name)))
         for store in (self.kept.pop(member, None), self.deleted.pop(member, None)):
             if store is not None:
                 await asyncio.to_thread(store.close)
-
-    def begin_links(self, replica: Replica, local: LocalSet) -> None:
-        """Links to all partners of the set."""
-        for member in local.partners:
-            if member.guid not in self.links:
-                self.links[member.guid] = self._link(replica, member)
-
-    def take_links(self, set_name: str, stay: Collection[bytes] = ()) -> list[PartnerLink]:
-        """The links of the set to other members than these, which are to be closed: nothing goes over them any more."""
-        gone = [guid for guid, (name, _) in self._reaching.items() if name == set_name and guid not in stay]
-        for guid in gone:
-            del self._reaching[guid]
-        return [self.links.pop(guid) for guid in gone]
-
-    def refusals(self) -> list[tuple[str, str]]:
-        """Of which set a partner refuses something until somebody mends it, and why."""
-        return [(name, reaching.refusal) for name, reaching in self._reaching.values() if reaching.refusal is not None]
 
     async def samples_written(self) -> None:
         """All that was counted by now is in the samples."""
@@ -304,7 +280,7 @@ class Service:
             except (ReplicaError, StoreError, StagingError, OSError) as error:
                 waiting.failed(error)
                 if not waiting.again:
-                    log.error("replication of the set %s cannot begin: %s", waiting.name, waiting.error)
+                    log.error("%s", led(f"replication of the set {waiting.name} cannot begin: ", waiting.error))
                 continue
             del self.waiting[waiting.local.member.guid]
             replica.log.info("there is room now: replication begins")
@@ -336,7 +312,11 @@ class Service:
             if isinstance(error, socket.gaierror):
                 advice = f"dashboard.host in {config.path}"
             log.error(
-                "no dashboard on %s:%d: %s; set another %s", config.dashboard_host, config.dashboard_port, error, advice
+                "20103 no dashboard on %s:%d: %s; set another %s",
+                config.dashboard_host,
+                config.dashboard_port,
+                error,
+                advice,
             )
             return
         self._closers.append(dashboard.close)
@@ -363,151 +343,14 @@ class Service:
             try:
                 await asyncio.wait_for(close(), 30.0)
             except Exception:
-                log.exception("stopping")
+                log.exception("13504 a part of the agent did not stop as it should")
         self._closers.clear()
-        await asyncio.gather(*(link.close() for link in self.links.values()), return_exceptions=True)
+        await self.partners.close()
         self._workers.shutdown(wait=True, cancel_futures=True)
         for kept in self.kept.values():
             kept.close()
         for deleted in self.deleted.values():
             deleted.close()
-
-    # -- partners --
-
-    def _link(self, replica: Replica, member: Member) -> PartnerLink:
-        guid, name = member.guid, member.name
-        counters, set_name = self.counters, replica.name
-
-        def each(counter: str) -> None:
-            counters.inc_set(set_name, counter)
-            for cxtion in replica.cxtions_of(guid):
-                counters.inc_cxtion(set_name, cxtion.key, counter)
-
-        def timed_out() -> None:
-            counters.inc_set(set_name, "Communication Time Outs")
-            for cxtion in replica.cxtions_of(guid):
-                counters.inc_cxtion(set_name, cxtion.key, "Communication Timeouts")
-
-        def sent(cxtion: str, size: int, ok: bool) -> None:
-            if ok:
-                counters.inc_both(set_name, cxtion, "Packets Sent")
-                counters.inc_both(set_name, cxtion, "Packets Sent in Bytes", size)
-                reaching.taken(cxtion)
-            else:
-                counters.inc_both(set_name, cxtion, "Packets Sent in Error")
-
-        (credential, key), missing = self._identities.credentials(member), self._identities.missing(member)
-        reaching = Reaching(
-            name,
-            self._identities.compare(member),
-            self.config.topology_path,
-            replica.log,
-            each,
-            missing=missing,
-            keyed=key is not None,
-        )
-        self._reaching[guid] = set_name, reaching
-
-        def unreachable(why: str) -> None:
-            why = reaching.failed(why, joined=guid in replica.joined_partners())
-            replica.post(ev.PartnerUnreachable(guid, why))
-
-        return PartnerLink(
-            name,
-            member.host,
-            member.port,
-            credential,
-            key=key,
-            missing=missing,
-            on_unreachable=unreachable,
-            on_sent=sent,
-            on_refused=reaching.refused,
-            on_bind=reaching.bound,
-            on_authentication=reaching.authenticated,
-            on_timeout=timed_out,
-            supervisor=replica.supervisor,
-            on_room=lambda: replica.partner_has_room(guid),
-            on_flood=lambda why: self.incidents.report(Cause.FLOOD, name, f"set {set_name}: {why}; its sessions end"),
-        )
-
-    def _send(self, action: ev.Send, cxtion: str) -> None:
-        link = self.links.get(action.partner)
-        if link is not None:  # else it is no partner any more
-            link.send(encode_packet(action.packet), cxtion, passed_on=action.passed_on)
-
-    def _has_room(self, partner: bytes) -> bool:
-        link = self.links.get(partner)
-        return link is None or link.has_room
-
-    async def _check_links(self) -> None:
-        while True:
-            await asyncio.sleep(CHECK_S)
-            for link in list(self.links.values()):
-                link.check()
-
-    # -- the server --
-
-    def _received(self, context: CallContext, comm: CommPacket) -> int | Awaitable[int]:
-        """FrsRpcSendCommPkt (3.3.4.4): a packet that does not parse costs its sender the call, nothing more."""
-        try:
-            packet = decode_packet(comm.pkt)
-        except WireError as error:
-            self._malformed(context, error)
-            return c.ERROR_INVALID_PARAMETER
-        status = self._take(context, packet, comm)
-        replica = self.replicas.get(packet.to.guid)
-        wait = replica.batches.wait(packet) if replica is not None and status != c.ERROR_ACCESS_DENIED else 0.0
-        return asyncio.sleep(wait, status) if wait else status
-
-    def _malformed(self, context: CallContext, error: WireError) -> None:
-        text = f"a packet from {context.peer} (user {context.user}) is refused: {error}"
-        self.incidents.report(Cause.PACKET, context.peer, text)
-        for replica in self.replicas.values():
-            replica.count("Packets Received in Error")
-
-    def _take(self, context: CallContext, packet: Packet, comm: CommPacket) -> int:
-        replica = self.replicas.get(packet.to.guid)
-        refusal = self._identities.refusal(context, packet)
-        if refusal is not None:
-            self._not_its_own(context, packet, refusal)
-            return c.ERROR_ACCESS_DENIED
-        if packet.to.guid in self.waiting:
-            return c.ERROR_SERVICE_NOT_ACTIVE
-        if replica is None:
-            self._not_ours(context, packet, "is for a member that is not here")
-            return c.ERROR_INVALID_PARAMETER
-        if packets.isEnabledFor(logging.DEBUG):
-            packets.debug("received from %s:%d: %s", context.peer, context.port, describe(packet))
-        status = replica.receive(packet, comm.minor)
-        if status == 0:
-            replica.count("Packets Received")
-            replica.count("Packets Received in Bytes", len(comm.pkt))
-        else:
-            replica.count("Packets Received in Error")
-        if status in (UNKNOWN_CONNECTION, NOT_FOR_US):
-            self._not_ours(context, packet, "is of a connection, or from a partner, that this member does not have")
-        return status
-
-    def _not_its_own(self, context: CallContext, packet: Packet, why: str) -> None:
-        who = f"the member {context.member}" if context.member else f"the user {context.user}"
-        text = f"a packet of {who}, from {context.peer}, is refused: {why}: {describe(packet)}"
-        self.incidents.report(Cause.SENDER, context.member or context.peer, text)
-        replica = self.replicas.get(packet.to.guid)
-        if replica is not None:
-            replica.count("Packets Received in Error")
-
-    def _not_ours(self, context: CallContext, packet: Packet, why: str) -> None:
-        compare = f"compare {self.config.topology_path} with the topology file there"
-        text = f"a packet from {context.peer} {why}; {compare}: {describe(packet)}"
-        self.incidents.report(Cause.IDENTITY, context.peer, text)
-
-    def _on_bind(self, ok: bool) -> None:
-        for replica in self.replicas.values():
-            replica.count("Bindings" if ok else "Bindings in Error")
-
-    def _on_authentication(self, ok: bool, _: str) -> None:
-        for replica in self.replicas.values():
-            replica.count("Authentications" if ok else "Authentications in Error")
 
     def _loop_fault(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """What went wrong in a callback or a task that nobody waits for: as asyncio tells it, but not a thousand times
@@ -532,10 +375,7 @@ class Service:
             "problems": problems(sets),
             "sets": sets,
             "directory": self.directory.status(),
-            "partners": [
-                {"set": set_name, "name": reaching.name, "called_by": reaching.called_by}
-                for set_name, reaching in self._reaching.values()
-            ],
+            "partners": self.partners.called_by(),
             "incidents": self.incidents.counts(),
         }
 
@@ -556,10 +396,6 @@ class Service:
             for name, backlog in replica.backlogs().items()
         }
 
-    def peers(self) -> list[tuple[str, str]]:
-        """The other members' dashboards, as far as this host knows them."""
-        return []
-
 
 class _Shown:
     """The service as the dashboard sees it."""
@@ -567,7 +403,6 @@ class _Shown:
     def __init__(self, service: Service) -> None:
         self.status = service.status
         self.counters = service.snapshot
-        self.peers = service.peers
 
 
 def _version() -> str:

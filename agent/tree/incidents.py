@@ -9,18 +9,17 @@ from staging.fsops import OBJECT_ID_XATTR
 
 
 class TreeIncidents:
-    """Passes incidents in the tree of a set on. Methods may be called from any thread."""
+    """Passes incidents in the tree of a set on, of which `incidents` are. Methods may be called from any thread."""
 
-    def __init__(self, incidents: Incidents, set_name: str) -> None:
-        self._incidents = incidents
-        self._set = set_name
+    def __init__(self, incidents: Incidents) -> None:
+        self._report = incidents.report
 
     def object_id(self, path: str, owner: str) -> None:
         """An entry of the tree bears an object ID that is not its own."""
         self._report(
             Cause.OBJECT_ID,
             path,
-            f"{path!r} of the set {self._set} bears the object ID of {owner} in its attribute {OBJECT_ID_XATTR}; that "
+            f"{path!r} bears the object ID of {owner} in its attribute {OBJECT_ID_XATTR}; that "
             f"is not believed, and nothing needs to be done (its owner may have tried to pass it off as that)",
         )
 
@@ -29,7 +28,7 @@ class TreeIncidents:
         self._report(
             Cause.OBJECT_ID,
             path,
-            f"{path!r} of the set {self._set} passed itself off as a member when an earlier version ran here, and is "
+            f"{path!r} passed itself off as a member when an earlier version ran here, and is "
             f"not replicated any more: look at who made it; copy it to another name, and remove it",
         )
 
@@ -38,8 +37,7 @@ class TreeIncidents:
         self._report(
             Cause.OBJECT_ID,
             "the root",
-            f"the mark of the root {root} of the set {self._set} was removed or changed; it is the folder it was, and "
-            f"is marked again",
+            f"the mark of the root {root} was removed or changed; it is the folder it was, and is marked again",
         )
 
     def reserved_name(self, name: str) -> None:
@@ -47,13 +45,10 @@ class TreeIncidents:
         self._report(
             Cause.RESERVED_NAME,
             name,
-            f"{name!r} in the root of the set {self._set} is not replicated: names that begin with {PREINSTALL!r} or "
+            f"{name!r} in the root is not replicated: names that begin with {PREINSTALL!r} or "
             f"{SWAP_PREFIX!r} are the agent's own there; give it another name",
         )
 
     def root_lock(self, uid: int, text: str) -> None:
         """Somebody who is no agent has a lock on the root."""
         self._report(Cause.ROOT_LOCK, f"user {uid}", text)
-
-    def _report(self, cause: Cause, source: str, text: str) -> None:
-        self._incidents.report(cause, f"{self._set}: {source}", text)

@@ -73,7 +73,7 @@ class ReplicaRoot:
             try:
                 self._lock.try_again()
             except (RootInUse, OSError) as error:
-                return str(error)
+                return f"20203 {error}"
         return ""
 
     def moved(self) -> str:

@@ -57,6 +57,6 @@ class Supervisor:
 def failure(what: str, error: BaseException) -> str:
     """What to say of a set that stops because of that."""
     return (
-        f"{what} has failed: {type(error).__name__}: {error}. This is a fault of frs or of this host: report it with "
-        f"the log; a restart of the agent tries again"
+        f"13506 {what} has failed: {type(error).__name__}: {error}. This is a fault of frs or of this host: report it "
+        f"with the log; a restart of the agent tries again"
     )

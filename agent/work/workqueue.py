@@ -133,6 +133,6 @@ def _travel(trip: list[Job[T]], ending: threading.Event) -> list[T]:
             with interruptible(ending):
                 results += job.run()
         except Exception as error:
-            log.exception("a job failed")
+            log.exception("13506 a job in a worker thread has failed")
             results += job.failed(error)
     return results

@@ -297,7 +297,7 @@ def test_who_has_no_room_to_stage_what_a_partner_asks_for_says_so() -> None:
     world.run(0.1)
     a.post(ev.StageRefused(reads[0], True, "the disk is full", no_room=True))
     world.run(0.1)
-    assert errors(a) == ["'f' cannot be sent to b for now: the disk is full"]
+    assert errors(a) == ["20411 'f' cannot be sent to b for now: the disk is full"]
     assert incidents(a) == [(Cause.WAITING, "'f'")]
 
 

@@ -112,7 +112,7 @@ def test_a_partner_that_makes_up_originators(lost: bool) -> None:
     world.run(300)
     assert "n" in names(d)
     for member in (b, c):
-        assert len(member.engine.ctx.behind) <= 20, "what never comes to its turn is remembered"
+        assert len(member.engine.ctx.resend_in_turn) <= 20, "what never comes to its turn is remembered"
     make(d, "of d", b"1")
     world.run(60)
     assert "of d" in names(b)

@@ -84,7 +84,7 @@ def health(demo: Demo, member: str) -> tuple[int, list[str]]:
 
 def assert_does_not_replicate(demo: Demo, member: str, partner: str) -> None:
     """The exit code of `frs status`, its lines, the dashboard and the metrics say so, and who is meant."""
-    why = "set demo: it has joined none of its 2 connections"
+    why = "set demo: 13508 it has joined none of its 2 connections"
     done = demo.frs("status", "--config", os.fspath(demo.members[member].config))
     assert done.returncode == ExitCode.NEGATIVE
     assert f"does not replicate: {why}" in done.stdout.splitlines()

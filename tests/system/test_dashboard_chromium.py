@@ -112,9 +112,6 @@ class FakeAgent:
             "problems": problems(sets), "sets": sets,
         }  # fmt: skip
 
-    def peers(self) -> list[tuple[str, str]]:
-        return [("member b", "http://127.0.0.1:9/")]
-
 
 class Page:
     """One tab. ``until`` waits for the page itself to say that something is so."""

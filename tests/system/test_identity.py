@@ -202,7 +202,7 @@ def test_a_users_file_at_a_name_of_the_agents_own(demo: Demo, name: str) -> None
     write(a / name, "changed")
     demo.wait_converged()
     assert incidents(demo, "a", Cause.RESERVED_NAME) == before + 1
-    assert f"'{name}' in the root of the set demo is not replicated" in demo.members["a"].log.read_text()
+    assert f"'{name}' in the root is not replicated" in demo.members["a"].log.read_text()
     (a / name).unlink()
     the_same(demo)
 

@@ -60,7 +60,7 @@ def test_whoever_waits_for_an_action_that_could_not_be_begun_is_told() -> None:
     packet = Packet(command=c.CMD_JOINING, to=name, from_=name, replica=name, cxtion=name)
     error = ValueError("no")
     sent = answer_to(ev.Send(name.guid, packet), error)
-    assert sent == ev.PartnerUnreachable(name.guid, "CMD_JOINING cannot be sent: ValueError: no")
+    assert sent == ev.PartnerUnreachable(name.guid, "13506 CMD_JOINING cannot be sent: ValueError: no")
     assert isinstance(answer_to(ev.StoreBlock(b"1", 0, b"", True, 0, b"", False, name.guid), error), ev.FetchFailed)
     assert isinstance(answer_to(ev.Install(b"1", b"2", False, (), b""), error), ev.Installed)
     assert answer_to(ev.DropStage(b"1"), error) is None

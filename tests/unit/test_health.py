@@ -37,36 +37,39 @@ def test_what_replicates(well: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("ill", "why"),
     [
-        (one(state="stopped", error="no root"), "no root"),
-        (one(conn("b", "joined"), state="stopped", error="no root"), "no root"),
-        (one(conn("b", "need_join")), "its connection with b is not joined"),
-        (one(*(conn(f"b{n}", "unjoined") for n in range(14))), "it has joined none of its 14 connections"),
+        (one(state="stopped", error="13539 no root"), "13539 no root"),
+        (one(conn("b", "joined"), state="stopped", error="13539 no root"), "13539 no root"),
+        (one(conn("b", "need_join")), "13508 its connection with b is not joined"),
+        (one(*(conn(f"b{n}", "unjoined") for n in range(14))), "13508 it has joined none of its 14 connections"),
         (
             one(conn("b", "unjoined"), conn("c", "joined", scheduled=False), conn("d", "joining")),
-            "it has joined none of its 2 connections",
+            "13508 it has joined none of its 2 connections",
         ),
-        (one(conn("b", "unjoined"), state="starting"), "it is starting: its tree is read before it joins its partners"),
+        (
+            one(conn("b", "unjoined"), state="starting"),
+            "13566 it is starting: its tree is read before it joins its partners",
+        ),
     ],
 )
 def test_what_does_not(ill: dict[str, Any], why: str) -> None:
     found = problems([one(conn("b", "joined")), ill])
-    assert found == [{"set": "docs", "connection": None, "partner": None, "stops": True, "why": why}]
+    whole: dict[str, Any] = {"set": "docs", "connection": None, "partner": None, "stops": True}
+    assert found == [whole | {"why": why, "event": int(why[:5])}]
     assert stopped({"problems": found}) == [f"set docs: {why}"]
     assert not replicates(ill)
 
 
 def test_one_partner_is_away() -> None:
-    found = problems([one(conn("b", "joined"), conn("c", "unjoined", "c cannot be reached"))])
-    assert found == [
-        {"set": "docs", "connection": "a->c", "partner": "c", "stops": False, "why": "c cannot be reached"}
-    ]
+    found = problems([one(conn("b", "joined"), conn("c", "unjoined", "13508 c cannot be reached"))])
+    away = {"set": "docs", "connection": "a->c", "partner": "c", "stops": False}
+    assert found == [away | {"why": "13508 c cannot be reached", "event": 13508}]
     assert stopped({"problems": found}) == []
 
 
 def test_all_are_away() -> None:
     found = problems([one(conn("b", "unjoined", "no route"), conn("c", "unjoined", "refused"))])
     assert [(p["partner"], p["stops"], p["why"]) for p in found] == [
-        (None, True, "it has joined none of its 2 connections"),
+        (None, True, "13508 it has joined none of its 2 connections"),
         ("b", False, "no route"),
         ("c", False, "refused"),
     ]

@@ -62,6 +62,6 @@ def test_it_is_there_while_something_is_to_be_done(what: dict[str, Any]) -> None
 def test_a_change_order_that_was_given_up_stays() -> None:
     one = Set()
     one.went_wrong(cause=Cause.GIVEN_UP, lasts=True)
-    assert one.told() == (7, "it cannot be staged")
+    assert one.told() == (7, f"{Cause.GIVEN_UP.event} it cannot be staged")
     one.went_wrong()
     assert one.told() is None

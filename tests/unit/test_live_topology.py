@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 
 from agent.cli.demo_layout import DemoOptions, prepare
+from agent.engine import events as ev
 from agent.service import directory as directory_module
 from agent.service.directory import Departures
 from agent.service.service import Service
 from agent.tree.mark import read_mark
+from agent.wire.packet import NamedGuid, Packet
 from config.load import load_agent_config, load_topology
 from config.model import ReplicaSet
 from config.topology import new_replica_set
@@ -167,7 +169,7 @@ async def test_members_come_and_go_and_no_one_is_restarted(tmp_path: Path) -> No
         )
         await made.read()
         await until(lambda: joined(made.services["a"]) == {"a->c", "c->a"})
-        assert len(made.services["a"].links) == 1
+        assert len(made.services["a"].partners.links) == 1
         assert set(made.services["a"].snapshot()["FileReplicaConn"]) == {"demo/a->c", "demo/c->a"}
         (made.root("a") / "three").write_bytes(b"3")
         await made.agree("a", "b", "c")
@@ -262,7 +264,7 @@ async def test_a_member_leaves_when_two_readings_say_so_and_comes_back(tmp_path:
         answer = await c.directory.read()
         assert answer["changes"]
         assert c.status()["sets"] == []
-        assert c.links == {}
+        assert c.partners.links == {}
         assert set(os.listdir(state)) <= {"kept", "deleted"}
         assert (made.root("c") / "one").read_bytes() == b"1"
         files = sorted((made.demo.members[2].state / "samples").glob("*.jsonl"))
@@ -380,7 +382,8 @@ async def test_another_key_is_used_without_a_restart(tmp_path: Path) -> None:
         changes = (await made.services["a"].directory.read())["changes"]
         assert sorted(changes) == ["authentication: another key", "set demo: the member a: another key"]
         (made.root("a") / "one").write_bytes(b"1")
-        await until(lambda: any("the topologies have other keys" in why for _, why in made.services["a"].refusals()))
+        partners = made.services["a"].partners
+        await until(lambda: any("the topologies have other keys" in why for _, why in partners.refusals()))
         made.file.write_text(other.topology.read_text())
         assert (await made.services["b"].directory.read())["changes"] == ["set demo: the member a: another key"]
         await made.agree("a", "b")
@@ -390,13 +393,14 @@ async def test_nothing_goes_to_who_is_no_partner_any_more(tmp_path: Path) -> Non
     async with fleet(tmp_path, 2, "a") as made:
         a = made.services["a"]
         (replica,) = made.replicas("a")
-        (partner,) = a.links
-        for link in a.take_links("demo"):
+        (partner,) = a.partners.links
+        for link in a.partners.take("demo"):
             await link.close()
-        a._send(partner, b"packet", "a->b")
-        assert a._has_room(partner)
-        a.begin_links(replica, replica.local)
-        assert set(a.links) == {partner}
+        name = NamedGuid(partner, "b")
+        a.partners.send(ev.Send(partner, Packet(command=0, to=name, from_=name, replica=name, cxtion=name)), "a->b")
+        assert a.partners.has_room(partner)
+        a.partners.begin(replica, replica.local)
+        assert set(a.partners.links) == {partner}
 
 
 async def test_an_administrator_confirms_that_a_member_leaves(tmp_path: Path) -> None:

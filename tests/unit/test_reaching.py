@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.partners.reaching import Reaching
+from agent.reporting.events import led
 from agent.wire import constants as c
 
 DOWN = "cannot be reached"
@@ -45,26 +46,26 @@ def levels(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def test_a_refused_secret_is_warned_of_once(reaching: Reaching, caplog: pytest.LogCaptureFixture) -> None:
     said = refuse(reaching)
-    assert said.startswith(REFUSED)
+    assert said.startswith(f"20312 {REFUSED}")
     assert COMPARE in said
-    assert f"b: {said}" in caplog.text
+    assert led("b: ", said) in caplog.text
     assert [refuse(reaching), refuse(reaching)] == [said, said]
     assert levels(caplog) == ["WARNING", "INFO", "INFO"]
 
     reaching.bound(True)
     reaching.authenticated(True)
-    assert reaching.failed("closed the connection", joined=True) == "closed the connection"
+    assert reaching.failed("closed the connection", joined=True) == "13508 closed the connection"
     refuse(reaching)
     assert levels(caplog) == ["WARNING", "WARNING"]
 
 
 def test_a_partner_that_is_down_is_no_news(reaching: Reaching, caplog: pytest.LogCaptureFixture) -> None:
-    assert down(reaching) == DOWN
+    assert down(reaching) == f"13508 {DOWN}"
     assert levels(caplog) == ["INFO"]
     down(reaching, joined=True)
     assert levels(caplog) == ["WARNING"]
     refuse(reaching)
-    assert down(reaching) == DOWN
+    assert down(reaching) == f"13508 {DOWN}"
     assert levels(caplog) == ["WARNING", "INFO"]
 
 
@@ -75,7 +76,7 @@ def test_another_topology_is_warned_of_once_for_each_connection(
     """It names partner and connection, and says what to compare, until a packet of that connection is taken."""
     for cxtion in ("a->b", "b->a") * 2:
         said = reaching.refused(cxtion, error)
-        assert said.startswith("b ")
+        assert said.startswith("20313 b ")
         assert cxtion in said
         assert f"error {error:#x}" in said
         assert "compare /etc/frs/topology.toml with the topology file of b" in said
@@ -97,7 +98,7 @@ def test_a_partner_that_takes_nothing_for_now_waits_for_nobody(
     reaching: Reaching, caplog: pytest.LogCaptureFixture, error: int
 ) -> None:
     said = reaching.failed(reaching.refused("a->b", error), joined=False)
-    assert said.startswith("b ")
+    assert said.startswith(("20314 b ", "13508 b "))
     assert f"error {error:#x}" in said
     assert reaching.refusal is None
     assert levels(caplog) == ["INFO"]
@@ -106,7 +107,7 @@ def test_a_partner_that_takes_nothing_for_now_waits_for_nobody(
 def test_a_partner_that_nothing_is_known_of_to_call_it_by(counted: list[str], caplog: pytest.LogCaptureFixture) -> None:
     """It waits for somebody to mend it from the beginning on, and is warned of once."""
     caplog.set_level(logging.INFO)
-    why = "nothing is exchanged with b: it has no key"
+    why = "20311 nothing is exchanged with b: it has no key"
     reaching = Reaching("b", "", Path("topology.toml"), logging.getLogger("frs"), counted.append, missing=why)
     assert reaching.refusal == why
     assert [reaching.failed(why, joined=False) for _ in range(2)] == [why, why]

@@ -34,7 +34,7 @@ class Receiver:
         self.queue = EventQueue()
         self.incidents = Incidents(logging.getLogger("test"))
         self.intake = Intake(
-            "docs", self, Faults(time.monotonic), self.incidents, engine=lambda: self.engine, runs=lambda: True
+            self, Faults(time.monotonic), self.incidents, engine=lambda: self.engine, runs=lambda: True
         )
 
     def has_room(self, partner: bytes) -> bool:

@@ -14,6 +14,7 @@ import pytest
 from agent.cli.demo_layout import DemoOptions, prepare
 from agent.replica import running
 from agent.replica.replica import Replica
+from agent.service import partnerlinks
 from agent.service import service as service_module
 from agent.service.service import Service
 from agent.work.supervise import Supervisor
@@ -148,12 +149,12 @@ async def test_what_fails_is_told_and_what_is_cancelled_is_not() -> None:
 
 
 async def test_what_all_sets_need_stops_them_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service_module, "CHECK_S", 0.02)
+    monkeypatch.setattr(partnerlinks, "CHECK_S", 0.02)
     demo = prepare(DemoOptions(tmp_path / "demo", members=2, port_base=0, dashboard_port=0, aging_s=0.05))
     service = Service(load_agent_config(demo.members[0].config))
     await service.start()
     try:
-        (link,) = service.links.values()
+        (link,) = service.partners.links.values()
         monkeypatch.setattr(link, "check", fail)
         (replica,) = service.replicas.values()
         async with asyncio.timeout(PATIENCE_S):

@@ -15,7 +15,7 @@ from agent.engine import events as ev
 from agent.replica import batches
 from agent.replica.batches import Batches
 from agent.reporting.causes import Cause
-from agent.service.service import Service
+from agent.service.receiving import Receiving
 from agent.wire import constants as c
 from agent.wire.comm_packet import decode_send_comm_pkt, encode_send_comm_pkt
 from agent.wire.packet import NamedGuid, Packet, encode_packet
@@ -236,8 +236,9 @@ def answers(sender: bytes, status: int) -> Any:
     """What a service returns to a call, when the set returned `status`."""
     comm = decode_send_comm_pkt(encode_send_comm_pkt(encode_packet(packet(sender, c.CMD_NEED_JOIN))))
     replica = SimpleNamespace(batches=WaitingFor({ONE: 0.125}))
-    service: Any = SimpleNamespace(_take=lambda *_: status, replicas={sender: replica})
-    return Service._received(service, CONTEXT, comm)
+    receiving = Receiving(SimpleNamespace(replicas={sender: replica}))  # type: ignore[arg-type]
+    receiving._take = lambda *_: status  # type: ignore[method-assign]
+    return receiving.packet(CONTEXT, comm)
 
 
 def test_who_took_too_much_is_answered_later(monkeypatch: pytest.MonkeyPatch) -> None:

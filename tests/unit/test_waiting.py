@@ -63,11 +63,11 @@ def test_a_waiting_set_says_why(tmp_path: Path) -> None:
     waiting = WaitingSet(local, NoSpace("choosing a folder: No space left on device"))
     shown = waiting.status()
     assert shown["state"] == "stopped"
-    assert shown["error"].startswith("the disk is full: choosing a folder")
+    assert shown["error"].startswith("13511 the disk is full: choosing a folder")
     assert "trying again" in shown["error"]
     assert waiting.pending() == [f"docs: {shown['error']}"]
     waiting.failed(AccessDenied("Permission denied"))
-    assert waiting.status()["error"].startswith("Permission denied; trying again")
+    assert waiting.status()["error"].startswith("13552 Permission denied; trying again")
 
 
 def test_trying_again_and_again_leaves_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

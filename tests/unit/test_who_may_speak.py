@@ -125,7 +125,7 @@ async def test_a_member_speaks_for_itself_alone(demo: Demo, caplog: pytest.LogCa
             assert counted(service) == (0, number, number), what
         assert await mallory.send(encode_packet(packet(docs, "c", "c->a", cxtion=NamedGuid(new_guid(), "x"))), T) != 0
         assert state(service) == before
-        told = [line for line in caplog.messages if line.startswith(Cause.SENDER.value)]
+        told = [line for line in caplog.messages if line.startswith(f"{Cause.SENDER.event} ")]
         assert told
         assert "the member c" in told[0]
         assert "it names b as its sender" in told[0]

@@ -348,14 +348,6 @@ function showStatus(status) {
     announced.set(key, words);
   }
   if (news.length) setText(byId("announce"), news.join(". "));
-
-  const peers = (status.peers || []).filter((peer) => /^https?:\/\//.test(peer.url));
-  const others = byId("peers").querySelector("ul");
-  if (others.dataset.peers !== JSON.stringify(peers)) {
-    others.dataset.peers = JSON.stringify(peers);
-    others.replaceChildren(...peers.map((peer) => el("li", {}, el("a", { href: peer.url, textContent: peer.name }))));
-    byId("peers").hidden = !peers.length;
-  }
 }
 
 function showCounters(snapshot) {

@@ -11,7 +11,7 @@ import pytest
 
 from agent.reporting.causes import Cause
 from agent.reporting.incidents import Incidents
-from agent.reporting.log import AT_ONCE, BoundedLines, get_logger, setup_logging
+from agent.reporting.log import AT_ONCE, FIRST_S, MOST_EVENTS, QUIET_S, BoundedLines, get_logger, setup_logging
 
 
 @pytest.fixture
@@ -29,14 +29,14 @@ def test_a_line_carries_its_context() -> None:
     setup_logging("info", stream)
     logger = get_logger("frs.test", set_name="docs", connection="a->b")
     logger.info("joined in %d s", 3)
-    logger.bind(change_order="3f2504e0").warning("retried")
+    logger.bind(change_order="3f2504e0").warning("13508 retried")
     logger.debug("not shown")
-    get_logger("frs.test").error("100%% of nothing")
+    get_logger("frs.test").error("20101 100%% of nothing")
     stamp = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
     assert re.fullmatch(
         rf"{stamp} INFO    frs\.test: \[docs\] \[a->b\] joined in 3 s\n"
-        rf"{stamp} WARNING frs\.test: \[docs\] \[a->b\] \[co 3f2504e0\] retried\n"
-        rf"{stamp} ERROR   frs\.test: 100%% of nothing\n",
+        rf"{stamp} WARNING frs\.test: \[docs\] \[a->b\] \[co 3f2504e0\] 13508 retried\n"
+        rf"{stamp} ERROR   frs\.test: 20101 100%% of nothing\n",
         stream.getvalue(),
     )
     setup_logging("debug", stream)
@@ -74,6 +74,51 @@ def test_no_place_of_the_program_fills_the_log() -> None:
     for _ in range(1000):
         log.debug("debugging")
     assert stream.getvalue().count("debugging") == 1000
+
+
+@pytest.mark.usefixtures("root_logger")
+def test_a_warning_at_each_attempt_is_one_event_told_ever_more_seldom() -> None:
+    now = 1000.0
+    stream = io.StringIO()
+    setup_logging("info", stream)
+    (handler,) = logging.getLogger().handlers
+    (bounded,) = (one for one in handler.filters if isinstance(one, BoundedLines))
+    bounded._clock = lambda: now
+    log = get_logger("frs.test", set_name="docs")
+
+    def attempts(seconds: int, every: int) -> list[str]:
+        nonlocal now
+        before = len(stream.getvalue())
+        for _ in range(seconds // every):
+            log.error("20207 %s cannot be written", "the journal")
+            now += every
+        return stream.getvalue()[before:].splitlines()
+
+    lines = attempts(86400, 5)
+    pauses = [FIRST_S * 2**n for n in range(20)]
+    assert len(lines) == 1 + sum(1 for n in range(20) if sum(pauses[: n + 1]) < 86400)
+    assert lines[0].endswith("[docs] 20207 the journal cannot be written")
+    assert re.search(r"written \(13 times since \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ\)$", lines[1])
+    log.error("20207 %s cannot be written", "the database")
+    assert stream.getvalue().endswith("the database cannot be written\n"), "what says something else is told"
+    now += QUIET_S + 1
+    assert attempts(5, 5)[0].endswith("[docs] 20207 the journal cannot be written"), "another event"
+    for number in range(3 * MOST_EVENTS):
+        now += 2
+        log.error("20207 %d cannot be written", number)
+    assert len(bounded._events) == MOST_EVENTS
+
+
+@pytest.mark.usefixtures("root_logger")
+def test_what_another_library_warns_of_has_a_number_too() -> None:
+    stream = io.StringIO()
+    setup_logging("info", stream)
+    logging.getLogger("asyncio").warning("a task took long")
+    logging.getLogger("frs").info("a set begins")
+    assert [line.partition(": ")[2] for line in stream.getvalue().splitlines()] == [
+        "20000 a task took long",
+        "a set begins",
+    ]
 
 
 @pytest.mark.usefixtures("root_logger")

@@ -40,7 +40,7 @@ def test_nothing_is_said_of_files_that_only_we_and_root_can_write(folder: Path) 
 def test_a_file_that_everybody_can_write(folder: Path, name: str, what: str) -> None:
     (folder / name).chmod(0o777)
     assert told(folder) == [
-        f"{what} {folder / name} can be written by everybody: they can make this agent do what they like; "
+        f"20105 {what} {folder / name} can be written by everybody: they can make this agent do anything; "
         f"run: chmod o-w {folder / name}"
     ]
 
@@ -58,7 +58,7 @@ def test_a_file_that_others_can_replace(folder: Path) -> None:
     shared.chmod(0o777)
     (warning,) = told(folder)
     assert warning.startswith(
-        f"the topology {shared / 'topology.toml'} lies in {shared}, which can be written by every"
+        f"20105 the topology {shared / 'topology.toml'} lies in {shared}, which can be written by every"
     )
     shared.chmod(0o1777)
     assert told(folder) == [], "what is ours cannot be replaced there"

@@ -281,4 +281,4 @@ def test_a_file_system_without_noreplace(
 def test_each_thing_kept_is_logged_with_its_id(store: KeptStore, out: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         item_id = keep(store, out, "two\nlines")
-    assert f"kept 'two\\nlines' as {item_id}: lost" in caplog.messages
+    assert f"20502 'two\\nlines': lost; kept as {item_id}, see `frs conflicts`" in caplog.messages

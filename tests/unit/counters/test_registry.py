@@ -96,30 +96,6 @@ def test_every_connection_counter_has_a_twin_in_the_set(counters: Counters) -> N
     assert set(counters.snapshot()[CONN_OBJECT]["docs/a->b"].values()) == {1}
 
 
-def test_change_orders_count_in_total_and_in_their_half(counters: Counters) -> None:
-    counters.inc_change_order("docs", "Issued", local=True)
-    counters.inc_change_order("docs", "Issued", local=False, n=2)
-    counters.inc_change_order("docs", "Retried at Rename", local=False)
-    assert {k: v for k, v in counters.snapshot()[SET_OBJECT]["docs"].items() if v} == {
-        "Change Orders Issued": 3,
-        "Local Change Orders Issued": 1,
-        "Remote Change Orders Issued": 2,
-        "Change Orders Retried at Rename": 1,
-        "Remote Change Orders Retried at Rename": 1,
-    }
-    with pytest.raises(KeyError):
-        counters.inc_change_order("docs", "Evaporated", local=True)
-
-
-def test_all_change_order_verbs_name_real_counters(counters: Counters) -> None:
-    for what in ("Aborted", "Issued", "Morphed", "Propagated", "Retired", "Sent", "Retried"):
-        for local in (True, False):
-            counters.inc_change_order("docs", what, local=local)
-    for stage in ("Fetch", "Generate", "Install", "Rename"):
-        for local in (True, False):
-            counters.inc_change_order("docs", f"Retried at {stage}", local=local)
-
-
 @pytest.mark.parametrize("counter", ["Files installed", "Communication Timeouts", ""])
 def test_a_misspelled_set_counter_is_an_error_at_once(counters: Counters, counter: str) -> None:
     with pytest.raises(KeyError):

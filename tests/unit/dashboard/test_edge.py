@@ -37,9 +37,6 @@ class Agent:
     def counters(self) -> Mapping[str, Any]:
         return {}
 
-    def peers(self) -> list[tuple[str, str]]:
-        return []
-
 
 class Site:
     """A dashboard that listens, and its clients."""

@@ -1,0 +1,94 @@
+"""What comes in by the RPC server: packets go to the set that they are for, once it is sure that they are their
+caller's to send."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+
+from agent.engine.engine import NOT_FOR_US, UNKNOWN_CONNECTION
+from agent.reporting.causes import Cause
+from agent.rpc.interface import CallContext
+from agent.wire import constants as c
+from agent.wire.comm_packet import CommPacket
+from agent.wire.errors import WireError
+from agent.wire.packet import Packet, decode_packet, describe
+
+if TYPE_CHECKING:
+    from agent.service.service import Service
+
+packets = logging.getLogger("frs.packets")
+
+
+class Receiving:
+    """The service as its partners call it."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def packet(self, context: CallContext, comm: CommPacket) -> int | Awaitable[int]:
+        """FrsRpcSendCommPkt (3.3.4.4): a packet that does not parse costs its sender the call, nothing more."""
+        try:
+            packet = decode_packet(comm.pkt)
+        except WireError as error:
+            self.malformed(context, error)
+            return c.ERROR_INVALID_PARAMETER
+        status = self._take(context, packet, comm)
+        replica = self._service.replicas.get(packet.to.guid)
+        wait = replica.batches.wait(packet) if replica is not None and status != c.ERROR_ACCESS_DENIED else 0.0
+        return asyncio.sleep(wait, status) if wait else status
+
+    def malformed(self, context: CallContext, error: WireError) -> None:
+        """A call whose packet does not parse."""
+        text = f"a packet from {context.peer} (user {context.user}) is refused: {error}"
+        self._service.incidents.report(Cause.PACKET, context.peer, text)
+        for replica in self._service.replicas.values():
+            replica.count("Packets Received in Error")
+
+    def _take(self, context: CallContext, packet: Packet, comm: CommPacket) -> int:
+        replica = self._service.replicas.get(packet.to.guid)
+        refusal = self._service.identities.refusal(context, packet)
+        if refusal is not None:
+            self._not_its_own(context, packet, refusal)
+            return c.ERROR_ACCESS_DENIED
+        if packet.to.guid in self._service.waiting:
+            return c.ERROR_SERVICE_NOT_ACTIVE
+        if replica is None:
+            self._not_ours(context, packet, "is for a member that is not here")
+            return c.ERROR_INVALID_PARAMETER
+        if packets.isEnabledFor(logging.DEBUG):
+            packets.debug("received from %s:%d: %s", context.peer, context.port, describe(packet))
+        status = replica.receive(packet, comm.minor)
+        if status == 0:
+            replica.count("Packets Received")
+            replica.count("Packets Received in Bytes", len(comm.pkt))
+        else:
+            replica.count("Packets Received in Error")
+        if status in (UNKNOWN_CONNECTION, NOT_FOR_US):
+            self._not_ours(context, packet, "is of a connection, or from a partner, that this member does not have")
+        return status
+
+    def _not_its_own(self, context: CallContext, packet: Packet, why: str) -> None:
+        who = f"the member {context.member}" if context.member else f"the user {context.user}"
+        text = f"a packet of {who}, from {context.peer}, is refused: {why}: {describe(packet)}"
+        self._service.incidents.report(Cause.SENDER, context.member or context.peer, text)
+        replica = self._service.replicas.get(packet.to.guid)
+        if replica is not None:
+            replica.count("Packets Received in Error")
+
+    def _not_ours(self, context: CallContext, packet: Packet, why: str) -> None:
+        compare = f"compare {self._service.config.topology_path} with the topology file there"
+        text = f"a packet from {context.peer} {why}; {compare}: {describe(packet)}"
+        self._service.incidents.report(Cause.IDENTITY, context.peer, text)
+
+    def bound(self, ok: bool) -> None:
+        """Somebody has bound to this member, or could not."""
+        for replica in self._service.replicas.values():
+            replica.count("Bindings" if ok else "Bindings in Error")
+
+    def authenticated(self, ok: bool, _: str) -> None:
+        """Somebody has authenticated to this member, or could not."""
+        for replica in self._service.replicas.values():
+            replica.count("Authentications" if ok else "Authentications in Error")

@@ -1,0 +1,38 @@
+"""What is told of a change order that is tried again and again: it begins, and no attempt is an event of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.engine import events as ev
+from agent.engine.context import Limits
+from agent.reporting.events import number_of
+from agent.wire.filetime import DAY
+from tests.simulation.test_refused import refuse
+from tests.simulation.users import make, started
+
+HOW = [how for how in ev.Outcome if how in (ev.Outcome.FAILED, ev.Outcome.NO_SPACE, ev.Outcome.SHARING_VIOLATION)]
+
+
+@pytest.mark.parametrize("how", HOW, ids=lambda how: how.name)
+def test_attempts_are_not_told_one_by_one(how: ev.Outcome) -> None:
+    world = started("ab", limits=Limits(max_retry_time=3 * DAY))
+    a, b = (world.members[n] for n in "ab")
+    refuse(b, "bad", how=how)
+    make(a, "bad", b"bad")
+    world.run(2 * 86400)
+    (waiting,) = b.engine.waiting(1)
+    told = [report for report in b.reports if report.level in ("warning", "error")]
+    expected = [1] if how is not ev.Outcome.SHARING_VIOLATION else []
+    assert waiting.attempts > 100
+    assert len(told) == len([*expected, *(n for n in (3, 10, 100, 1000) if n <= waiting.attempts)])
+    assert {number_of(report.text) for report in told} == {how.event}
+    refuse(b, "bad", how=ev.Outcome.NOT_EMPTY)
+    before = len(b.reports)
+    world.run(3600)
+    assert len(b.reports) == before
+    if how is not ev.Outcome.FAILED:
+        refuse(b, "bad", how=ev.Outcome.FAILED)
+        world.run(3600)
+        (report,) = b.reports[before:]
+        assert number_of(report.text) == ev.Outcome.FAILED.event, "another reason is told at once, where it is serious"
