@@ -67,10 +67,12 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class PacketReceived:
-    """A COMM_PACKET from a partner; `minor` is its COMM_PACKET.Minor."""
+    """A COMM_PACKET from a partner; `minor` is its COMM_PACKET.Minor. `aside`: it is a change order, and came by
+    another association than what the partner has to say itself."""
 
     packet: Packet
     minor: int
+    aside: bool = False
 
 
 @dataclass(frozen=True, slots=True)

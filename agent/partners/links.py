@@ -36,7 +36,7 @@ class _Way:
 
     def __init__(self, partner: FrsPartner) -> None:
         self.partner = partner
-        self.queue: deque[tuple[bytes, str]] = deque()
+        self.queue: deque[tuple[bytes, str, bool]] = deque()
         self.calls: set[asyncio.Task[None]] = set()
         self.wake = asyncio.Event()
         self.room = asyncio.Event()
@@ -96,6 +96,7 @@ class PartnerLink:
         self._on_flood = on_flood
         self._supervisor = supervisor
         self._bytes = 0  # queued, or not yet answered
+        self._controls = 0  # likewise, packets of a session
         self._quiet = asyncio.Event()  # nothing is queued or under way
         self._quiet.set()
         self._was_connected = False
@@ -117,9 +118,9 @@ class PartnerLink:
         for each in self._ways:
             each.task = supervisor.start(self._run(each), f"sending to {name}")
 
-    def send(self, packet: bytes, cxtion: str, *, passed_on: bool = False) -> None:
+    def send(self, packet: bytes, cxtion: str, *, passed_on: bool = False, control: bool = False) -> None:
         """Queue the Pkt bytes of a packet of the connection `cxtion` ("a->b"). `passed_on`: the change order of
-        another member."""
+        another member; `control`: of the session, so that nothing that is passed on goes before it was taken."""
         if self._bytes + len(packet) > MOST:
             why = f"{self.name} does not take what it asks for: {self._bytes} bytes wait for it"
             self._on_flood(why)
@@ -127,7 +128,8 @@ class PartnerLink:
             return
         self._bytes += len(packet)
         way = self._passed_on if passed_on else self._own
-        way.queue.append((packet, cxtion))
+        way.queue.append((packet, cxtion, control))
+        self._controls += control
         self._quiet.clear()
         way.wake.set()
 
@@ -177,18 +179,20 @@ class PartnerLink:
 
     async def _deliver(self, way: _Way) -> None:
         while way.queue:
-            if len(way.calls) >= IN_FLIGHT:
+            if len(way.calls) >= IN_FLIGHT or (way is self._passed_on and self._controls):
                 way.room.clear()
                 await way.room.wait()
                 continue
-            packet, cxtion = way.queue.popleft()
+            packet, cxtion, control = way.queue.popleft()
             call = self._supervisor.start(self._call(way, packet, cxtion), f"a call to {self.name}")
             way.calls.add(call)
-            call.add_done_callback(partial(self._done, way))
+            call.add_done_callback(partial(self._done, way, control))
 
-    def _done(self, way: _Way, call: asyncio.Task[None]) -> None:
+    def _done(self, way: _Way, control: bool, call: asyncio.Task[None]) -> None:
         way.calls.discard(call)
-        way.room.set()
+        self._controls -= control
+        for each in self._ways:
+            each.room.set()
         self._look_if_quiet()
 
     def _look_if_quiet(self) -> None:
@@ -233,9 +237,12 @@ class PartnerLink:
         self._fail(f"13506 a fault of frs in sending to {self.name}: {type(error).__name__}: {error}")
 
     def _fail(self, why: str) -> None:
-        dropped = sum(len(packet) for way in self._ways for packet, _ in way.queue)
+        left = [one for way in self._ways for one in way.queue]
+        dropped = sum(len(packet) for packet, _, _ in left)
+        self._controls -= sum(control for _, _, control in left)
         for way in self._ways:
             way.queue.clear()
+            way.room.set()
         self._look_if_quiet()
         self._was_connected = self._own.partner.connected
         self._on_unreachable(why)

@@ -256,9 +256,14 @@ class Replica:
         """Wait until all events queued so far are handled and committed."""
         await self.batches.settled()
 
-    def receive(self, packet: Packet, minor: int) -> int:
-        """A packet from a partner; returns what FrsRpcSendCommPkt is to return."""
-        return self._intake.receive(packet, minor)
+    def receive(self, packet: Packet, minor: int, via: int = 0) -> int:
+        """A packet from a partner, by the association with the number `via`; returns what FrsRpcSendCommPkt is to
+        return."""
+        return self._intake.receive(packet, minor, via)
+
+    def answers_after(self, packet: Packet, via: int) -> float:
+        """So many seconds later the call with that packet is to be answered."""
+        return self.batches.wait(self._intake.sender(packet, via))
 
     def _takes_packets(self) -> bool:
         return not self.running.closed and self.running.started and self.error is None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from agent.engine import events as ev
 from agent.partners.links import PartnerLink
 from agent.partners.reaching import Reaching
+from agent.replica.eventqueue import is_control
 from agent.replica.replica import Replica
 from agent.reporting.causes import Cause
 from agent.wire.packet import encode_packet
@@ -117,7 +118,8 @@ class PartnerLinks:
         """Send the packet of the connection `cxtion` to the partner, if it is one."""
         link = self.links.get(action.partner)
         if link is not None:  # else it is no partner any more
-            link.send(encode_packet(action.packet), cxtion, passed_on=action.passed_on)
+            control = is_control(action.packet)
+            link.send(encode_packet(action.packet), cxtion, passed_on=action.passed_on, control=control)
 
     def has_room(self, partner: bytes) -> bool:
         """Whether the partner takes what it is sent."""

@@ -37,7 +37,8 @@ class Receiving:
             return c.ERROR_INVALID_PARAMETER
         status = self._take(context, packet, comm)
         replica = self._service.replicas.get(packet.to.guid)
-        wait = replica.batches.wait(packet) if replica is not None and status != c.ERROR_ACCESS_DENIED else 0.0
+        known = replica is not None and status != c.ERROR_ACCESS_DENIED
+        wait = replica.answers_after(packet, context.connection_id) if replica is not None and known else 0.0
         return asyncio.sleep(wait, status) if wait else status
 
     def malformed(self, context: CallContext, error: WireError) -> None:
@@ -60,7 +61,7 @@ class Receiving:
             return c.ERROR_INVALID_PARAMETER
         if packets.isEnabledFor(logging.DEBUG):
             packets.debug("received from %s:%d: %s", context.peer, context.port, describe(packet))
-        status = replica.receive(packet, comm.minor)
+        status = replica.receive(packet, comm.minor, context.connection_id)
         if status == 0:
             replica.count("Packets Received")
             replica.count("Packets Received in Bytes", len(comm.pkt))

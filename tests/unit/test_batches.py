@@ -49,9 +49,6 @@ class Talker:
     def awaits(self, packet: Packet) -> bool:
         return False
 
-    def passes_on(self, packet: Packet) -> bool:
-        return False
-
     def next_deadline(self) -> int | None:
         return None
 
@@ -190,9 +187,6 @@ class Fails:
         return [ev.Report("info", str(event))]
 
     def awaits(self, packet: Packet) -> bool:
-        return False
-
-    def passes_on(self, packet: Packet) -> bool:
         return False
 
     def next_deadline(self) -> int | None:
