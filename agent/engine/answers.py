@@ -71,5 +71,5 @@ class Answers:
             file_offset=0,
             sequence_number=1,
         )
-        packet.co_extension_2 = CoExtension2(checksum=bytes(16), retry_count=0, first_try_time=ctx.now)
+        session.extend(packet, CoExtension2(checksum=bytes(16), retry_count=0, first_try_time=ctx.now))
         ctx.send(session.cxtion, packet)

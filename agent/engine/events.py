@@ -252,9 +252,9 @@ class StoreBlock:
 class ReadStage:
     """Read one block of a staging file, generating the file if need be; answer StageBlock or StageRefused.
 
-    `change_order` goes into the stage header. With `regenerate` the file may be made anew from the tree, where
-    the IDTable still holds the content `md5` that the change order announced. `partner` is the member GUID of whom
-    it is for.
+    `change_order` and `coc_ext`, its extension for partners of minor version 3 and below, go into the stage header.
+    With `regenerate` the file may be made anew from the tree, where the IDTable still holds the content `md5` that the
+    change order announced. `partner` is the member GUID of whom it is for.
     """
 
     partner: bytes
@@ -267,6 +267,7 @@ class ReadStage:
     compressions: frozenset[bytes]
     initial: bool
     regenerate: bool
+    coc_ext: bytes = bytes(0x28)
 
 
 class InstallStep(enum.Enum):

@@ -187,7 +187,7 @@ class Fetching:
             file_offset=0,
         )
         known = bytes(16) if entry.is_new else entry.checksum
-        packet.co_extension_2 = CoExtension2(checksum=known, retry_count=entry.attempts, first_try_time=ctx.now)
+        session.extend(packet, CoExtension2(checksum=known, retry_count=entry.attempts, first_try_time=ctx.now))
         ctx.count_both(session.cxtion, "Fetch Requests Sent")
         ctx.send(session.cxtion, packet)
         entry.requested += c.MAX_BLOCK

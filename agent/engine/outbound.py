@@ -19,7 +19,7 @@ from agent.engine.retention import Retention
 from agent.engine.session import NEVER, JoinState, Session
 from agent.engine.vvjoin import SKIP, caught_up, present, vvjoin_change_orders
 from agent.wire import constants as c
-from agent.wire.change_order import ChangeOrder, CoExtension2, CoExtWin2k
+from agent.wire.change_order import ChangeOrder, CoExtension2
 from agent.wire.packet import Packet
 from idtable.records import CxtionRow, IDRecord, OutlogRow
 
@@ -261,10 +261,7 @@ class Outbound:
             new_parent_guid=ctx.partner_parent(partner, co.new_parent_guid),
             flags=co.flags if local or at_join else co.flags & ~c.CO_FLAG_LOCALCO,
         )
-        if session.minor <= c.NTFRS_COMM_MINOR_3:
-            packet.co_ext_win2k = CoExtWin2k(checksum=checksum)
-        else:
-            packet.co_extension_2 = CoExtension2(checksum=checksum, retry_count=0, first_try_time=ctx.now)
+        session.extend(packet, CoExtension2(checksum=checksum, retry_count=0, first_try_time=ctx.now))
         which = "Local" if local else "Remote"
         ctx.count_cxtion(session.cxtion, f"{which} Change Orders Sent")
         ctx.count_co("Sent", local)

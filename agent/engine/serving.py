@@ -104,6 +104,8 @@ class Serving:
                 or (bool(checksum) and record.md5 == checksum)
             )
         )
+        announced = checksum or (record.md5 if record is not None and same else bytes(16))
+        extension = session.win2k_extension(announced)
         ctx.out.append(
             ReadStage(
                 partner=session.cxtion.partner.guid,
@@ -116,6 +118,7 @@ class Serving:
                 compressions=session.compressions,
                 initial=initial,
                 regenerate=same,
+                coc_ext=bytes(0x28) if extension is None else extension.encode(),
             )
         )
 

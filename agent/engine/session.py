@@ -9,6 +9,7 @@ from agent.engine.context import Context, Cxtion
 from agent.engine.schedule import is_open, next_change, next_trigger
 from agent.reporting.causes import Cause
 from agent.wire import constants as c
+from agent.wire.change_order import CoExtension2, CoExtWin2k
 from agent.wire.filetime import DAY, MINUTE
 from agent.wire.guid import ZERO_GUID
 from agent.wire.packet import Packet
@@ -105,6 +106,15 @@ class Session:
     def packet(self, ctx: Context, command: int) -> Packet:
         """A packet of this session."""
         return ctx.packet(self.cxtion, command, self.join_guid, self.joined_time)
+
+    def win2k_extension(self, checksum: bytes) -> CoExtWin2k | None:
+        """The extension in the form of partners of minor version 3 and below; None for the others (2.2.3.5)."""
+        return CoExtWin2k(checksum) if self.minor <= c.NTFRS_COMM_MINOR_3 else None
+
+    def extend(self, packet: Packet, extension: CoExtension2) -> None:
+        """Give the packet the extension of its change order, in the form that the partner knows."""
+        packet.co_ext_win2k = self.win2k_extension(extension.checksum)
+        packet.co_extension_2 = extension if packet.co_ext_win2k is None else None
 
 
 #: Why a session ended when its schedule did.
