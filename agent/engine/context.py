@@ -117,6 +117,7 @@ class Limits:
     retry_fetch_delay: int = 5 * SECOND
     first_retry: int = SECOND
     max_retry: int = MINUTE
+    damaged: int = 3  # times that a staging file comes damaged; then its change order is aborted
     name_grace: int = 3
     unknown_grace: int = 10  # attempts (5 minutes) to remove a folder with content that is not replicated
     orphan_patience: int = DAY  # so long something waits for its folder while all partners are joined
@@ -192,7 +193,7 @@ class Context:
         self.behind: dict[bytes, set[tuple[int, bytes]]] = {}  # originator -> VSN, file GUID: see vvjoin
         self.caught_up: set[bytes] = set()  # originators of `behind` whose version vector entry has moved
         self.on_deleted: Callable[[bytes, str], None] = lambda originator, partner: None  # see MassDeletions.deleted()
-        self._replica_name = config.set_name.upper()
+        self.replica_name = config.set_name.upper()  # COMM_REPLICA, as the captures have it
 
     # -- members that lost their memory --
 
@@ -248,18 +249,6 @@ class Context:
     def incident(self, cause: Cause, source: str, text: str) -> None:
         """Something was refused, or a bound was reached: `source` is the name of the member it comes from."""
         self.out.append(Report("warning", text, cause, source))
-
-    def packet(self, cxtion: Cxtion, command: int, join_guid: bytes, last_join_time: int) -> Packet:
-        """A packet with the eight leading elements of 2.2.3.5 (names as the captures have them)."""
-        return Packet(
-            command=command,
-            to=cxtion.partner,
-            from_=self.config.member,
-            replica=NamedGuid(cxtion.partner.guid, self._replica_name),
-            cxtion=NamedGuid(cxtion.guid, cxtion.wire_name),
-            join_guid=join_guid,
-            last_join_time=last_join_time,
-        )
 
     def send(self, cxtion: Cxtion, packet: Packet) -> None:
         """Queue the packet for the connection's partner."""

@@ -19,7 +19,7 @@ from typing import Any
 from agent.engine import online
 from agent.engine.arrival import Arrival
 from agent.engine.context import Context, CounterSink, EngineConfig, EngineStore
-from agent.engine.entry import Stage
+from agent.engine.entry import Entry, Stage
 from agent.engine.events import (
     Action,
     ChangeKind,
@@ -61,6 +61,7 @@ from agent.engine.topology import Topology
 from agent.engine.vsn import OwnNumbers
 from agent.engine.window import InboundWindow
 from agent.wire import constants as c
+from agent.wire.change_order import ChangeOrder
 from agent.wire.filetime import DAY, HOUR, MINUTE, SECOND
 from agent.wire.guid import ZERO_GUID
 from agent.wire.packet import Packet
@@ -266,7 +267,7 @@ class Engine:
         session = self._session(packet)
         if session is None or self.check(packet) != SUCCESS:
             return
-        session.minor = min(event.minor, c.NTFRS_COMM_MINOR_9)
+        session.heard(packet, event.minor)
         command = packet.command
         if command == c.CMD_JOINING:
             self.out_sessions.joining(session, packet, session.minor)
@@ -275,6 +276,8 @@ class Engine:
                 self._unjoin_remote(session)
         else:
             joins = command in (c.CMD_NEED_JOIN, c.CMD_START_JOIN, c.CMD_JOINED)
+            if command == c.CMD_SEND_STAGE and not session.joined:
+                self.serving.not_joined(session, packet)
             if not joins and (not session.joined or packet.join_guid != session.join_guid):
                 return  # of a session that is over (3.1.1.8)
             if self.restored.forgotten(packet.remote_co) and not session.joined:
@@ -285,6 +288,9 @@ class Engine:
         if self.window.refuses(session):
             return
         if packet.remote_co is not None:
+            if packet.remote_co.flags & (c.CO_FLAG_CONTROL | c.CO_FLAG_ABORT_CO):
+                self._brings_nothing(session, packet.remote_co)
+                return
             if self.reseed.removes(packet.remote_co.file_guid):
                 self.in_sessions.ask_for_everything(session)  # the file among it
                 self.in_sessions.unjoin(session, "a file is being removed that the partner sends")
@@ -300,6 +306,28 @@ class Engine:
         if entry is not None:
             self.installs.advance(entry)
 
+    def _brings_nothing(self, session: Session, co: ChangeOrder) -> None:
+        """A change order that is none (2.2.3.2): a control change order has what the connection brought looked at
+        again; one that is being aborted ends, unless somebody else offers the same change."""
+        if co.flags & c.CO_FLAG_CONTROL:
+            self.inbound.answers.dampen(session, co)
+            self._inbound_joined(session)
+            return
+        entry = self.inbound.entry_of(co.change_order_guid)
+        if entry is not None and entry.stage in (Stage.QUEUED, Stage.FETCHING, Stage.FETCHED):
+            self._withdrawn(session, entry)
+        self.inbound.answers.done(session, co, lost=True)
+
+    def _withdrawn(self, session: Session, entry: Entry) -> None:
+        """The partner does not offer the entry any more."""
+        if entry.cxtion != session.cxtion.guid:
+            return
+        if entry.alternates:
+            self.inbound.switch(entry)
+            self.installs.advance(entry)
+        else:
+            self.retire.finish(entry, None, aborted=True)
+
     def _retry_fetch(self, session: Session, packet: Packet) -> None:
         """CMD_RETRY_FETCH (3.3.4.4.11). What a partner sent that is no more, and nobody else has, ends."""
         entry = self.inbound.entry_of(packet.co_guid)
@@ -311,13 +339,8 @@ class Engine:
     def _abort_fetch(self, session: Session, packet: Packet) -> None:
         """CMD_ABORT_FETCH: discard the change order; a newer one for the same file follows (3.3.4.4.10)."""
         entry = self.inbound.entry_of(packet.co_guid)
-        if entry is None or entry.stage is not Stage.FETCHING or entry.cxtion != session.cxtion.guid:
-            return
-        if entry.alternates:
-            self.inbound.switch(entry)
-            self.installs.advance(entry)
-            return
-        self.retire.finish(entry, None, aborted=True)
+        if entry is not None and entry.stage is Stage.FETCHING:
+            self._withdrawn(session, entry)
 
     def _vvjoin_done(self, session: Session, packet: Packet) -> None:
         if self.window.full(session):

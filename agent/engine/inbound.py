@@ -24,7 +24,7 @@ from agent.engine.order import Key, RetireOrder
 from agent.engine.orphans import Orphans
 from agent.engine.refusal import refusal
 from agent.engine.session import JoinState, Session
-from agent.engine.stored import change_order_of, checksum_of
+from agent.engine.stored import change_order_of, extension_of
 from agent.reporting.causes import Cause
 from agent.wire import constants as c
 from agent.wire.change_order import CoExtension2
@@ -147,14 +147,17 @@ class Inbound:
             if not cxtion or key in self.entries or refused:
                 self.ctx.store.inlog_delete(row.co_guid)
                 continue
+            extension = extension_of(row)
             entry = Entry(
                 key,
                 co,
-                checksum_of(row),
+                extension.checksum,
                 cxtion,
                 stage=Stage(row.state) if row.state >= Stage.FINISHED else Stage.QUEUED,
                 attempts=row.retry_count,
                 first_try=row.first_try_time,
+                tries_before=extension.retry_count,
+                tried_since=extension.first_try_time,
                 arrival=row.arrival,
                 former_cxtion=row.cxtion_guid if cxtion != row.cxtion_guid else b"",
             )
@@ -171,7 +174,7 @@ class Inbound:
 
     def save(self, entry: Entry) -> None:
         """Write the entry to the inbound log."""
-        ext = CoExtension2(checksum=entry.checksum, retry_count=entry.attempts, first_try_time=entry.first_try)
+        ext = CoExtension2(entry.checksum, entry.tries_before, entry.tried_since)
         self.ctx.store.inlog_put(
             InlogRow(
                 co_guid=entry.co.change_order_guid,
@@ -254,6 +257,7 @@ class Inbound:
         else:
             entry.attempts += 1
             delay = min(ctx.limits.first_retry << min(entry.attempts - 1, 10), ctx.limits.max_retry)
+        entry.damaged += why is Outcome.STAGE_DAMAGED
         entry.waits_for, entry.detail = why, detail
         entry.retry_at = ctx.now + max(delay, self.held.put_aside(entry, why))
         if entry.stage in (Stage.INSTALLING, Stage.FETCHING):
@@ -292,9 +296,14 @@ class Inbound:
                 self._unblock(self.claims.go_last(key))
 
     def futile(self, entry: Entry) -> str:
-        """Why the entry is not tried again; empty while it is. The limits of notes 35 and 36 are passed, or its folder
-        never comes."""
+        """Why the entry is not tried again; empty while it is. The limits of notes 35 and 36 are passed, its staging
+        file is damaged wherever it is fetched from (3.3.4.4.8), or its folder never comes."""
         limits, tried = self.ctx.limits, f"given up after {entry.attempts} attempts"
+        if entry.damaged >= limits.damaged:
+            return (
+                f"given up, because the staging file that {self.sender(entry)} sends was damaged {entry.damaged} times "
+                f"({entry.detail}): it is here again once the file is changed on any member"
+            )
         if entry.attempts > limits.max_retries or self.ctx.now - entry.first_try > limits.max_retry_time:
             return tried if entry.waits_for is not Outcome.NO_SPACE else ""
         if not self.orphans.wait_in_vain(entry):

@@ -33,6 +33,7 @@ from agent.engine.records import (
     version_of,
 )
 from agent.engine.retire import Retire
+from agent.wire import constants as c
 from idtable.records import IDRecord
 
 
@@ -132,12 +133,13 @@ class Installs:
             elif against:
                 entry.beaten_version = max(entry.beaten_version, record.version)
         entry.needs_stage = fl.needs_staging_file(co.location_cmd, co.flags, co.content_cmd)
-        if entry.needs_stage and record is not None and not record.deleted and entry.is_rename:
-            # Only the name changed since the very version that is here (note 84): no need to fetch it. The checksum
-            # alone does not say so: it leaves times out.
+        if entry.needs_stage and record is not None and not record.deleted:
+            # Only the name changed since the very version that is here (note 84), or only the object ID was set to
+            # what the IDTable has anyway: no need to fetch it. Of a renaming the checksum alone does not say so: it
+            # leaves times out.
             same = entry.checksum not in (bytes(16), b"") and entry.checksum == record.md5
-            same = same and co.ack_version & MARKS == mark_of(record)
-            if same and co.file_attributes == record.attributes:
+            known = co.ack_version & MARKS == mark_of(record) and co.file_attributes == record.attributes
+            if same and (co.flags & c.CO_FLAG_JUST_OID_RESET or (entry.is_rename and known)):
                 entry.needs_stage = False
         return True
 

@@ -90,7 +90,7 @@ class InboundSessions:
         session.deadline = ctx.now + session.interval
         session.interval = min(session.interval * 2, ctx.limits.max_join_interval)
         ctx.count_both(session.cxtion, "Join Notifications Sent")
-        ctx.send(session.cxtion, ctx.packet(session.cxtion, c.CMD_NEED_JOIN, ZERO_GUID, NEVER))
+        ctx.send(session.cxtion, session.joining_packet(ctx, c.CMD_NEED_JOIN, ZERO_GUID, NEVER))
 
     def start_join(self, session: Session, packet: Packet) -> None:
         """CMD_START_JOIN: the upstream partner is alive; answer with CMD_JOINING (3.3.4.4.3)."""
@@ -112,7 +112,7 @@ class InboundSessions:
         session.deadline = ctx.now + session.interval
         if not ctx.online and any(s.last_join_time != NEVER for s in self.sessions.values()):
             session.deadline = ctx.now + ctx.limits.join_answer  # else it is in initial sync too (3.3.4.4.4)
-        answer = ctx.packet(session.cxtion, c.CMD_JOINING, session.join_guid, session.last_join_time)
+        answer = session.joining_packet(ctx, c.CMD_JOINING, session.join_guid, session.last_join_time)
         known = {} if session.everything else ctx.vv
         answer.vvector = [Gvsn(vsn, guid) for guid, vsn in sorted(known.items())]
         if not answer.vvector:
@@ -309,7 +309,7 @@ class OutboundSessions:
         if not asked:
             session.interval = min(session.interval * 2, ctx.limits.max_join_interval)
         ctx.count_both(session.cxtion, "Join Notifications Sent")
-        ctx.send(session.cxtion, ctx.packet(session.cxtion, c.CMD_START_JOIN, ZERO_GUID, NEVER))
+        ctx.send(session.cxtion, session.joining_packet(ctx, c.CMD_START_JOIN, ZERO_GUID, NEVER))
 
     def need_join(self, session: Session) -> None:
         """CMD_NEED_JOIN: answer with CMD_START_JOIN (3.3.4.4.2)."""

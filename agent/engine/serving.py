@@ -54,6 +54,15 @@ class Serving:
                 waiting.clear()
                 self._too_much(session, f"it asked for more than {ctx.limits.requests} blocks at a time")
 
+    def not_joined(self, session: Session, packet: Packet) -> None:
+        """CMD_SEND_STAGE for a connection that is not joined: its sender is told to ask again, in the session that it
+        believes in, and will have joined anew by then (3.3.4.4.7)."""
+        answer = session.joining_packet(self.ctx, c.CMD_RETRY_FETCH, packet.join_guid, packet.last_join_time)
+        answer.block_size, answer.file_offset, answer.co_guid = 0, packet.file_offset, packet.co_guid
+        answer.co_sequence_number = packet.remote_co.partner_ack_seq_number if packet.remote_co is not None else 0
+        self.ctx.count_both(session.cxtion, "Fetch Requests Received")
+        self.ctx.send(session.cxtion, answer)
+
     def _too_much(self, session: Session, why: str) -> None:
         cxtion = session.cxtion
         self.ctx.incident(Cause.FLOOD, cxtion.partner.name, f"{cxtion.key}: {why}; the session ends")
@@ -95,7 +104,7 @@ class Serving:
             old_parent_guid=root if parent == root else co_in.old_parent_guid,
             new_parent_guid=root if parent == root else co_in.new_parent_guid,
         )
-        checksum = logged.checksum if logged is not None else b""
+        checksum = logged.extension.checksum if logged is not None else b""
         same = (
             record is not None
             and current

@@ -77,7 +77,9 @@ class ContentInstaller:
             raise
         except StagingError as error:
             self._area.remove(action.co_guid)
-            return ev.Installed(action.co_guid, ev.Outcome.STAGE_DAMAGED, detail=str(error))
+            here = isinstance(error.__cause__, OSError)  # it is this host that could not read it, or write the file
+            outcome = ev.Outcome.STAGE_MISSING if here else ev.Outcome.STAGE_DAMAGED
+            return ev.Installed(action.co_guid, outcome, detail=str(error))
         try:
             wrong = _wrong(action, built)
             if wrong:
