@@ -144,6 +144,10 @@ class ContentInstaller:
                 if not alone:
                     return None
                 set_time(fd, built.info.mtime_ns)
+            if here.info.file_attributes != built.info.file_attributes and built.kind != "symlink":
+                if not alone:
+                    return None
+                restore.give_dos_attributes(fd, built.info)
             if built.kind != "symlink" and alone:
                 fsops.object_id_set(fd, action.file_guid)
             return fsops.fingerprint(fd)
