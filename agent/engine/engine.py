@@ -296,6 +296,7 @@ class Engine:
                 self.in_sessions.unjoin(session, "a file is being removed that the partner sends")
                 return
             self.reseed.seen(packet.remote_co.file_guid)
+            self.in_sessions.looked_at(session, packet.remote_co)
         before = len(self.inbound.entries)
         entry = self.arrival.remote_co(session, packet)
         if len(self.inbound.entries) > before:

@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable
 from agent.engine import plausible
 from agent.engine.context import Context, Cxtion
 from agent.engine.session import CLOSED, NEVER, JoinState, Session, close
+from agent.engine.vvjoin import vvjoin_guid
 from agent.reporting.causes import Cause
 from agent.wire import constants as c
+from agent.wire.change_order import ChangeOrder
 from agent.wire.guid import ZERO_GUID, guid_text
 from agent.wire.packet import Gvsn, Packet
 from idtable.records import CxtionRow
@@ -67,6 +69,15 @@ class InboundSessions:
             session.everything = True
             self.forget(session)
         self._save_everything()
+
+    def looked_at(self, session: Session, co: ChangeOrder) -> None:
+        """A change order has come by the connection. A VVJoin of an agent of ours goes by the VSNs of each originator
+        (see vvjoin): the version vector may follow, and it goes on where it was cut short. That of another vendor may
+        go from a folder to what is in it, whose VSNs may be lower. So until it ends no version vector says what of it
+        is here (3.3.4.4.12): it dampens nothing, and begins from the beginning if it is cut short."""
+        vvjoin = co.flags & c.CO_FLAG_VVJOIN_TO_ORIG and not session.everything and session.joined
+        if vvjoin and co.change_order_guid != vvjoin_guid(co.file_guid, co.originator_guid, co.frs_vsn):
+            self.ask_for_everything(session)
 
     def _save_everything(self) -> None:
         asked = [guid for guid, session in self.sessions.items() if session.everything]

@@ -71,11 +71,10 @@ def _unknown_ancestors(
     return found[::-1]
 
 
-def vvjoin_guid(record: IDRecord) -> bytes:
-    """The GUID of the change order that stands for a record's present version: always the same for the same
-    version, so that a VVJoin cut short and done again, or done by two partners, repeats its change orders."""
-    seed = record.file_guid + record.originator_guid + record.originator_vsn.to_bytes(8, "little")
-    return hashlib.md5(seed, usedforsecurity=False).digest()
+def vvjoin_guid(file_guid: bytes, originator: bytes, vsn: int) -> bytes:
+    """The GUID of the change order that stands for a version of a file: always the same for the same version, so that
+    a VVJoin cut short and done again, or done by two partners, repeats its change orders."""
+    return hashlib.md5(file_guid + originator + vsn.to_bytes(8, "little"), usedforsecurity=False).digest()
 
 
 def present(ctx: Context, record: IDRecord, mark: int) -> Item:
@@ -120,7 +119,7 @@ def _change_order(ctx: Context, record: IDRecord, extra: int) -> ChangeOrder:
         file_version_number=record.version,
         file_size=0 if record.is_dir else record.size,
         frs_vsn=record.originator_vsn,
-        change_order_guid=vvjoin_guid(record),
+        change_order_guid=vvjoin_guid(record.file_guid, record.originator_guid, record.originator_vsn),
         originator_guid=record.originator_guid,
         file_guid=record.file_guid,
         ack_version=base_of(record),

@@ -17,7 +17,7 @@ from tests.simulation.forging import Forger
 from tests.simulation.simmember import Member
 from tests.simulation.simworld import World
 from tests.simulation.tap import Tap
-from tests.simulation.users import make, names, started
+from tests.simulation.users import make, move, names, started
 
 Sent = list[tuple[str, Packet]]
 REPLIES = {
@@ -320,3 +320,98 @@ def test_a_request_on_a_connection_that_is_not_joined_is_answered() -> None:
     (answer,) = (one.packet for one in actions if isinstance(one, ev.Send) and one.packet.command == c.CMD_RETRY_FETCH)
     assert (answer.join_guid, answer.file_offset, answer.co_guid) == (packet.join_guid, 0x10000, packet.co_guid)
     assert not sent
+
+
+class TreeOrder:
+    """Has `a` send its VVJoin as another vendor may: change orders with GUIDs that say nothing, a folder first
+    and unmarked, and what is in it once the folder is acknowledged. The names are those of what is in the folder."""
+
+    def __init__(self, world: World, names: set[str]) -> None:
+        self.world, self.names = world, names
+        self.acknowledged: list[bytes] = []
+        self.held: list[Packet] = []
+        self.given: dict[bytes, bytes] = {}
+        self.joins: list[Packet] = []
+        self.cut_after: int | None = None
+        self.send = world.send
+        world.send = self.pass_on  # type: ignore[method-assign]
+
+    def pass_on(self, source: Member, partner: bytes, packet: Packet) -> None:
+        names = self.given if source.name == "a" else {new: old for old, new in self.given.items()}
+        co = packet.remote_co
+        if source.name == "a" and co is not None and co.flags & c.CO_FLAG_VVJOIN_TO_ORIG:
+            self.given.setdefault(co.change_order_guid, bytes(byte ^ 0xFF for byte in co.change_order_guid))
+            packet.remote_co = co.replace(
+                flags=co.flags & ~c.CO_FLAG_SKIP_VV_UPDATE, change_order_guid=self.given[co.change_order_guid]
+            )
+            if co.file_name in self.names:
+                self.held.append(packet)
+                return
+        elif co is not None:
+            packet.remote_co = co.replace(change_order_guid=names.get(co.change_order_guid, co.change_order_guid))
+        if packet.co_guid is not None:
+            packet.co_guid = names.get(packet.co_guid, packet.co_guid)
+        if source.name == "b" and packet.command == c.CMD_JOINING:
+            self.joins.append(packet)
+        self.send(source, partner, packet)
+        if source.name == "b" and packet.command == c.CMD_REMOTE_CO_DONE:
+            self.acknowledged.append(packet.co_guid or b"")
+
+    def let_go(self) -> None:
+        a, b = self.world.members["a"], self.world.members["b"]
+        held, self.held, self.names = self.held, [], set()
+        for packet in held:
+            self.send(a, b.guid, packet)
+
+
+def with_a_late_folder() -> World:
+    """`a` has a file in a folder whose last change is later; `b` is new."""
+    world = World("ab", [("a", "b"), ("b", "a")], 1)
+    a = world.members["a"]
+    a.start()
+    world.run(60)
+    make(a, "d", None)
+    make(a, "d/n", b"1")
+    world.run(60)
+    move(a, "d", "e")
+    world.run(60)
+    folder = a.store.by_name(a.root, "e")
+    assert folder is not None
+    file = a.store.by_name(folder.file_guid, "n")
+    assert file is not None
+    assert file.originator_vsn < folder.originator_vsn
+    return world
+
+
+def test_a_vvjoin_by_the_tree_leaves_nothing_out() -> None:
+    world = with_a_late_folder()
+    other = TreeOrder(world, {"n"})
+    b = world.members["b"]
+    b.start()
+    world.run(60)
+    assert other.acknowledged
+    assert names(b) == ["e"]
+    assert b.engine.ctx.vv[world.guid_of("originator", "a")] > 0
+    other.let_go()
+    world.run(60)
+    assert names(b) == ["e", "e/n"]
+    assert not world.pending()
+    session = b.engine.in_sessions.sessions[world.guid_of("cxtion", "a", "b")]
+    assert not session.everything
+
+
+def test_a_vvjoin_by_the_tree_that_was_cut_short_begins_anew() -> None:
+    world = with_a_late_folder()
+    other = TreeOrder(world, {"n"})
+    b = world.members["b"]
+    b.start()
+    world.run(60)
+    assert names(b) == ["e"]
+    other.held.clear()
+    other.names, before = set(), len(other.joins)
+    b.crash()
+    b.start()
+    world.run(200)
+    assert other.joins[before].vvector == [(0, world.guid_of("originator", "b"))]
+    assert names(b) == ["e", "e/n"]
+    assert not world.pending()
