@@ -257,7 +257,7 @@ def _remove_one(document: Document, seen: dict[str, int], entry: LocalSetTable) 
 
 
 def _replica_set(table: SetTable) -> ReplicaSet:
-    members = {m.name: Member(m.name, m.guid, m.host, m.port, m.key) for m in table.member}
+    members = {m.name: Member(m.name, m.guid, m.host, m.port, m.key, m.site) for m in table.member}
     connections = tuple(
         Connection(
             guid=c.guid,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-ReplicaSetType = Literal["dfs", "sysvol", "other"]
+ReplicaSetType = Literal["dfs", "sysvol", "enterprise", "other"]
 Compression = Literal["auto", "lznt1", "zstd", "none"]
 SetIdPolicy = Literal["same-owner", "always", "never"]
 
@@ -28,13 +28,14 @@ DEFAULT_FLEET = "frs"
 @dataclass(frozen=True, slots=True)
 class Member:
     """One computer's part in one replica set (2.3.1.3), and where its RPC server listens. `key` is its public key, by
-    which others know it (config.keys)."""
+    which others know it (config.keys). `site` is the site that it is in, of a set of type sysvol or enterprise."""
 
     name: str
     guid: bytes
     host: str
     port: int
     key: bytes | None = None
+    site: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,8 @@ class Connection:
 @dataclass(frozen=True, slots=True)
 class ReplicaSet:
     """A replica set (2.3.1.2). `members` is keyed by member name; `primary` is the member that seeds the
-    others.
+    others. `type` is "dfs", "other", or one of those that domain controllers have of their own, "sysvol" and
+    "enterprise", whose connections go by 3.3.2.1.1.
 
     `schedule` holds for the connections that have none of their own. `flags` and `level_limit` are carried for
     directories that have them: nothing here depends on them.

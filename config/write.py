@@ -53,6 +53,8 @@ def topology_text(sets: Sequence[ReplicaSet], comment: str) -> str:
             ]
             if member.key is not None:
                 lines.append(f"key = {quoted(key_text(member.key))}")
+            if member.site is not None:
+                lines.append(f"site = {quoted(member.site)}")
         for connection in entry.connections:
             lines += [
                 "",

@@ -86,7 +86,7 @@ class Cxtion:
 
     `key` is how people and counters name it ("a->b"), `wire_name` what COMM_CXTION carries. `priority` is the class
     of 3.1.5.1; `schedule` the 84 bytes of 2.3.1.2, None for always; a `trigger` schedule (SYSVOL, 3.3.2.1.1) only
-    says when to begin; `ignore_schedule` lets the initial VVJoin pass at any time.
+    says when to begin, and its sessions end only when all that came is carried out (3.3.4.4.13); `ignore_schedule` lets the initial VVJoin pass at any time.
     """
 
     guid: bytes

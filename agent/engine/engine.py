@@ -67,6 +67,7 @@ from agent.wire.guid import ZERO_GUID
 from agent.wire.packet import Packet
 
 _SET_BACK = "this member's clock was set back"
+_UNJOINED = "the partner unjoined"
 _LATE = "the partner has not taken what is older than the outbound log keeps: it is compared anew"
 
 #: What is answered to a packet for a connection or replica set that is not here (3.3.4.4.1).
@@ -174,6 +175,7 @@ class Engine:
             self._go_on()
         if not isinstance(event, FetchStored | StageBlock):
             self.outbound.pump_all()
+            self._close_what_is_done()
         return out
 
     def _go_on(self) -> None:
@@ -352,9 +354,17 @@ class Engine:
     def _unjoin_remote(self, session: Session) -> None:
         """CMD_UNJOIN_REMOTE: tear the connection's session down (3.3.4.4.13)."""
         if session.cxtion.guid in self.out_sessions.sessions:
-            self.out_sessions.unjoin(session, "the partner unjoined")
+            self.out_sessions.unjoin(session, _UNJOINED)
+        elif session.cxtion.trigger and self.inbound.unfinished(session.cxtion.guid):
+            self.in_sessions.close_when_done(session)
         else:
-            self.in_sessions.unjoin(session, "the partner unjoined")
+            self.in_sessions.unjoin(session, _UNJOINED)
+
+    def _close_what_is_done(self) -> None:
+        """SYSVOL: the partner has unjoined, and all that it sent is carried out (3.3.4.4.13)."""
+        for session in self.in_sessions.sessions.values():
+            if session.closing and not self.inbound.unfinished(session.cxtion.guid):
+                self.in_sessions.unjoin(session, _UNJOINED)
 
     # -- other events --
 

@@ -205,6 +205,10 @@ class Inbound:
         """The change orders of that file which have not ended, in order of arrival."""
         return self.claims.exclusive_on(("g", file_guid))
 
+    def unfinished(self, cxtion: bytes) -> bool:
+        """A change order that came by this connection has not ended."""
+        return any(e.came_by(cxtion) and e.stage < Stage.FINISHED for e in self.entries.values())
+
     def head(self, file_guid: bytes) -> Key | None:
         """The first of them. Only that one is ever begun, or waits to be tried again."""
         return next(self.of_file(file_guid), None)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from agent.engine import plausible
 from agent.engine.context import Context, Cxtion
+from agent.engine.schedule import next_trigger
 from agent.engine.session import CLOSED, NEVER, JoinState, Session, close
 from agent.engine.vvjoin import vvjoin_guid
 from agent.reporting.causes import Cause
@@ -214,7 +215,7 @@ class InboundSessions:
     def unjoin(self, session: Session, why: str, *, retry: bool = True) -> None:
         """End the session. It is asked for again after the interval, unless the caller does that itself."""
         ctx = self.ctx
-        was_joined = session.joined
+        was_joined, session.closing = session.joined, False
         session.silent = session.silent or session.state in (JoinState.NEED_JOIN, JoinState.JOINING)
         session.unanswered = 0
         session.state = JoinState.UNJOINED
@@ -226,9 +227,18 @@ class InboundSessions:
             ctx.count_both(session.cxtion, "Unjoins")
             self.on_unjoined(session)
 
+    def close_when_done(self, session: Session) -> None:
+        """The partner has unjoined: the session is over once what it brought is carried out, and no later than the
+        schedule next opens."""
+        session.closing = True
+        session.deadline = next_trigger(session.cxtion.schedule, self.ctx.now) or 0
+
     def tick(self) -> None:
         """Ask again where a time limit has passed."""
         for session in self.sessions.values():
+            if session.closing and session.deadline and session.deadline <= self.ctx.now:
+                self.unjoin(session, "what the partner sent before it unjoined is not done yet", retry=False)
+                session.deadline = self.ctx.now
             if session.joined and not session.cxtion.trigger and not session.is_open(self.ctx.now):
                 close(self.ctx, session)
                 self.unjoin(session, CLOSED, retry=False)

@@ -415,3 +415,64 @@ def test_a_vvjoin_by_the_tree_that_was_cut_short_begins_anew() -> None:
     assert other.joins[before].vvector == [(0, world.guid_of("originator", "b"))]
     assert names(b) == ["e", "e/n"]
     assert not world.pending()
+
+
+def unjoined_early(world: World) -> tuple[Forger, Packet]:
+    """A change order waits for its folder, whose change order is held up, and the partner unjoins."""
+    a, forger, held = world.members["a"], Forger(world, "a", "b"), list[Packet]()
+    record = with_file(world)
+
+    def holds_folder(source: str, packet: Packet) -> bool:
+        co = packet.remote_co
+        if source != "a" or packet.command != c.CMD_REMOTE_CO or co is None or not co.is_dir:
+            return False
+        held.append(packet)
+        return True
+
+    tapped(world, stops=holds_folder)
+    make(a, "d", None)
+    world.run(10)
+    assert held[0].remote_co is not None
+    forger.send(forger.offer(into(forger, held[0].remote_co.file_guid, record)))
+    forger.send(forger.packet(c.CMD_UNJOIN_REMOTE))
+    world.run(5)
+    return forger, held[0]
+
+
+def with_trigger() -> World:
+    world = World("ab", [("a", "b")], 1)
+    world.cxtion_options = {"schedule": b"\xff" * 84, "trigger": True}
+    for member in world.members.values():
+        member.start()
+    world.run(60)
+    return world
+
+
+def test_a_sysvol_connection_unjoins_when_all_is_carried_out() -> None:
+    """3.3.4.4.13"""
+    world = with_trigger()
+    _, folder = unjoined_early(world)
+    b = world.members["b"]
+    session = b.engine.in_sessions.sessions[world.guid_of("cxtion", "a", "b")]
+    assert session.joined
+    b.post(ev.PacketReceived(folder, 9))
+    world.run(5)
+    assert names(b) == ["d", "d/n"]
+    assert not session.joined
+
+
+def test_a_sysvol_connection_joins_anew_when_its_schedule_opens_again() -> None:
+    world = with_trigger()
+    unjoined_early(world)
+    b = world.members["b"]
+    session = b.engine.in_sessions.sessions[world.guid_of("cxtion", "a", "b")]
+    first = session.join_guid
+    world.run(16 * 60)
+    assert session.joined
+    assert session.join_guid != first
+
+
+def test_any_other_connection_unjoins_at_once() -> None:
+    world = started("ab")
+    unjoined_early(world)
+    assert not world.members["b"].engine.in_sessions.sessions[world.guid_of("cxtion", "a", "b")].joined
