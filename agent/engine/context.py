@@ -14,6 +14,7 @@ from agent.engine.reconcile import Version
 from agent.engine.vector import ORIGINATORS_MOST, VersionVector
 from agent.engine.vsn import OwnNumbers
 from agent.reporting.causes import Cause
+from agent.wire import windows_names
 from agent.wire.change_order import ChangeOrder
 from agent.wire.filetime import DAY, HOUR, MINUTE, SECOND
 from agent.wire.packet import NamedGuid, Packet
@@ -86,7 +87,8 @@ class Cxtion:
 
     `key` is how people and counters name it ("a->b"), `wire_name` what COMM_CXTION carries. `priority` is the class
     of 3.1.5.1; `schedule` the 84 bytes of 2.3.1.2, None for always; a `trigger` schedule (SYSVOL, 3.3.2.1.1) only
-    says when to begin, and its sessions end only when all that came is carried out (3.3.4.4.13); `ignore_schedule` lets the initial VVJoin pass at any time.
+    says when to begin, and its sessions end only when all that came is carried out (3.3.4.4.13); `ignore_schedule` lets
+    the initial VVJoin pass at any time.
     """
 
     guid: bytes
@@ -185,6 +187,7 @@ class Context:
         self.online = False
         self.last_error: tuple[int, str] | None = None
         self.zstd_members: set[bytes] = set()  # members that announced a compression only we have
+        self.exact_members: set[bytes] = set()  # members that announced that they can hold any name
         self.error_lasts = False  # nothing that the set does by itself mends it
         self.numbers: OwnNumbers  # set by the engine, which reads the version vector
         self.originator_of: dict[bytes, bytes] = {}  # downstream partner (member GUID) -> its originator GUID
@@ -252,7 +255,13 @@ class Context:
 
     def send(self, cxtion: Cxtion, packet: Packet) -> None:
         """Queue the packet for the connection's partner."""
+        if packet.remote_co is not None:
+            packet.remote_co.file_name = self.wire_name(cxtion, packet.remote_co.file_name)
         self.out.append(Send(cxtion.partner.guid, packet))
+
+    def wire_name(self, cxtion: Cxtion, name: str) -> str:
+        """The name as the connection's partner is told it."""
+        return windows_names.to_wire(name, exact=cxtion.partner.guid in self.exact_members)
 
     # -- numbers --
 

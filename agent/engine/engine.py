@@ -65,6 +65,7 @@ from agent.wire.change_order import ChangeOrder
 from agent.wire.filetime import DAY, HOUR, MINUTE, SECOND
 from agent.wire.guid import ZERO_GUID
 from agent.wire.packet import Packet
+from agent.wire.windows_names import from_wire
 
 _SET_BACK = "this member's clock was set back"
 _UNJOINED = "the partner unjoined"
@@ -270,6 +271,11 @@ class Engine:
         if session is None or self.check(packet) != SUCCESS:
             return
         session.heard(packet, event.minor)
+        if (
+            packet.remote_co is not None
+            and (name := from_wire(packet.remote_co.file_name)) != packet.remote_co.file_name
+        ):
+            packet = dataclasses.replace(packet, remote_co=packet.remote_co.replace(file_name=name))
         command = packet.command
         if command == c.CMD_JOINING:
             self.out_sessions.joining(session, packet, session.minor)

@@ -132,7 +132,7 @@ class InboundSessions:
         answer.join_time = ctx.now
         answer.replica_version_guid = ctx.config.originator_guid
         if session.minor >= c.NTFRS_COMM_MINOR_4:
-            answer.compression_guids = list(ctx.config.compressions)
+            answer.compression_guids = [*ctx.config.compressions, c.EXACT_NAMES]
         ctx.send(session.cxtion, answer)
 
     def joined(self, session: Session, packet: Packet) -> None:
@@ -373,7 +373,11 @@ class OutboundSessions:
             self.on_behind(known)
         session.join_guid = packet.join_guid
         session.partner_vv = vector
-        session.compressions = frozenset(packet.compression_guids) | {c.COMPRESSION_NONE}
+        session.compressions = frozenset(packet.compression_guids) - {c.EXACT_NAMES} | {c.COMPRESSION_NONE}
+        if not {c.EXACT_NAMES, c.COMPRESSION_ZSTD}.isdisjoint(packet.compression_guids):
+            ctx.exact_members.add(session.cxtion.partner.guid)
+        else:
+            ctx.exact_members.discard(session.cxtion.partner.guid)
         self._remember_compressions()
         session.minor = minor
         session.last_error = None

@@ -101,6 +101,7 @@ class Serving:
             flags=co_in.flags | (c.CO_FLAG_LOCALCO if local else 0),
             state=c.CO_STATE_ALLOC_STAGING_REMOTE if initial else c.CO_STATE_ALLOC_STAGING_LOCAL,
             partner_ack_seq_number=ack,
+            file_name=ctx.wire_name(session.cxtion, co_in.file_name),
             old_parent_guid=root if parent == root else co_in.old_parent_guid,
             new_parent_guid=root if parent == root else co_in.new_parent_guid,
         )

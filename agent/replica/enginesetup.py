@@ -13,7 +13,6 @@ from agent.wire.guid import guid_text
 from agent.wire.packet import NamedGuid
 from config.model import AgentConfig, Connection, LocalSet, ReplicaSet
 
-
 #: Types of replica sets that domain controllers have of their own (3.3.2.1.1).
 OF_CONTROLLERS: Final = ("sysvol", "enterprise")
 

@@ -476,3 +476,26 @@ def test_any_other_connection_unjoins_at_once() -> None:
     world = started("ab")
     unjoined_early(world)
     assert not world.members["b"].engine.in_sessions.sessions[world.guid_of("cxtion", "a", "b")].joined
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_names_that_windows_cannot_hold(ours: bool) -> None:
+    """They go as stand-ins to whom they have to, and come back as they were, also to a third member."""
+
+    def another_kind(packet: Packet) -> None:
+        if packet.command == c.CMD_JOINING and not ours:
+            packet.compression_guids = [c.COMPRESSION_NONE, c.COMPRESSION_LZNT1]
+
+    world = Tap(False, another_kind)
+    world.together()
+    world.ready()
+    world.b.create(world.b.root, "a:b.", b"1")
+    world.run()
+    (packet,) = world.of(c.CMD_REMOTE_CO, "b", "a")
+    assert packet.remote_co is not None
+    assert packet.remote_co.file_name == ("a:b." if ours else "a\uf022b\uf029")
+    (record,) = (r for r in world.a.store.all_live() if r.name)
+    assert record.name == "a:b."
+    world.a.create(world.a.root, "c\\d \uf022", b"2")
+    world.run()
+    assert {r.name for r in world.b.store.all_live() if r.name} == {"a:b.", "c\\d \uf022"}
