@@ -230,6 +230,11 @@ class Context:
         self.count(f"Change Orders {what}", n)
         self.count(f"{'Local' if local else 'Remote'} Change Orders {what}", n)
 
+    def count_retry(self, where: str, local: bool = False) -> None:
+        """Count a change order that is tried again, and where: "Fetch", "Generate", "Install" or "Rename"."""
+        self.count_co("Retried", local)
+        self.count_co(f"Retried at {where}", local)
+
     # -- actions --
 
     def path(self, co: ChangeOrder) -> str:

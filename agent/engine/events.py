@@ -159,12 +159,14 @@ class StageBlock:
 
 @dataclass(frozen=True, slots=True)
 class StageRefused:
-    """A ReadStage action failed: `retry` when it may work later (3.3.4.4.7). `no_room`: for want of room here."""
+    """A ReadStage action failed: `retry` when it may work later (3.3.4.4.7). `no_room`: for want of room here.
+    `generating`: the staging file could not be made from the tree."""
 
     request: ReadStage
     retry: bool
     error: str
     no_room: bool = False
+    generating: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -292,7 +292,7 @@ class Fetching:
         entry.retry_fetch = True
         entry.retry_fetches += 1
         again_at = self.ctx.now + self.ctx.limits.retry_fetch_delay
-        self.ctx.count_co("Retried at Fetch", False)
+        self.ctx.count_retry("Fetch")
         if any(self.inbound.sessions[guid].joined for guid, _ in entry.alternates):
             entry.alternates += entry.offer()  # somebody else may have it at hand
             self.inbound.switch(entry)

@@ -252,9 +252,12 @@ class Inbound:
 
     # -- retrying --
 
-    def retry(self, entry: Entry, why: Outcome, detail: str) -> None:
-        """Put the entry aside for a while that doubles with every attempt (3.1.1.10.2)."""
+    def retry(self, entry: Entry, why: Outcome, detail: str, *, renaming: bool = False) -> None:
+        """Put the entry aside for a while that doubles with every attempt (3.1.1.10.2); `renaming` is what has
+        failed."""
         ctx = self.ctx
+        fetching = entry.stage is Stage.FETCHING or (why is Outcome.STAGE_MISSING and entry.stage is Stage.QUEUED)
+        ctx.count_retry("Fetch" if fetching else "Rename" if renaming else "Install")
         absent = why is Outcome.STAGE_MISSING and not self.sessions[entry.cxtion].joined
         if absent:  # which does not count: nothing is given up for it, and the next Join begins with all of them
             entry.first_try, delay = ctx.now, ctx.limits.max_retry
@@ -265,12 +268,9 @@ class Inbound:
         entry.waits_for, entry.detail = why, detail
         entry.retry_at = ctx.now + max(delay, self.held.put_aside(entry, why))
         if entry.stage in (Stage.INSTALLING, Stage.FETCHING):
-            fetching = entry.stage is Stage.FETCHING
             if fetching:
                 self.discard(entry)
             entry.stage = Stage.FETCHED if entry.staged and not fetching else Stage.QUEUED
-            ctx.count_co("Retried at Fetch" if fetching else "Retried at Install", False)
-        ctx.count_co("Retried", False)
         self.waiting.add(entry.key)
         self.hold_up_nobody(entry)
         serious = why in (Outcome.NO_SPACE, Outcome.FAILED)

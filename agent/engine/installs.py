@@ -18,7 +18,7 @@ from agent.engine.local import LocalChanges
 from agent.engine.losers import Losers
 from agent.engine.names import Names, Place, Verdict
 from agent.engine.plausible import hopeless
-from agent.engine.reconcile import against_version, change_order_wins
+from agent.engine.reconcile import against_version, change_order_wins, morphed_name
 from agent.engine.records import (
     ASIDE,
     MARKS,
@@ -370,6 +370,8 @@ class Installs:
         new = record_after(co, entry.checksum, record, event, fetched=entry.needs_stage)
         new.parent_guid, new.name = verdict.parent, verdict.name
         elsewhere = (verdict.parent, verdict.name) != (co.new_parent_guid, co.file_name)
+        if verdict.name == morphed_name(co.file_name, co.file_guid):
+            self.ctx.count_co("Morphed", False)
         unstored = event.unstored if event is not None and entry.needs_stage else b""
         self._end(entry, new, announce=elsewhere, unstored=unstored)
 
@@ -413,4 +415,5 @@ class Installs:
         if event.outcome is Outcome.NOT_EMPTY:
             self.aftermath.not_empty(entry, event.detail)
         else:
-            self.inbound.retry(entry, event.outcome, event.detail)
+            renaming = bool(failed) and failed[0].step in (InstallStep.RENAME, InstallStep.VACATE)
+            self.inbound.retry(entry, event.outcome, event.detail, renaming=renaming)

@@ -38,6 +38,8 @@ class LocalChanges:
         """A change was found and, where it has content, staged."""
         if self._apply(event):
             return
+        if not event.temporary:
+            self.ctx.count("Change Orders Evaporated")
         if event.staged:
             self.ctx.out.append(DropStage(event.stage_guid))
 
@@ -153,8 +155,6 @@ class LocalChanges:
         if not renamed and not changed:
             if facts is not None:
                 self.ctx.store.put(with_facts(record, facts))
-            if event.staged:
-                self.ctx.count("Change Orders Evaporated")
             return False
         base = mark_of(record)
         if changed:

@@ -167,6 +167,10 @@ class Serving:
             return
         session = flow.session
         co = request.change_order
+        if event.generating:
+            ctx.count("Staging Files Generated with Error")
+        if event.retry:
+            ctx.count_retry("Generate", co.originator_guid in ctx.own_originators)
         if event.no_room:
             path, partner = ctx.path(co), session.cxtion.partner.name
             ctx.report("error", f"{path} cannot be sent to {partner} for now: {event.error}", Cause.WAITING, path)

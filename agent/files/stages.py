@@ -143,15 +143,15 @@ class Stages:
         except (Torn, Vanished, Interrupted) as error:
             return ev.StageRefused(action, True, str(error))
         except NoSpace as error:
-            return ev.StageRefused(action, True, str(error), no_room=True)
+            return ev.StageRefused(action, True, str(error), no_room=True, generating=True)
         except Unsupported as error:
-            return ev.StageRefused(action, False, str(error))
+            return ev.StageRefused(action, False, str(error), generating=True)
         except AccessDenied as error:
             log.error("%r cannot be staged: %s", path, error)
-            return ev.StageRefused(action, False, str(error))
+            return ev.StageRefused(action, False, str(error), generating=True)
         except StagingError as error:
             self.area.remove(guid)  # damaged: it is made anew at the next request (3.3.4.4.7)
-            return ev.StageRefused(action, True, str(error))
+            return ev.StageRefused(action, True, str(error), generating=True)
 
     def _read(self, guid: bytes, action: ev.ReadStage) -> bytes | None:
         if self.area.size_of(guid) is None:

@@ -91,6 +91,7 @@ class PartnerLink:
         if self._bytes + len(packet) > MOST:
             why = f"{self.name} does not take what it asks for: {self._bytes} bytes wait for it"
             self._on_flood(why)
+            self._on_sent(cxtion, len(packet), False)
             self._fail(why)
             return
         self._bytes += len(packet)
@@ -141,6 +142,8 @@ class PartnerLink:
             try:
                 await self._partner.connect()
             except (RpcError, OSError) as error:
+                if "Timeout" in type(error).__name__:
+                    self._on_timeout()
                 self._fail(str(error))
                 continue
             except Exception as error:
@@ -208,6 +211,8 @@ class PartnerLink:
 
     def _fail(self, why: str) -> None:
         dropped = sum(len(packet) for packet, _ in self._queue)
+        for packet, cxtion in self._queue:
+            self._on_sent(cxtion, len(packet), False)
         self._queue.clear()
         self._look_if_quiet()
         self._was_connected = self._partner.connected

@@ -12,7 +12,7 @@ import os
 import socket
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +26,7 @@ from agent.counters.registry import Counters, Snapshot
 from agent.counters.samples import SAMPLES_FOLDER, SampleWriter
 from agent.edge.partners import PartnerAddresses
 from agent.engine import events as ev
+from agent.engine.context import Cxtion
 from agent.engine.engine import NOT_FOR_US, UNKNOWN_CONNECTION
 from agent.partners.identities import Identities
 from agent.partners.links import PartnerLink
@@ -461,8 +462,16 @@ class Service:
     def _malformed(self, context: CallContext, error: WireError) -> None:
         text = f"a packet from {context.peer} (user {context.user}) is refused: {error}"
         self.incidents.report(Cause.PACKET, context.peer, text)
-        for replica in self.replicas.values():
+        for replica, _ in self._with(context.member):
             replica.count("Packets Received in Error")
+
+    def _with(self, member: str) -> Iterator[tuple[Replica, list[Cxtion]]]:
+        """The sets in which this member is a partner, with the connections that it has there; where nobody has shown
+        who it is, all sets: it may have been meant for any."""
+        for replica in self.replicas.values():
+            cxtions = [cxtion for cxtion in replica.cxtions if cxtion.partner.name == member]
+            if cxtions or not member:
+                yield replica, cxtions
 
     def _take(self, context: CallContext, packet: Packet, comm: CommPacket) -> int:
         replica = self.replicas.get(packet.to.guid)
@@ -504,9 +513,13 @@ class Service:
         for replica in self.replicas.values():
             replica.count("Bindings" if ok else "Bindings in Error")
 
-    def _on_authentication(self, ok: bool, _: str) -> None:
-        for replica in self.replicas.values():
-            replica.count("Authentications" if ok else "Authentications in Error")
+    def _on_authentication(self, ok: bool, user: str) -> None:
+        known = any(cxtion.partner.name == user for replica in self.replicas.values() for cxtion in replica.cxtions)
+        counter = "Authentications" if ok else "Authentications in Error"
+        for replica, cxtions in self._with(user if known else ""):
+            replica.count(counter)
+            for cxtion in cxtions:
+                self.counters.inc_cxtion(replica.name, cxtion.key, counter)
 
     def _loop_fault(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """What went wrong in a callback or a task that nobody waits for: as asyncio tells it, but not a thousand times
