@@ -24,7 +24,8 @@ BELOW = {
 NOT_SECTIONS = {"2.0", "2.25", "5.0", "5.6"}
 #: What other documents are cited as, with the sections that follow.
 OTHERS = re.compile(
-    r"(?:\[MS-(?!FRS1\])[A-Z0-9-]+\]|C706|RFC \d+|X\.667|TLS|OpenMetrics|Python|Debian|Ubuntu|Java|Samba|SQLite|NTLM|NDR|Linux|Kernels)"
+    r"(?:\[MS-(?!FRS1\])[A-Z0-9-]+\]|C706|RFC \d+|X\.667|TLS|OpenMetrics|Python|Debian|Ubuntu|Java|Samba|SQLite|NTLM"
+    r"|NDR|Linux|Kernels)"
     r"(?:[^.;()]|\.\d)*"
 )
 CITED = re.compile(
