@@ -88,7 +88,8 @@ class Cxtion:
     `key` is how people and counters name it ("a->b"), `wire_name` what COMM_CXTION carries. `priority` is the class
     of 3.1.5.1; `schedule` the 84 bytes of 2.3.1.2, None for always; a `trigger` schedule (SYSVOL, 3.3.2.1.1) only
     says when to begin, and its sessions end only when all that came is carried out (3.3.4.4.13); `ignore_schedule` lets
-    the initial VVJoin pass at any time.
+    the initial VVJoin pass at any time. A `volatile` one (3.3.4.2) waits for its partner to join, and is no more when
+    its session ends.
     """
 
     guid: bytes
@@ -100,6 +101,7 @@ class Cxtion:
     schedule: bytes | None = None
     ignore_schedule: bool = False
     trigger: bool = False
+    volatile: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,6 +177,7 @@ class Engine:
         if not isinstance(event, FetchStored | StageBlock):
             self.outbound.pump_all()
             self._close_what_is_done()
+            self.topology.end_volatile()
         return out
 
     def _go_on(self) -> None:

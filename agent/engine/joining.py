@@ -321,6 +321,10 @@ class OutboundSessions:
         """Tell the downstream partner that a Join may start: in answer, or of our own accord (3.3.4.6). With a trigger
         schedule only the downstream partner's counts (3.3.2.1.1)."""
         ctx = self.ctx
+        if session.cxtion.volatile and not asked:
+            session.ended = 0 < session.deadline <= ctx.now
+            session.deadline = ctx.now + ctx.limits.max_join_interval
+            return
         if not (asked and session.cxtion.trigger) and not session.is_open(ctx.now):
             session.deadline = session.next_opening(ctx.now)
             return
@@ -398,7 +402,7 @@ class OutboundSessions:
         ctx, partner, limits = self.ctx, session.cxtion.partner.name, self.ctx.limits
         session.last_error = None
         skew = abs((packet.join_time or 0) - ctx.now)
-        if skew > limits.max_clock_skew:
+        if skew > limits.max_clock_skew and not session.cxtion.volatile:
             session.last_error = (
                 f"the clock of {partner} differs from ours by {skew // 10_000_000} s, more than the "
                 f"{limits.max_clock_skew // 10_000_000} s allowed: set the clocks right"
@@ -431,6 +435,7 @@ class OutboundSessions:
         was_joined = session.joined
         session.state = JoinState.UNJOINED
         session.last_error = why
+        session.ended = was_joined and session.cxtion.volatile
         if was_joined:
             ctx.count_both(session.cxtion, "Unjoins")
             self.on_unjoined(session)

@@ -65,6 +65,7 @@ class Session:
     compressions: frozenset[bytes] = frozenset()  # of a downstream partner, as it said last; empty: never
     replica_name: str = ""  # as the partner spells it; empty: it has said nothing yet
     cxtion_name: str = ""
+    ended: bool = False  # a volatile connection: its session is over, or never began
     joins: float = 0.0  # Joins of late: they count less and less
     joins_at: int = 0  # when that was the number
 

@@ -269,6 +269,10 @@ class Replica:
         """See Reconfiguring.reconfigure()."""
         await self.reconfiguring.reconfigure(local)
 
+    async def promote(self, cxtion: Cxtion) -> None:
+        """See Reconfiguring.promote()."""
+        await self.reconfiguring.promote(cxtion)
+
     async def unjoin_all(self) -> None:
         """See Reconfiguring.unjoin_all()."""
         await self.reconfiguring.unjoin_all()

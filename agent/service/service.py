@@ -28,8 +28,10 @@ from agent.edge.partners import PartnerAddresses
 from agent.engine import events as ev
 from agent.engine.context import Cxtion
 from agent.engine.engine import NOT_FOR_US, UNKNOWN_CONNECTION
+from agent.partners import promotion
 from agent.partners.identities import Identities
 from agent.partners.links import PartnerLink
+from agent.partners.promotion import promoted
 from agent.partners.reaching import Reaching
 from agent.replica.replica import Replica
 from agent.replica.waiting import RETRY_S, WaitingSet, disk_is_full
@@ -45,7 +47,7 @@ from agent.service.control import ControlServer
 from agent.service.directory import Directory
 from agent.tree.identity import ReplicaError
 from agent.wire import constants as c
-from agent.wire.comm_packet import CommPacket
+from agent.wire.comm_packet import CommPacket, StartPromotionParent
 from agent.wire.errors import WireError
 from agent.wire.packet import Packet, decode_packet, describe
 from agent.work import descriptors
@@ -168,7 +170,7 @@ class Service:
         if limit < descriptors.ENOUGH:
             log.warning("only %d files may be open at once; %s", limit, descriptors.ADVICE)
         server = RpcServer(
-            [frsrpc_interface(self._received, self._malformed)],
+            [frsrpc_interface(self._received, self._malformed, self._promote)],
             self._identities.store(),
             Hooks(on_bind=self._on_bind, on_authentication=self._on_authentication),
             limits=Limits().within(limit // 2),
@@ -472,6 +474,23 @@ class Service:
             cxtions = [cxtion for cxtion in replica.cxtions if cxtion.partner.name == member]
             if cxtions or not member:
                 yield replica, cxtions
+
+    async def _promote(self, context: CallContext, request: StartPromotionParent) -> tuple[bytes | None, int]:
+        """FrsRpcStartPromotionParent (3.3.4.2)."""
+        here = [replica.local for replica in self.replicas.values()]
+        try:
+            local, cxtion = promoted(request, here, functools.partial(self._identities.may_speak_as, context))
+        except promotion.Refused as error:
+            who = f"the member {context.member}" if context.member else f"the user {context.user}"
+            text = f"a request of {who}, from {context.peer}, for a volatile connection is refused: {error}"
+            self.incidents.report(Cause.SENDER, context.member or context.peer, text)
+            return request.parent_guid, c.ERROR_INVALID_PARAMETER
+        replica = self.replicas[local.member.guid]
+        if cxtion.partner.guid not in self.links:
+            self.links[cxtion.partner.guid] = self._link(replica, local.set.members[cxtion.partner.name])
+        await replica.promote(cxtion)
+        log.info("set %s: %s asked for a volatile connection, to be seeded", local.name, cxtion.partner.name)
+        return local.member.guid, c.ERROR_SUCCESS
 
     def _take(self, context: CallContext, packet: Packet, comm: CommPacket) -> int:
         replica = self.replicas.get(packet.to.guid)
