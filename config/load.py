@@ -282,6 +282,7 @@ def _replica_set(table: SetTable) -> ReplicaSet:
         file_filter=tuple(table.file_filter),
         directory_filter=tuple(table.directory_filter),
         schedule=table.schedule,
+        flags=int(table.rename_open),
     )
 
 

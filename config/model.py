@@ -70,8 +70,9 @@ class ReplicaSet:
     others. `type` is "dfs", "other", or one of those that domain controllers have of their own, "sysvol" and
     "enterprise", whose connections go by 3.3.2.1.1.
 
-    `schedule` holds for the connections that have none of their own. `flags` and `level_limit` are carried for
-    directories that have them: nothing here depends on them.
+    `schedule` holds for the connections that have none of their own. The lowest bit of `flags` has a file that is open
+    for writing renamed out of the way of a new version. `level_limit` is carried for directories that have it: nothing
+    here depends on it.
     """
 
     name: str
@@ -85,6 +86,11 @@ class ReplicaSet:
     schedule: bytes | None = None
     flags: int = 0
     level_limit: int = 0
+
+    @property
+    def rename_open(self) -> bool:
+        """Bit 0 of fRSFlags."""
+        return bool(self.flags & 1)
 
     def inbound(self, member: str) -> tuple[Connection, ...]:
         """The connections on which `member` receives."""

@@ -160,6 +160,7 @@ class SetTable(_Table):
     type: Literal["dfs", "sysvol", "enterprise", "other"] = "other"
     file_filter: list[Text] = []
     directory_filter: list[Text] = []
+    rename_open: bool = False
     schedule: Schedule | None = None
     member: Annotated[list[MemberTable], Field(min_length=1)]
     connection: list[ConnectionTable] = []

@@ -126,6 +126,7 @@ class Replica:
             compressions=stage_compressions(self.config.compression),
             root_key=self.root_key,
             set_id=self.config.set_id,
+            rename_open=lambda: self.local.set.rename_open,
             report=self._report,
             dropped=self._stage_dropped,
             deleted=self.deleted,
