@@ -147,6 +147,16 @@ class Secret:
 
 
 @dataclass(frozen=True, slots=True)
+class NtFrsApi:
+    """Who may call NtFrsApi: names of members or accounts, and for each function "none", "disabled", "read" or "write"
+    (agent.ntfrsapi.access)."""
+
+    readers: tuple[str, ...]
+    writers: tuple[str, ...]
+    checks: Mapping[str, Literal["none", "disabled", "read", "write"]]
+
+
+@dataclass(frozen=True, slots=True)
 class AgentConfig:
     """Everything `frs run` needs. Paths are absolute; times are seconds.
 
@@ -163,7 +173,7 @@ class AgentConfig:
     up. `serial` is the number of the topology: an older one has a lower. That this member has left a set has to be
     read twice, at least `poll_interval_s` apart. `fleet` is what this member's samples are of, `samples_quota_bytes`
     for all of them, which are kept as taken, one a minute and one an hour for `keep_seconds_days`,
-    `keep_minutes_days`, `keep_hours_days`.
+    `keep_minutes_days`, `keep_hours_days`. `ntfrsapi` None: that interface is not there.
     """
 
     path: Path
@@ -209,3 +219,4 @@ class AgentConfig:
     mass_deletion_window_s: float = 60.0
     serial: int = 0
     poll_interval_s: float = 300.0
+    ntfrsapi: NtFrsApi | None = None

@@ -234,6 +234,22 @@ class DirectoryTable(_Table):
     poll_interval: Annotated[float, Field(gt=0, le=86400)] = 300.0
 
 
+_Check = Literal["none", "disabled", "read", "write"]
+
+
+class NtFrsApiTable(_Table):
+    """`[ntfrsapi]`: who may call the methods of NtFrsApi."""
+
+    readers: list[Text] = []
+    writers: list[Text] = []
+    set_ds_polling_interval: _Check = "read"
+    get_ds_polling_interval: _Check = "read"
+    info: _Check = "read"
+    is_path_replicated: _Check = "read"
+    writer_command: _Check = "read"
+    force_replication: _Check = "read"
+
+
 class CountersTable(_Table):
     """`[counters]`."""
 
@@ -263,6 +279,7 @@ class AgentFile(_Table):
     replication: ReplicationTable = ReplicationTable()
     counters: CountersTable = CountersTable()
     directory: DirectoryTable = DirectoryTable()
+    ntfrsapi: NtFrsApiTable | None = None
 
 
 class KeyFile(_Table):

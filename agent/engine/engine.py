@@ -27,6 +27,7 @@ from agent.engine.events import (
     FetchFailed,
     FetchStored,
     ForceReplication,
+    Freeze,
     Installed,
     LocalChange,
     Outcome,
@@ -140,6 +141,7 @@ class Engine:
             FetchFailed: self.installs.aftermath.fetch_failed,
             Installed: self._installed,
             ForceReplication: self._force,
+            Freeze: self._freeze,
             TopologyChanged: self.topology.change,
             StageBlock: self.serving.stage_block,
             StageRefused: self.serving.stage_refused,
@@ -418,6 +420,12 @@ class Engine:
                     self.in_sessions.need_join(session)
                 elif self.ctx.online:
                     self.out_sessions.start_join(session)
+
+    def _freeze(self, event: Freeze) -> None:
+        """NTFRSAPI_WRITER_COMMAND_FREEZE or _THAW (3.2.4.5): what is staged stays so, or is installed."""
+        self.ctx.frozen = event.frozen
+        for entry in sorted(self.inbound.entries.values(), key=lambda e: e.arrival) if not event.frozen else ():
+            self.installs.advance(entry)
 
     def _clock_set_back(self, before: int) -> None:
         """What was to happen at a time that is now far away happens no later than the longest interval from now. By

@@ -177,6 +177,13 @@ class ForceReplication:
 
 
 @dataclass(frozen=True, slots=True)
+class Freeze:
+    """Whether installs wait from now on (3.2.4.5). All else goes on."""
+
+    frozen: bool
+
+
+@dataclass(frozen=True, slots=True)
 class TopologyChanged:
     """What the connections of this member are from now on, whether it is the primary one, and the GUIDs of all members.
     `joins`: the driver has begun to join connections (Started)."""
@@ -218,6 +225,7 @@ Event = (
     | StageBlock
     | StageRefused
     | ForceReplication
+    | Freeze
     | TopologyChanged
     | Tick
     | Resumed

@@ -154,6 +154,8 @@ class Installs:
 
     def _install(self, entry: Entry) -> None:
         ctx, co = self.ctx, entry.co
+        if ctx.frozen:
+            return
         record = ctx.store.get(co.file_guid)
         live = record if record is not None and not record.deleted else None
         if live is not None and live.flags & PASSING:

@@ -28,6 +28,9 @@ from agent.edge.partners import PartnerAddresses
 from agent.engine import events as ev
 from agent.engine.context import Cxtion
 from agent.engine.engine import NOT_FOR_US, UNKNOWN_CONNECTION
+from agent.ntfrsapi.access import Access
+from agent.ntfrsapi.interface import ntfrsapi_interface
+from agent.ntfrsapi.polling import POLLING_NAME, Polling
 from agent.partners import promotion
 from agent.partners.identities import Identities
 from agent.partners.links import PartnerLink
@@ -42,6 +45,7 @@ from agent.reporting.incidents import Incidents
 from agent.rpc.frsrpc import frsrpc_interface
 from agent.rpc.interface import CallContext
 from agent.rpc.server import Hooks, Limits, RpcServer
+from agent.service.administration import Administration
 from agent.service.commands import Commands
 from agent.service.control import ControlServer
 from agent.service.directory import Directory
@@ -169,8 +173,14 @@ class Service:
         limit = descriptors.raise_limit()
         if limit < descriptors.ENOUGH:
             log.warning("only %d files may be open at once; %s", limit, descriptors.ADVICE)
+        interfaces = [frsrpc_interface(self._received, self._malformed, self._promote)]
+        if config.ntfrsapi is not None:
+            said = config.ntfrsapi
+            access = Access(said.checks, said.readers, said.writers)
+            polling = Polling(config.state_dir / POLLING_NAME)
+            interfaces.append(ntfrsapi_interface(Administration(self), access, polling))
         server = RpcServer(
-            [frsrpc_interface(self._received, self._malformed, self._promote)],
+            interfaces,
             self._identities.store(),
             Hooks(on_bind=self._on_bind, on_authentication=self._on_authentication),
             limits=Limits().within(limit // 2),
