@@ -211,6 +211,15 @@ class Engine:
         """What `frs status` shows: when (FILETIME), and what."""
         return self.ctx.last_error
 
+    @property
+    def is_frozen(self) -> bool:
+        """Installs wait (3.2.4.5)."""
+        return self.ctx.frozen
+
+    def freeze_as(self, before: Engine) -> None:
+        """Go on as an engine of the same set did: whether installs wait is in no store."""
+        self.ctx.frozen = before.is_frozen
+
     def note_error(self, when: int, text: str) -> None:
         """Something of the set failed that is not the engine's own."""
         self.ctx.last_error, self.ctx.error_lasts = (when, text), False

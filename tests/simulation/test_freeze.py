@@ -23,3 +23,15 @@ def test_installs_wait_and_all_else_goes_on() -> None:
     assert b.engine.pending()["inbound"] > 0
     b.post(ev.Freeze(False))
     assert names(all_agree(world)) == ["d", "d/n", "mine"]
+
+
+def test_an_engine_made_anew_is_frozen_too() -> None:
+    world = started("ab")
+    b = world.members["b"]
+    b.post(ev.Freeze(True))
+    world.run(1)
+    before = b.engine
+    b.renew()
+    b.engine.freeze_as(before)
+    assert b.engine is not before
+    assert b.engine.is_frozen
