@@ -15,10 +15,10 @@ from types import MappingProxyType
 from config.document import Document, read_text, suggestion
 from config.errors import ConfigError, joined
 from config.keys import public_key
-from config.model import AgentConfig, Connection, LocalSet, Member, ReplicaSet, Secret, Topology
+from config.model import AgentConfig, Connection, LocalSet, Member, NtFrsApi, ReplicaSet, Secret, Topology
 from config.positions import KeyPath
 from config.private import read_private
-from config.schema import AgentFile, KeyFile, LocalSetTable, SecretFile, SetTable, TopologyFile
+from config.schema import AgentFile, KeyFile, LocalSetTable, NtFrsApiTable, SecretFile, SetTable, TopologyFile
 
 __all__ = [
     "ConfigError", "load_agent_config", "load_key", "load_secret", "load_topology", "parse_topology", "read_topology",
@@ -96,7 +96,15 @@ def load_agent_config(path: str | os.PathLike[str], known: Mapping[str, bytes] =
         tombstone_days=replication.tombstone_days,
         serial=topology.serial,
         poll_interval_s=table.directory.poll_interval,
+        ntfrsapi=_ntfrsapi(table.ntfrsapi),
     )
+
+
+def _ntfrsapi(table: NtFrsApiTable | None) -> NtFrsApi | None:
+    if table is None:
+        return None
+    checks = table.model_dump(exclude={"readers", "writers"})
+    return NtFrsApi(tuple(table.readers), tuple(table.writers), MappingProxyType(checks))
 
 
 def load_topology(path: Path) -> tuple[ReplicaSet, ...]:
@@ -257,7 +265,7 @@ def _remove_one(document: Document, seen: dict[str, int], entry: LocalSetTable) 
 
 
 def _replica_set(table: SetTable) -> ReplicaSet:
-    members = {m.name: Member(m.name, m.guid, m.host, m.port, m.key) for m in table.member}
+    members = {m.name: Member(m.name, m.guid, m.host, m.port, m.key, m.site) for m in table.member}
     connections = tuple(
         Connection(
             guid=c.guid,
@@ -282,6 +290,7 @@ def _replica_set(table: SetTable) -> ReplicaSet:
         file_filter=tuple(table.file_filter),
         directory_filter=tuple(table.directory_filter),
         schedule=table.schedule,
+        flags=int(table.rename_open),
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-ReplicaSetType = Literal["dfs", "sysvol", "other"]
+ReplicaSetType = Literal["dfs", "sysvol", "enterprise", "other"]
 Compression = Literal["auto", "lznt1", "zstd", "none"]
 SetIdPolicy = Literal["same-owner", "always", "never"]
 
@@ -28,13 +28,14 @@ DEFAULT_FLEET = "frs"
 @dataclass(frozen=True, slots=True)
 class Member:
     """One computer's part in one replica set (2.3.1.3), and where its RPC server listens. `key` is its public key, by
-    which others know it (config.keys)."""
+    which others know it (config.keys). `site` is the site that it is in, of a set of type sysvol or enterprise."""
 
     name: str
     guid: bytes
     host: str
     port: int
     key: bytes | None = None
+    site: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +67,12 @@ class Connection:
 @dataclass(frozen=True, slots=True)
 class ReplicaSet:
     """A replica set (2.3.1.2). `members` is keyed by member name; `primary` is the member that seeds the
-    others.
+    others. `type` is "dfs", "other", or one of those that domain controllers have of their own, "sysvol" and
+    "enterprise", whose connections go by 3.3.2.1.1.
 
-    `schedule` holds for the connections that have none of their own. `flags` and `level_limit` are carried for
-    directories that have them: nothing here depends on them.
+    `schedule` holds for the connections that have none of their own. The lowest bit of `flags` has a file that is open
+    for writing renamed out of the way of a new version. `level_limit` is carried for directories that have it: nothing
+    here depends on it.
     """
 
     name: str
@@ -83,6 +86,11 @@ class ReplicaSet:
     schedule: bytes | None = None
     flags: int = 0
     level_limit: int = 0
+
+    @property
+    def rename_open(self) -> bool:
+        """Bit 0 of fRSFlags."""
+        return bool(self.flags & 1)
 
     def inbound(self, member: str) -> tuple[Connection, ...]:
         """The connections on which `member` receives."""
@@ -139,6 +147,16 @@ class Secret:
 
 
 @dataclass(frozen=True, slots=True)
+class NtFrsApi:
+    """Who may call NtFrsApi: names of members or accounts, and for each function "none", "disabled", "read" or "write"
+    (agent.ntfrsapi.access)."""
+
+    readers: tuple[str, ...]
+    writers: tuple[str, ...]
+    checks: Mapping[str, Literal["none", "disabled", "read", "write"]]
+
+
+@dataclass(frozen=True, slots=True)
 class AgentConfig:
     """Everything `frs run` needs. Paths are absolute; times are seconds.
 
@@ -155,7 +173,7 @@ class AgentConfig:
     up. `serial` is the number of the topology: an older one has a lower. That this member has left a set has to be
     read twice, at least `poll_interval_s` apart. `fleet` is what this member's samples are of, `samples_quota_bytes`
     for all of them, which are kept as taken, one a minute and one an hour for `keep_seconds_days`,
-    `keep_minutes_days`, `keep_hours_days`.
+    `keep_minutes_days`, `keep_hours_days`. `ntfrsapi` None: that interface is not there.
     """
 
     path: Path
@@ -201,3 +219,4 @@ class AgentConfig:
     mass_deletion_window_s: float = 60.0
     serial: int = 0
     poll_interval_s: float = 300.0
+    ntfrsapi: NtFrsApi | None = None

@@ -24,6 +24,7 @@ from config.model import (
 )
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,62}")
+_SET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._ ()-]{0,62}")  # "Domain System Volume (SYSVOL share)"
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(|[KMGT]i?B?|B)\s*", re.IGNORECASE)
 _UNITS = {"": 0, "B": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
@@ -32,6 +33,15 @@ def _name(text: str) -> str:
     if not _NAME.fullmatch(text):
         raise ValueError(
             "must be 1 to 63 letters, digits, dots, hyphens, underscores or spaces, "
+            f"the first a letter or a digit, not {text!r}"
+        )
+    return text
+
+
+def _set_name(text: str) -> str:
+    if not _SET_NAME.fullmatch(text):
+        raise ValueError(
+            "must be 1 to 63 letters, digits, dots, hyphens, underscores, spaces or parentheses, "
             f"the first a letter or a digit, not {text!r}"
         )
     return text
@@ -99,6 +109,7 @@ def _public_key(value: object) -> object:
 
 
 Name = Annotated[str, AfterValidator(_name)]
+SetName = Annotated[str, AfterValidator(_set_name)]
 Guid = Annotated[bytes, BeforeValidator(_guid)]
 PrivateKey = Annotated[bytes, BeforeValidator(_private_key)]
 PublicKey = Annotated[bytes, BeforeValidator(_public_key)]
@@ -123,6 +134,7 @@ class MemberTable(_Table):
     host: Host
     port: Port
     key: PublicKey | None = None
+    site: Name | None = None
 
 
 class ConnectionTable(_Table):
@@ -142,12 +154,13 @@ class ConnectionTable(_Table):
 class SetTable(_Table):
     """`[[set]]` of topology.toml."""
 
-    name: Name
+    name: SetName
     guid: Guid
     primary: str
-    type: Literal["dfs", "sysvol", "other"] = "other"
+    type: Literal["dfs", "sysvol", "enterprise", "other"] = "other"
     file_filter: list[Text] = []
     directory_filter: list[Text] = []
+    rename_open: bool = False
     schedule: Schedule | None = None
     member: Annotated[list[MemberTable], Field(min_length=1)]
     connection: list[ConnectionTable] = []
@@ -221,6 +234,22 @@ class DirectoryTable(_Table):
     poll_interval: Annotated[float, Field(gt=0, le=86400)] = 300.0
 
 
+_Check = Literal["none", "disabled", "read", "write"]
+
+
+class NtFrsApiTable(_Table):
+    """`[ntfrsapi]`: who may call the methods of NtFrsApi."""
+
+    readers: list[Text] = []
+    writers: list[Text] = []
+    set_ds_polling_interval: _Check = "read"
+    get_ds_polling_interval: _Check = "read"
+    info: _Check = "read"
+    is_path_replicated: _Check = "read"
+    writer_command: _Check = "read"
+    force_replication: _Check = "read"
+
+
 class CountersTable(_Table):
     """`[counters]`."""
 
@@ -250,6 +279,7 @@ class AgentFile(_Table):
     replication: ReplicationTable = ReplicationTable()
     counters: CountersTable = CountersTable()
     directory: DirectoryTable = DirectoryTable()
+    ntfrsapi: NtFrsApiTable | None = None
 
 
 class KeyFile(_Table):

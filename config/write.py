@@ -40,6 +40,8 @@ def topology_text(sets: Sequence[ReplicaSet], comment: str) -> str:
             f"file_filter = {_texts(entry.file_filter)}",
             f"directory_filter = {_texts(entry.directory_filter)}",
         ]
+        if entry.rename_open:
+            lines.append("rename_open = true")
         if entry.schedule is not None:
             lines.append(f"schedule = {quoted(entry.schedule.hex())}")
         for member in entry.members.values():
@@ -53,6 +55,8 @@ def topology_text(sets: Sequence[ReplicaSet], comment: str) -> str:
             ]
             if member.key is not None:
                 lines.append(f"key = {quoted(key_text(member.key))}")
+            if member.site is not None:
+                lines.append(f"site = {quoted(member.site)}")
         for connection in entry.connections:
             lines += [
                 "",

@@ -1,4 +1,4 @@
-"""The aging cache (3.1.1.4): all that happens to a path within a few seconds is one record."""
+"""The aging cache (3.1.5.1): all that happens to a path within a few seconds is one record."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from . import reasons as why
 
 @dataclass(slots=True)
 class Aged:
-    """A path whose changes have aged (3.1.1.4): where to look, and why.
+    """A path whose changes have aged (3.1.5.1): where to look, and why.
 
     `path` is relative to the root; `reason` is a bitwise OR of REASON flags; `usn` and `first_usn` are the numbers
     of the last and the first record merged into this one; `event_time` is the FILETIME of the last event, 0 when
@@ -165,7 +165,7 @@ def kind_of(mode: int) -> str | None:
 
 
 def sendable(name: str) -> bool:
-    """Whether a name can go on the wire: at most 255 UTF-16 units (FileName of 2.2.3.5 with its end)."""
+    """Whether a name can go on the wire: at most 255 UTF-16 units (FileName of 2.2.3.2 with its end)."""
     return len(name) <= 127 or len(name.encode("utf-16-le", "surrogatepass")) <= 510
 
 

@@ -1,6 +1,6 @@
 """The examiner: what changed in the tree, told by comparing it with the IDTable.
 
-Events only say where to look, and why; what is reported is what is there ([MS-FRS1] 3.1.1.4, and "how FRS
+Events only say where to look, and why; what is reported is what is there ([MS-FRS1] 3.1.5.1, and "how FRS
 determines if a file has changed" of section 1).
 """
 

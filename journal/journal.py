@@ -1,6 +1,6 @@
 """The journal of a replica tree: kernel events become USN records, which age, and then are handed on.
 
-[MS-FRS1] 3.1.1.3 and 3.1.1.4: the USN journal and the aging cache.
+[MS-FRS1] 3.1.5.1: the USN journal and the aging cache.
 """
 
 from __future__ import annotations

@@ -23,7 +23,10 @@ from config.view import compare, whole
 _F = TypeVar("_F", bound=Callable[..., Any])
 _WORDS = {"true": True, "false": False}
 #: What may be set, and how it stands in the file. The default is set with an empty value.
-_SET_KEYS = {"primary": "text", "type": "text", "file_filter": "list", "directory_filter": "list", "schedule": "text"}
+_SET_KEYS = {
+    "primary": "text", "type": "text", "file_filter": "list", "directory_filter": "list", "rename_open": "bool",
+    "schedule": "text",
+}  # fmt: skip
 _CONNECTION_KEYS = {
     "priority": "number", "enabled": "bool", "schedule": "text", "ignore_schedule": "bool", "two_way_sync": "bool",
 }  # fmt: skip

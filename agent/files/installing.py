@@ -81,6 +81,7 @@ class Installer:
         *,
         durable: bool,
         set_id: SetIdPolicy,
+        rename_open: Callable[[], bool],
         report: Report,
         deleted: DeletedStore | None = None,
         made: Callable[[bytes, Key], None] = lambda co_guid, key: None,
@@ -92,7 +93,9 @@ class Installer:
         self._durable = durable
         self._made = made
         self._displaced = Displaced(root, area, kept, preinstall, report)
-        self._contents = ContentInstaller(root, area, self._displaced, durable=durable, set_id=set_id, made=made)
+        self._contents = ContentInstaller(
+            root, area, self._displaced, durable=durable, set_id=set_id, made=made, rename_open=rename_open
+        )
 
     def install_all(self, installs: list[ResolvedInstall]) -> list[ev.Installed]:
         """Carry out installs, then make the folders they touched durable, all at once."""

@@ -12,7 +12,6 @@ import logging
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
 
 from agent.files.underway import UnderWay
@@ -25,6 +24,7 @@ from agent.localchanges.missing import MissingFiles, TooMuchMissing
 from agent.localchanges.stage import LocalStage
 from agent.wire import constants as c
 from agent.wire.filetime import filetime
+from agent.work.onethread import OneThread
 from idtable.errors import StoreDamaged
 from journal.aging import LONGEST_AGING
 from journal.changes import PATH_MAX, Aged, Change, Excluded, Kind, Missing, RootGone, too_deep
@@ -100,7 +100,7 @@ class LocalWatch:
             system=system,
             own=host.under_way,
         )
-        self._thread = ThreadPoolExecutor(1, "frs-examine")
+        self._thread = OneThread("frs-examine", host.count)
         self._aged: deque[Aged] = deque()
         self._rescans: dict[str, str] = {}
         self._busy = 0

@@ -83,7 +83,7 @@ class Identities:
         sender = here.members.get(packet.from_.guid)
         if sender is None:
             return f"it names as its sender a member that the set {here.name} does not have"
-        if not self._may_speak_as(context, sender):
+        if not self.may_speak_as(context, sender):
             return f"it names {sender.name} as its sender"
         replica = packet.replica
         if replica.guid not in here.guids or replica.name.casefold() != here.name:
@@ -95,7 +95,8 @@ class Identities:
     def _takes_secret(self, member: Member) -> bool:
         return self._secret is not None and (self._config.secret_for_all or member.key is None)
 
-    def _may_speak_as(self, context: CallContext, member: Member) -> bool:
+    def may_speak_as(self, context: CallContext, member: Member) -> bool:
+        """Whether the caller has shown to be that member, as far as it has to."""
         return context.member == member.name if context.member else self._takes_secret(member)
 
 

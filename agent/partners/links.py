@@ -124,6 +124,7 @@ class PartnerLink:
         if self._bytes + len(packet) > MOST:
             why = f"{self.name} does not take what it asks for: {self._bytes} bytes wait for it"
             self._on_flood(why)
+            self._on_sent(cxtion, len(packet), False)
             self._fail(why)
             return
         self._bytes += len(packet)
@@ -169,6 +170,8 @@ class PartnerLink:
             try:
                 await way.partner.connect()
             except (RpcError, OSError) as error:
+                if "Timeout" in type(error).__name__:
+                    self._on_timeout()
                 self._fail(str(error))
                 continue
             except Exception as error:
@@ -239,6 +242,8 @@ class PartnerLink:
     def _fail(self, why: str) -> None:
         left = [one for way in self._ways for one in way.queue]
         dropped = sum(len(packet) for packet, _, _ in left)
+        for packet, cxtion, _ in left:
+            self._on_sent(cxtion, len(packet), False)
         self._controls -= sum(control for _, _, control in left)
         for way in self._ways:
             way.queue.clear()

@@ -84,6 +84,7 @@ class Ports:
     new_guid: Callable[[], bytes] = new_guid
     idle_most_s: float = IDLE_MOST_S
     dropped: Callable[[ev.FetchFailed], None] = field(default=lambda event: None)
+    rename_open: Callable[[], bool] = field(default=lambda: False)  # see FileOps
 
     def close(self) -> None:
         """Close the store and the tree. Everything that matters is in the store."""
@@ -117,6 +118,9 @@ def open_ports(
         area.sweep()
         under_way = UnderWay()
 
+        def rename_open() -> bool:
+            return ports.rename_open()
+
         def dropped(event: ev.FetchFailed) -> None:
             ports.dropped(event)
 
@@ -129,6 +133,7 @@ def open_ports(
             compressions=stage_compressions(config.compression),
             root_key=identity.root_key,
             set_id=config.set_id,
+            rename_open=rename_open,
             report=incidents.report,
             dropped=dropped,
             deleted=deleted,

@@ -88,6 +88,7 @@ class Replica:
             ports.close()
             raise
         self.store.on_damage = self._damaged
+        ports.rename_open = lambda: self.local.set.rename_open
         ports.dropped = self._stage_dropped
 
     # -- setting up --
@@ -224,6 +225,10 @@ class Replica:
     async def reconfigure(self, local: LocalSet) -> None:
         """See Reconfiguring.reconfigure()."""
         await self.reconfiguring.reconfigure(local)
+
+    async def promote(self, cxtion: Cxtion) -> None:
+        """See Reconfiguring.promote()."""
+        await self.reconfiguring.promote(cxtion)
 
     async def unjoin_all(self) -> None:
         """See Reconfiguring.unjoin_all()."""

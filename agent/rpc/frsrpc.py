@@ -15,7 +15,7 @@ from agent.rpc.pdu import InterfaceId
 from agent.rpc.security import Credential, KeyCredential
 
 if TYPE_CHECKING:
-    from agent.wire.comm_packet import CommPacket
+    from agent.wire.comm_packet import CommPacket, StartPromotionParent
     from agent.wire.errors import WireError
 
 log = logging.getLogger(__name__)
@@ -48,18 +48,28 @@ def _status(answer: bytes) -> int:
     return int.from_bytes(answer[:4], "little")
 
 
+#: Takes a request for a volatile connection, gives the GUID to return and the Windows error code.
+OnPromotion = Callable[[CallContext, "StartPromotionParent"], "Awaitable[tuple[bytes | None, int]]"]
 #: Told of a request that cannot be unmarshalled.
 OnMalformed = Callable[[CallContext, "WireError"], None]
 
 
+async def _no_promotion(context: CallContext, request: StartPromotionParent) -> tuple[bytes | None, int]:
+    return request.parent_guid, ERROR_INVALID_PARAMETER
+
+
 def frsrpc_interface(
-    on_packet: OnPacket, on_malformed: OnMalformed = lambda context, error: None, *, min_level: int = c.LEVEL_PRIVACY
+    on_packet: OnPacket,
+    on_malformed: OnMalformed = lambda context, error: None,
+    on_promotion: OnPromotion = _no_promotion,
+    *,
+    min_level: int = c.LEVEL_PRIVACY,
 ) -> Interface:
     """The interface as a server offers it: `on_packet` gets every COMM_PACKET that arrives ([MS-FRS1] 3.3.4.4).
 
-    A stub that cannot be unmarshalled gets the fault RPC_X_BAD_STUB_DATA, and `on_malformed` is told. Promotion of
-    domain controllers is not offered: VerifyPromotionParent returns ERROR_CALL_NOT_IMPLEMENTED (3.3.4.5),
-    StartPromotionParent ERROR_INVALID_PARAMETER since this member is no domain controller (3.3.4.2).
+    A stub that cannot be unmarshalled gets the fault RPC_X_BAD_STUB_DATA, and `on_malformed` is told. `on_promotion`
+    gets the requests of StartPromotionParent (3.3.4.2), which without it returns ERROR_INVALID_PARAMETER;
+    VerifyPromotionParent returns ERROR_CALL_NOT_IMPLEMENTED (3.3.4.5).
     """
     from agent.wire.comm_packet import (
         StartPromotionParent,
@@ -85,13 +95,13 @@ def frsrpc_interface(
     def verify_promotion_parent(context: CallContext, stub: bytes) -> bytes:
         return _result(ERROR_CALL_NOT_IMPLEMENTED)
 
-    def start_promotion_parent(context: CallContext, stub: bytes) -> bytes:
+    async def start_promotion_parent(context: CallContext, stub: bytes) -> bytes:
         try:
             request = StartPromotionParent.decode(stub)
         except WireError as exc:
             on_malformed(context, exc)
             raise RpcFault(c.RPC_X_BAD_STUB_DATA) from exc
-        return encode_start_promotion_parent_response(request.parent_guid, ERROR_INVALID_PARAMETER)
+        return encode_start_promotion_parent_response(*await on_promotion(context, request))
 
     def nop(context: CallContext, stub: bytes) -> bytes:
         return _result(ERROR_SUCCESS)

@@ -32,8 +32,12 @@ class PartnerLinks:
     def begin(self, replica: Replica, local: LocalSet) -> None:
         """Links to all partners of the set."""
         for member in local.partners:
-            if member.guid not in self.links:
-                self.links[member.guid] = self._link(replica, member)
+            self.begin_with(replica, member)
+
+    def begin_with(self, replica: Replica, member: Member) -> None:
+        """The link to one partner, unless there is one."""
+        if member.guid not in self.links:
+            self.links[member.guid] = self._link(replica, member)
 
     def take(self, set_name: str, stay: Collection[bytes] = ()) -> list[PartnerLink]:
         """The links of the set to other members than these, which are to be closed: nothing goes over them any more."""

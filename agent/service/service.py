@@ -24,6 +24,9 @@ from agent.counters.instances import Origin, instances
 from agent.counters.registry import Counters, Snapshot
 from agent.counters.samples import SAMPLES_FOLDER, SampleWriter
 from agent.edge.partners import PartnerAddresses
+from agent.ntfrsapi.access import Access
+from agent.ntfrsapi.interface import ntfrsapi_interface
+from agent.ntfrsapi.polling import POLLING_NAME, Polling
 from agent.partners.identities import Identities
 from agent.replica.ports import open_ports
 from agent.replica.replica import Replica
@@ -35,6 +38,7 @@ from agent.reporting.health import problems
 from agent.reporting.incidents import Incidents
 from agent.rpc.frsrpc import frsrpc_interface
 from agent.rpc.server import Hooks, Limits, RpcServer
+from agent.service.administration import Administration
 from agent.service.commands import Commands
 from agent.service.control import ControlServer
 from agent.service.directory import Directory
@@ -158,8 +162,14 @@ class Service:
         if limit < descriptors.ENOUGH:
             log.warning("20111 only %d files may be open at once; %s", limit, descriptors.ADVICE)
         receiving = Receiving(self)
+        interfaces = [frsrpc_interface(receiving.packet, receiving.malformed, receiving.promote)]
+        if config.ntfrsapi is not None:
+            said = config.ntfrsapi
+            access = Access(said.checks, said.readers, said.writers)
+            polling = Polling(config.state_dir / POLLING_NAME)
+            interfaces.append(ntfrsapi_interface(Administration(self), access, polling))
         server = RpcServer(
-            [frsrpc_interface(receiving.packet, receiving.malformed)],
+            interfaces,
             self.identities.store(),
             Hooks(on_bind=receiving.bound, on_authentication=receiving.authenticated),
             limits=Limits().within(limit // 2),

@@ -257,6 +257,10 @@ def test_what_came_of_a_staging_file_gives_its_room_back(how: str) -> None:
     else:
         packet = world.last(a, c.CMD_RECEIVING_STAGE)
         packet.command, packet.block, packet.block_size, packet.file_size = c.CMD_RETRY_FETCH, None, 0, None
+        for _ in range(11):
+            receive(b, packet)
+            world.run(6)
+        assert [key for key in b.disk.stages if key.startswith(b"part")], "the same block is asked for, a minute long"
         receive(b, packet)
     world.run(1)
     assert not [key for key in b.disk.stages if key.startswith(b"part")]

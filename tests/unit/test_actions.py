@@ -128,6 +128,18 @@ async def test_nothing_is_read_for_a_partner_that_takes_nothing(bench: Bench) ->
     assert all(isinstance(event, ev.StageBlock) for event in bench.events)
 
 
+@pytest.mark.parametrize("coc_ext", [bytes(0x28), bytes(range(0x28))])
+async def test_the_stage_header_says_what_its_partner_is_to_read(bench: Bench, coc_ext: bytes) -> None:
+    """Its change order and the extension for old partners (3.3.4.4.7); all else is that of the file."""
+    for extension in (bytes(range(1, 0x29)), coc_ext):
+        bench.actions.act(dataclasses.replace(bench.read(), coc_ext=extension))
+    await bench.until(2)
+    other, header = (event.data[:0x400] for event in bench.events if isinstance(event, ev.StageBlock))
+    assert header[0x3A8:0x3D0] == coc_ext  # behind FileObjId, which is behind the change order at 0x50
+    assert header[0x368:0x378] == GUID
+    assert (header[:0x3A8], header[0x3D0:]) == (other[:0x3A8], other[0x3D0:])
+
+
 @pytest.mark.parametrize("offset", [1 << 20, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
 async def test_a_block_beyond_the_end_is_refused(bench: Bench, offset: int) -> None:
     bench.actions.act(bench.read())

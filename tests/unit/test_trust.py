@@ -310,11 +310,11 @@ def test_what_cannot_go_back_into_a_folder_that_is_gone_is_kept(
     md5 = host.staged(lambda p: file(p, b"new", 0o644))
     real = install._look_out
 
-    def look_out(out: Entry, seen: fsops.Fingerprint) -> tuple[install.Outcome, bool]:
+    def look_out(out: Entry, seen: fsops.Fingerprint, opened: bool = False) -> tuple[install.Outcome, bool]:
         Path(out.path).write_bytes(b"edited")
         host.x.unlink(missing_ok=True)
         host.d.rmdir()
-        return real(out, seen)
+        return real(out, seen, opened)
 
     monkeypatch.setattr(install, "_look_out", look_out)
     assert host.install(step, md5=md5, expected=expected).outcome is ev.Outcome.TARGET_CHANGED

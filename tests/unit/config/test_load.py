@@ -242,7 +242,7 @@ TOPOLOGY_FAULTS = {
     "schedule": (
         "priority = 2", 'schedule = "ff"', 27, "set[0].connection[1].schedule", "must be 168 hexadecimal digits",
     ),
-    "type": ('primary = "a"', 'primary = "a"\ntype = "dsf"', 5, "set[0].type", "'dfs', 'sysvol' or 'other'"),
+    "type": ('primary = "a"', 'primary = "a"\ntype = "dsf"', 5, "set[0].type", "'sysvol', 'enterprise' or 'other'"),
     "filter": ('primary = "a"', 'primary = "a"\nfile_filter = "*"', 5, "set[0].file_filter", "must be a list"),
     "element of a filter": (
         'primary = "a"', 'primary = "a"\nfile_filter = ["*.tmp",\n 5]', 6, "set[0].file_filter[1]", "a text in quotes",
