@@ -27,14 +27,15 @@ DEFAULT_FLEET = "frs"
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One computer's part in one replica set (2.3.1.3), and where its RPC server listens. `key` is its public key, by
-    which others know it (config.keys)."""
+    """One computer's part in one replica set (2.3.1.3), and where its RPC server listens. Others know it by `key`, its
+    public key (config.keys), or by `principal`, its name in a Kerberos realm."""
 
     name: str
     guid: bytes
     host: str
     port: int
     key: bytes | None = None
+    principal: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,8 @@ class AgentConfig:
     """Everything `frs run` needs. Paths are absolute; times are seconds.
 
     `path`, `topology_path`, `key_path` and `secret_path` are the files it was read from. `key` is this member's private
-    key. The secret is for partners without a key, or, where `secret_for_all`, for all; `raw_ntlm`: also without SPNEGO.
+    key, `keytab` what it has in its Kerberos realm. The secret is for partners without a key or principal, or, where
+    `secret_for_all`, for all; `raw_ntlm`: also without SPNEGO.
     `dashboard_port` None: no
     dashboard; 0 (as for `port`): any free port. `pid_file` None: no file says the process id. `scan_interval_s` 0: no
     periodic scan (agent.localchanges.periodicscan). `kept_quota_bytes`: for what is kept of each set
@@ -171,6 +173,7 @@ class AgentConfig:
     key: bytes | None = field(default=None, repr=False)
     secret_for_all: bool = False
     raw_ntlm: bool = False
+    keytab: Path | None = None
     dashboard_host: str = "127.0.0.1"
     dashboard_port: int | None = None
     pid_file: Path | None = None

@@ -24,6 +24,7 @@ from config.model import (
 )
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,62}")
+_PRINCIPAL = re.compile(r"[^@\s\\\0]+@[^@/\s\\\0]+")
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(|[KMGT]i?B?|B)\s*", re.IGNORECASE)
 _UNITS = {"": 0, "B": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
@@ -98,6 +99,12 @@ def _public_key(value: object) -> object:
     return decode_public_key(value if isinstance(value, str) else "")
 
 
+def _principal(text: str) -> str:
+    if not _PRINCIPAL.fullmatch(text):
+        raise ValueError(f"must be a Kerberos principal with its realm, such as FILES1$@EXAMPLE.ORG, not {text!r}")
+    return text
+
+
 Name = Annotated[str, AfterValidator(_name)]
 Guid = Annotated[bytes, BeforeValidator(_guid)]
 PrivateKey = Annotated[bytes, BeforeValidator(_private_key)]
@@ -108,6 +115,7 @@ PathText = Annotated[str, AfterValidator(_path)]
 Host = Annotated[str, AfterValidator(_host)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 PortOrAny = Annotated[int, Field(ge=0, le=65535)]
+Principal = Annotated[str, AfterValidator(_principal)]
 Text = Annotated[str, Field(min_length=1)]
 
 
@@ -123,6 +131,7 @@ class MemberTable(_Table):
     host: Host
     port: Port
     key: PublicKey | None = None
+    principal: Principal | None = None
 
 
 class ConnectionTable(_Table):
@@ -242,6 +251,7 @@ class AgentFile(_Table):
     secret: PathText | None = None
     secret_for_all: bool = False
     raw_ntlm: bool = False
+    keytab: PathText | None = None
     pid_file: PathText | None = None
     set: Annotated[list[LocalSetTable], Field(min_length=1)]
     listen: ListenTable = ListenTable()

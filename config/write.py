@@ -53,6 +53,8 @@ def topology_text(sets: Sequence[ReplicaSet], comment: str) -> str:
             ]
             if member.key is not None:
                 lines.append(f"key = {quoted(key_text(member.key))}")
+            if member.principal is not None:
+                lines.append(f"principal = {quoted(member.principal)}")
         for connection in entry.connections:
             lines += [
                 "",

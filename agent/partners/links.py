@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from agent.rpc.errors import RpcError
 from agent.rpc.frsrpc import FrsPartner
-from agent.rpc.security import Credential, KeyCredential
+from agent.rpc.security import Account, KeyCredential
 from agent.wire.comm_packet import encode_send_comm_pkt
 from agent.work.supervise import Supervisor
 
@@ -40,7 +40,7 @@ class PartnerLink:
         name: str,
         host: str,
         port: int,
-        credential: Credential | None,
+        credential: Account | None,
         *,
         key: KeyCredential | None = None,
         missing: str | None = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from typing import TYPE_CHECKING, Final
 
 from agent.reporting.causes import Cause
@@ -54,6 +55,8 @@ class Connection(PduProtocol):
         self._protection: Protection | None = None
         self._auth_failed = False
         self._established = False
+        #: when the peer is to authenticate anew, and when it should have, in the loop's time
+        self._until = self._ended = math.inf
         self.context = CallContext(*peer, "", "", c.LEVEL_NONE, self._id)
         self.calls = Calls(self, self._loop.create_task)
 
@@ -98,6 +101,12 @@ class Connection(PduProtocol):
         if not self._established:
             if now - self._opened > limits.handshake:
                 self._give_up(f"it has not authenticated within {limits.handshake:g} s")
+        elif now > self._ended:
+            self.abort("its authentication has come to its end")
+        elif now > self._until:
+            # It may wait for its answers still, and comes back then ([C706] 12.6.4.11).
+            self._until, self._ended = math.inf, now + limits.stall
+            self.send(p.encode_simple(c.SHUTDOWN))
         elif self.calls.running and not self.write_paused:
             self.active = now  # the peer waits for us
         elif silent > limits.stall and self.write_paused:
@@ -195,7 +204,7 @@ class Connection(PduProtocol):
         token: bytes | None = None
         verifier = bind.verifier
         if verifier is not None:
-            if self._acceptor is None and not self._auth_failed and not self._choose(verifier):
+            if self._acceptor is None and not self._auth_failed and not self._choose(verifier, bind.flags):
                 self._refuse(header, c.NAK_AUTH_TYPE)
                 return
             try:
@@ -249,14 +258,17 @@ class Connection(PduProtocol):
 
     # Authentication.
 
-    def _choose(self, verifier: p.AuthVerifier) -> bool:
+    def _choose(self, verifier: p.AuthVerifier, flags: int) -> bool:
         """Begin the exchange that the client asks for; False when it is not offered."""
         if not c.LEVEL_CONNECT <= verifier.level <= c.LEVEL_PRIVACY:
             return False
         server = self._server
         self._store = server.credentials
         try:
-            self._acceptor = make_acceptor(verifier.auth_type, self._store, level=verifier.level, host=server.host_name)
+            self._acceptor = make_acceptor(
+                verifier.auth_type, self._store, level=verifier.level, host=server.host_name,
+                headers=bool(flags & c.PFC_SUPPORT_HEADER_SIGN),
+            )  # fmt: skip
         except KeyError:
             return False
         self._verifier = verifier
@@ -287,6 +299,8 @@ class Connection(PduProtocol):
             if not self._server.still_knows(self._store, caller):
                 raise RpcAuthError(f"{acceptor.user} is not known any more as it was when it began")
             self._protection = Protection(acceptor.session, verifier.auth_type, verifier.level, verifier.context_id)
+            if acceptor.session.lifetime is not None:
+                self._until = self._loop.time() + acceptor.session.lifetime
             self.context = caller
             self._server.authenticated(self, acceptor.user)
             self._establish()

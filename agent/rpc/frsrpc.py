@@ -12,7 +12,7 @@ from agent.rpc.client import RpcClient
 from agent.rpc.errors import RpcClosed, RpcError, RpcFault, RpcProtocolError
 from agent.rpc.interface import CallContext, Interface
 from agent.rpc.pdu import InterfaceId
-from agent.rpc.security import Credential, KeyCredential
+from agent.rpc.security import Account, KeyCredential
 
 if TYPE_CHECKING:
     from agent.wire.comm_packet import CommPacket
@@ -121,7 +121,7 @@ class FrsPartner:
         self,
         host: str,
         port: int,
-        credential: Credential | None,
+        credential: Account | None,
         *,
         key: KeyCredential | None = None,
         connect_timeout: float = 10.0,

@@ -107,7 +107,8 @@ def open_call(pdu: memoryview, start: int, auth_length: int, protection: Protect
     if end < start:
         raise RpcProtocolError(f"{pad} bytes of authentication padding do not fit")
     if protection.sign:
-        if auth_length != protection.session.signature_size:
+        session = protection.session
+        if auth_length != session.signature_size and not session.signature_varies:
             raise RpcAuthError(f"a signature of {auth_length} bytes")
-        protection.session.unprotect(pdu, start, trailer, seal=protection.seal)
+        session.unprotect(pdu, start, trailer, seal=protection.seal)
     return end
