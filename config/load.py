@@ -68,6 +68,7 @@ def load_agent_config(path: str | os.PathLike[str], known: Mapping[str, bytes] =
         secret_for_all=table.secret_for_all,
         raw_ntlm=table.raw_ntlm,
         keytab=_keytab(document, table, topology_path, local),
+        endpoint_mapper_port=table.listen.endpoint_mapper,
         dashboard_host=table.dashboard.host if table.dashboard else "127.0.0.1",
         dashboard_port=table.dashboard.port if table.dashboard else None,
         pid_file=resolve(path, table.pid_file) if table.pid_file is not None else None,
@@ -275,7 +276,9 @@ def _remove_one(document: Document, seen: dict[str, int], entry: LocalSetTable) 
 
 
 def _replica_set(table: SetTable) -> ReplicaSet:
-    members = {m.name: Member(m.name, m.guid, m.host, m.port, m.key, m.principal) for m in table.member}
+    members = {
+        m.name: Member(m.name, m.guid, m.host, m.port or 0, m.key, m.principal, m.endpoint_mapper) for m in table.member
+    }
     connections = tuple(
         Connection(
             guid=c.guid,
@@ -326,10 +329,9 @@ def _duplicates(document: Document, table: TopologyFile) -> Iterator[ConfigError
             there: KeyPath = (*here, "member", j)
             yield from check((i, member.name), (*there, "name"), f'the member name "{member.name}"', "choose another")
             yield from check((member.guid,), (*there, "guid"), "this GUID", new_guid)
-            address = (member.host.lower(), member.port)
-            yield from check(
-                (i, *address), (*there, "port"), f"port {member.port} of {member.host}", "choose another port"
-            )
+            port = member.port if member.port is not None else member.endpoint_mapper
+            address = (member.host.lower(), port)
+            yield from check((i, *address), (*there, "port"), f"port {port} of {member.host}", "choose another port")
             if addresses.setdefault(member.name, address) != address:
                 yield document.fail(
                     (*there, "host"),

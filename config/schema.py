@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from config.keys import decode_key, decode_public_key
 from config.model import (
     DEFAULT_DELETED_QUOTA,
+    DEFAULT_ENDPOINT_MAPPER,
     DEFAULT_FLEET,
     DEFAULT_KEPT_QUOTA,
     DEFAULT_PRIORITY,
@@ -129,7 +130,8 @@ class MemberTable(_Table):
     name: Name
     guid: Guid
     host: Host
-    port: Port
+    port: Port | None = None
+    endpoint_mapper: Port = DEFAULT_ENDPOINT_MAPPER
     key: PublicKey | None = None
     principal: Principal | None = None
 
@@ -182,6 +184,7 @@ class ListenTable(_Table):
 
     host: Host | None = None
     port: PortOrAny | None = None
+    endpoint_mapper: PortOrAny | None = None
 
 
 class DashboardTable(_Table):

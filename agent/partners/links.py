@@ -8,6 +8,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
+from agent.rpc.epm import MAPPER_PORT
 from agent.rpc.errors import RpcError
 from agent.rpc.frsrpc import FrsPartner
 from agent.rpc.security import Account, KeyCredential
@@ -53,6 +54,7 @@ class PartnerLink:
         supervisor: Supervisor,
         on_room: Callable[[], None] = lambda: None,
         on_flood: Callable[[str], None] = lambda why: None,
+        endpoint_mapper: int = MAPPER_PORT,
     ) -> None:
         self.name = name
         self._partner = FrsPartner(
@@ -64,6 +66,7 @@ class PartnerLink:
             max_in_flight=IN_FLIGHT,
             on_bind=on_bind,
             on_authentication=on_authentication,
+            endpoint_mapper=endpoint_mapper,
         )
         self._missing = missing
         if missing is None and credential is None and key is None:

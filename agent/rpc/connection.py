@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from agent.reporting.causes import Cause
@@ -65,6 +66,7 @@ class Connection(PduProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The handshake begins."""
         super().connection_made(transport)
+        self.context = replace(self.context, local=(transport.get_extra_info("sockname") or ("",))[0])
         self._server.begin(self, self._kind)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -292,10 +294,9 @@ class Connection(PduProtocol):
         except Exception as exc:  # a hostile token must not do more than fail
             raise RpcAuthError(f"malformed token: {exc!r}") from exc
         if acceptor.complete:
-            caller = CallContext(
-                self.context.peer, self.context.port, acceptor.user, acceptor.domain, verifier.level, self._id,
-                acceptor.member,
-            )  # fmt: skip
+            caller = replace(
+                self.context, user=acceptor.user, domain=acceptor.domain, level=verifier.level, member=acceptor.member
+            )
             if not self._server.still_knows(self._store, caller):
                 raise RpcAuthError(f"{acceptor.user} is not known any more as it was when it began")
             self._protection = Protection(acceptor.session, verifier.auth_type, verifier.level, verifier.context_id)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from agent.rpc import constants as c
 from agent.rpc.client import RpcClient
+from agent.rpc.epm import MAPPER_PORT, resolve
 from agent.rpc.errors import RpcClosed, RpcError, RpcFault, RpcProtocolError
 from agent.rpc.interface import CallContext, Interface
 from agent.rpc.pdu import InterfaceId
@@ -110,7 +111,8 @@ def frsrpc_interface(
 
 
 class FrsPartner:
-    """A client to one partner's frsrpc interface.
+    """A client to one partner's frsrpc interface, on `port`, or, where that is 0, where the endpoint mapper on port
+    `endpoint_mapper` of the host says that it is.
 
     It connects when it is first used and again after the association was lost. Calls go out in the order in which
     they were made, also those made while it connects; when that fails they all fail. Nothing is sent twice. Timeouts
@@ -130,9 +132,11 @@ class FrsPartner:
         max_in_flight: int = 64,
         on_bind: Callable[[bool], None] | None = None,
         on_authentication: Callable[[bool, str], None] | None = None,
+        endpoint_mapper: int = MAPPER_PORT,
     ) -> None:
         self.host = host
         self.port = port
+        self._endpoint_mapper = endpoint_mapper
         self._credential = credential
         self._key = key
         self._connect_timeout = connect_timeout
@@ -172,9 +176,10 @@ class FrsPartner:
 
     async def _connect(self) -> RpcClient | RpcError:
         try:
+            port = self.port or await resolve(self.host, self._endpoint_mapper, FRSRPC, self._connect_timeout)
             return await RpcClient.connect(
                 self.host,
-                self.port,
+                port,
                 FRSRPC,
                 self._credential,
                 key=self._key,

@@ -12,7 +12,8 @@ from agent.rpc.pdu import InterfaceId
 @dataclass(frozen=True, slots=True)
 class CallContext:
     """Who calls: the peer's address, the authenticated account, the protection of this connection. `member` is the
-    member that the caller has shown to be, by its key; empty where it has only shown to have the account."""
+    member that the caller has shown to be, by its key or principal; empty where it has only shown to have the account.
+    `local` is the address at which it has called."""
 
     peer: str
     port: int
@@ -21,6 +22,7 @@ class CallContext:
     level: int
     connection_id: int
     member: str = ""
+    local: str = ""
 
 
 #: A handler takes the stub of the request (trailing bytes may follow the arguments: padding, a verification trailer)
