@@ -255,6 +255,8 @@ class _Association(PduProtocol):
 
     def pdu_received(self, pdu: memoryview) -> None:
         """Match answers with their calls."""
+        if pdu[4] != p.LITTLE:
+            raise RpcProtocolError("a server that answers with big-endian numbers")
         if len(pdu) >= _HEAD and pdu[2] == c.RESPONSE:
             self._on_response(pdu)
             return

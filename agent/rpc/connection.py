@@ -155,6 +155,8 @@ class Connection(PduProtocol):
         if pdu[2] == c.REQUEST:
             self._on_request(pdu)
             return
+        if pdu[4] != p.LITTLE:
+            pdu = memoryview(p.with_little_endian_numbers(pdu))
         header = p.decode_header(pdu)
         ptype = header.ptype
         if ptype in (c.BIND, c.ALTER_CONTEXT):
@@ -165,7 +167,9 @@ class Connection(PduProtocol):
             self._on_auth3(pdu, header)
         elif ptype == c.ORPHANED:
             self.calls.orphaned(header.call_id)
-        elif ptype != c.CO_CANCEL:
+        elif ptype == c.CO_CANCEL:
+            self.calls.cancelled(header.call_id)
+        else:
             raise RpcProtocolError(f"PDU type {ptype} from a client")
 
     def _refuse(self, header: p.Header, reason: int) -> None:
@@ -245,9 +249,10 @@ class Connection(PduProtocol):
         return True
 
     def _negotiate(self, item: p.ContextElement) -> p.ContextResult:
-        """The answer to one presentation context ([MS-RPCE] 3.3.1.5.3 for the features, of which we have none)."""
+        """The answer to one presentation context ([MS-RPCE] 3.3.1.5.3 for the features: several security contexts on
+        one connection are not had)."""
         if item.transfer[0].uuid.startswith(p.BIND_TIME_FEATURES):
-            return p.ContextResult(c.RESULT_NEGOTIATE_ACK, 0)
+            return p.ContextResult(c.RESULT_NEGOTIATE_ACK, item.transfer[0].uuid[8] & p.KEEP_CONNECTION_ON_ORPHAN)
         known = self._server.interfaces.get(item.abstract.uuid)
         if known is None or known.id.major != item.abstract.major or known.id.minor < item.abstract.minor:
             return p.ContextResult(c.RESULT_PROVIDER_REJECTION, c.REASON_ABSTRACT_SYNTAX)
@@ -345,8 +350,9 @@ class Connection(PduProtocol):
     def _on_request(self, pdu: memoryview) -> None:
         if len(pdu) < _HEAD:
             raise RpcProtocolError("a request is too short")
-        vers, minor, _, flags, drep, _, auth_length, call_id, _, context_id, opnum = p.REQUEST.unpack_from(pdu)
-        if vers != 5 or minor > 1 or drep[0] != 0x10 or not self._bound:
+        layout = p.REQUEST if pdu[4] == p.LITTLE else p.REQUEST_BIG
+        vers, minor, _, flags, drep, _, auth_length, call_id, _, context_id, opnum = layout.unpack_from(pdu)
+        if vers != 5 or minor > 1 or drep[1] != 0 or not self._bound:
             raise RpcProtocolError("a request of another protocol version, or before bind")
         start = _HEAD + 16 if flags & c.PFC_OBJECT_UUID else _HEAD
         if len(pdu) < start:
@@ -359,11 +365,11 @@ class Connection(PduProtocol):
             self._report(Cause.AUTHENTICATION, f"a request from {self.context.peer} is refused: {error}")
             self.close_after_flush()
             return
-        calls = self.calls
+        calls, big = self.calls, layout is p.REQUEST_BIG
         if flags & c.PFC_WHOLE == c.PFC_WHOLE and not calls.begun(call_id):
-            calls.whole(call_id, context_id, opnum, pdu[start:end], bool(flags & c.PFC_MAYBE))
+            calls.whole(call_id, context_id, opnum, pdu[start:end], bool(flags & c.PFC_MAYBE), big)
         else:
-            calls.fragment(flags, call_id, context_id, opnum, pdu[start:end])
+            calls.fragment(flags, call_id, context_id, opnum, pdu[start:end], big)
 
     def respond(self, call_id: int, context_id: int, stub: bytes) -> None:
         """Write a response, protected as agreed."""

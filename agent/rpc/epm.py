@@ -153,7 +153,8 @@ class EndpointMapper:
             OP_MAP: _checked(self._map),
             OP_LOOKUP_HANDLE_FREE: _checked(self._free),
         }
-        return Interface(EPMAPPER.uuid, (EPMAPPER.major, EPMAPPER.minor), handlers, c.LEVEL_NONE)
+        version = (EPMAPPER.major, EPMAPPER.minor)
+        return Interface(EPMAPPER.uuid, version, handlers, c.LEVEL_NONE, _to_little)
 
     def _lookup(self, context: CallContext, reader: _Reader) -> bytes:
         kind, wanted_object, wanted = reader.u32(), reader.uuid(), reader.interface()
@@ -214,6 +215,36 @@ class EndpointMapper:
         if handle[4:16] != self._handles:
             raise RpcFault(c.NCA_S_FAULT_CONTEXT_MISMATCH)
         return int.from_bytes(handle[16:], "little")
+
+
+#: What questions consist of: numbers, context handles, and pointers to an object, an interface and a tower.
+_SHAPES: Final = {OP_LOOKUP: "noinhn", OP_MAP: "othn", OP_LOOKUP_HANDLE_FREE: "h"}
+
+
+def _to_little(opnum: int, stub: bytes) -> bytes:
+    """A question with big-endian numbers, with little-endian ones; what is cut off stays as it is."""
+    out, pos = bytearray(stub), 0
+
+    def swap(*sizes: int) -> int:
+        """Turn these numbers round; gives the last of them."""
+        nonlocal pos
+        for size in sizes:
+            pos += -pos % size
+            out[pos : pos + size] = out[pos : pos + size][::-1]
+            pos += size
+        return int.from_bytes(out[pos - sizes[-1] : pos], "little")
+
+    for what in _SHAPES[opnum]:
+        there = swap(4)  # a number, a pointer, or the attributes of a handle
+        if what == "h" or (there and what in "oi"):
+            swap(4, 2, 2)
+            pos += 8
+            if what == "i":
+                swap(2, 2)
+        elif there and what == "t":
+            size = swap(4, 4)
+            pos += size
+    return bytes(out)
 
 
 def _checked(method: Callable[[CallContext, _Reader], bytes]) -> Handler:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from array import array
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
@@ -31,6 +32,9 @@ OP_NOP: Final = 3
 ERROR_SUCCESS: Final = 0
 ERROR_INVALID_PARAMETER: Final = 87
 ERROR_CALL_NOT_IMPLEMENTED: Final = 120
+
+#: What of a COMM_PACKET is numbers of four bytes, the size of the array Pkt the last.
+_WORDS: Final = 40
 
 #: A return value is all that these methods answer, or a GUID before it.
 _MAX_RESPONSE: Final = 4096
@@ -94,6 +98,16 @@ def frsrpc_interface(
             raise RpcFault(c.RPC_X_BAD_STUB_DATA) from exc
         return encode_start_promotion_parent_response(request.parent_guid, ERROR_INVALID_PARAMETER)
 
+    def to_little(opnum: int, stub: bytes) -> bytes:
+        if opnum == OP_SEND_COMM_PKT:  # numbers, then the bytes of Pkt
+            end = min(len(stub), _WORDS) & -4
+            words = array("I", stub[:end])
+            words.byteswap()
+            return words.tobytes() + stub[end:]
+        if opnum in (OP_VERIFY_PROMOTION_PARENT, OP_NOP):
+            return stub  # nothing in it counts
+        raise RpcFault(c.NCA_S_UNSUPPORTED_TYPE)
+
     def nop(context: CallContext, stub: bytes) -> bytes:
         return _result(ERROR_SUCCESS)
 
@@ -107,6 +121,7 @@ def frsrpc_interface(
             OP_NOP: nop,
         },
         min_level,
+        to_little,
     )
 
 

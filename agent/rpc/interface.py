@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from agent.rpc import constants as c
+from agent.rpc.errors import RpcFault
 from agent.rpc.pdu import InterfaceId
 
 
@@ -30,17 +31,26 @@ class CallContext:
 Handler = Callable[[CallContext, bytes], "bytes | Awaitable[bytes]"]
 
 
+def _none_to_little(opnum: int, stub: bytes) -> bytes:
+    if stub:
+        raise RpcFault(c.NCA_S_UNSUPPORTED_TYPE)
+    return stub
+
+
 @dataclass(frozen=True, slots=True)
 class Interface:
     """An interface: its UUID (16 bytes in wire order), version (major, minor), and handlers by opnum.
 
-    Requests below `min_level` get the fault "access denied"; with LEVEL_NONE no authentication is needed.
+    Requests below `min_level` get the fault "access denied"; with LEVEL_NONE no authentication is needed. `to_little`
+    makes what a client has sent with big-endian numbers what handlers take (answers are little-endian always: whoever
+    receives makes it right); it raises RpcFault where it cannot.
     """
 
     uuid: bytes
     version: tuple[int, int]
     handlers: Mapping[int, Handler]
     min_level: int = c.LEVEL_PRIVACY
+    to_little: Callable[[int, bytes], bytes] = _none_to_little
 
     @property
     def id(self) -> InterfaceId:

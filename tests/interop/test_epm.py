@@ -133,7 +133,7 @@ async def test_a_lookup_goes_on_where_it_was() -> None:
 
 @pytest.mark.skipif(shutil.which("smbtorture") is None, reason="smbtorture is not installed")
 @pytest.mark.parametrize(("name", "more"), [("Map_simple", 0), ("Lookup_terminate_search", 40)])
-@pytest.mark.parametrize("options", [""])
+@pytest.mark.parametrize("options", ["", ",bigendian"])
 async def test_smbtorture(smb_conf: Path, options: str, name: str, more: int) -> None:
     """Samba's own tests of an endpoint mapper, but for those that register something first, and for one by which the
     last entries come with a status by which impacket's client takes them for none. A search is given up before its end
