@@ -121,23 +121,20 @@ class Unauthenticated(Attack):
 
     async def _one(self, line: Line, sources: Iterator[str], saying: Callable[[Line], bytes], until: float) -> None:
         while self._loop.time() < until:
-            writer = None
             try:
-                async with asyncio.timeout(5):
-                    source = (next(sources), 0)
-                    reader, writer = await asyncio.open_connection(line.host, line.port, local_addr=source)
-                data = saying(line)
-                writer.write(data)
-                self.tally.send(len(data))
-                async with asyncio.timeout_at(until):
-                    answer = await reader.read()
-                self.tally.answer("refused" if answer else "closed")
-            except (OSError, TimeoutError) as error:
-                self.tally.answer("still open" if isinstance(error, TimeoutError) and writer else "no connection")
+                with plain_socket(next(sources)) as one:
+                    async with asyncio.timeout(5):
+                        await self._loop.sock_connect(one, (line.host, line.port))
+                    data = saying(line)
+                    await self._loop.sock_sendall(one, data)
+                    self.tally.send(len(data))
+                    async with asyncio.timeout_at(until):
+                        self.tally.answer("refused" if await self._loop.sock_recv(one, 4096) else "closed")
+            except TimeoutError:
+                self.tally.answer("still open, or not connected")
+            except OSError:
+                self.tally.answer("no connection")
                 await asyncio.sleep(0.2)
-            finally:
-                if writer is not None:
-                    writer.transport.abort()
 
     @staticmethod
     def _wrong_key(line: Line) -> bytes:
