@@ -14,6 +14,7 @@ from agent.rpc.interface import CallContext, Handler, Interface
 from agent.rpc.limits import Limits
 from agent.rpc.pdu import encode_fault
 from agent.rpc.transport import Hold
+from agent.rpc.verification import contradiction, request_header
 
 
 class Caller(Protocol):
@@ -43,6 +44,13 @@ class Caller(Protocol):
 
     def give_memory(self, size: int) -> None:
         """Give some of them back."""
+
+    @property
+    def headers(self) -> bool:
+        """Whether header signing was agreed to."""
+
+    def contradicted(self, why: str) -> None:
+        """The verification trailer of a request says something else than is the case."""
 
     def handler_failed(self, error: Exception) -> None:
         """A handler raised something else than a fault."""
@@ -217,6 +225,14 @@ class Calls:
                 stub = interface.to_little(opnum, stub)
             except RpcFault as fault:
                 caller.send(encode_fault(fault.status, call_id, context_id))
+                return
+        elif (end := interface.arguments_end(opnum, stub)) is not None:
+            wrong = contradiction(
+                stub, end, request_header(call_id, context_id, opnum), interface.id, headers=caller.headers
+            )
+            if wrong is not None:
+                caller.contradicted(wrong)
+                caller.send(encode_fault(c.ACCESS_DENIED, call_id, context_id))
                 return
         if self._worker is not None:
             if not caller.take_memory(len(stub)):

@@ -55,6 +55,8 @@ class Connection(PduProtocol):
         self._verifier: p.AuthVerifier | None = None
         self._protection: Protection | None = None
         self._auth_failed = False
+        #: whether header signing was agreed to
+        self.headers = False
         self._established = False
         #: when the peer is to authenticate anew, and when it should have, in the loop's time
         self._until = self._ended = math.inf
@@ -270,11 +272,12 @@ class Connection(PduProtocol):
         if not c.LEVEL_CONNECT <= verifier.level <= c.LEVEL_PRIVACY:
             return False
         server = self._server
+        self.headers = bool(flags & c.PFC_SUPPORT_HEADER_SIGN)
         self._store = server.credentials
         try:
             self._acceptor = make_acceptor(
                 verifier.auth_type, self._store, level=verifier.level, host=server.host_name,
-                headers=bool(flags & c.PFC_SUPPORT_HEADER_SIGN),
+                headers=self.headers,
             )  # fmt: skip
         except KeyError:
             return False
@@ -374,6 +377,10 @@ class Connection(PduProtocol):
     def respond(self, call_id: int, context_id: int, stub: bytes) -> None:
         """Write a response, protected as agreed."""
         self.send(encode_call(c.RESPONSE, call_id, context_id, 0, stub, self._max_xmit, self._protection))
+
+    def contradicted(self, why: str) -> None:
+        """The verification trailer of a request says something else than is the case."""
+        self._report(Cause.AUTHENTICATION, f"a request from {self.context.peer} is refused: {why}")
 
     def handler_failed(self, error: Exception) -> None:
         """A handler raised something else than a fault."""

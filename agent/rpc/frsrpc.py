@@ -108,6 +108,11 @@ def frsrpc_interface(
             return stub  # nothing in it counts
         raise RpcFault(c.NCA_S_UNSUPPORTED_TYPE)
 
+    def arguments_end(opnum: int, stub: bytes) -> int | None:
+        if opnum == OP_SEND_COMM_PKT and len(stub) >= _WORDS:
+            return _WORDS + int.from_bytes(stub[_WORDS - 4 : _WORDS], "little")
+        return 0 if opnum == OP_NOP else None
+
     def nop(context: CallContext, stub: bytes) -> bytes:
         return _result(ERROR_SUCCESS)
 
@@ -122,6 +127,7 @@ def frsrpc_interface(
         },
         min_level,
         to_little,
+        arguments_end,
     )
 
 

@@ -43,7 +43,8 @@ class Interface:
 
     Requests below `min_level` get the fault "access denied"; with LEVEL_NONE no authentication is needed. `to_little`
     makes what a client has sent with big-endian numbers what handlers take (answers are little-endian always: whoever
-    receives makes it right); it raises RpcFault where it cannot.
+    receives makes it right); it raises RpcFault where it cannot. `arguments_end` says where in a stub they end, so that
+    a verification trailer behind them is looked at; None where that is not known.
     """
 
     uuid: bytes
@@ -51,6 +52,7 @@ class Interface:
     handlers: Mapping[int, Handler]
     min_level: int = c.LEVEL_PRIVACY
     to_little: Callable[[int, bytes], bytes] = _none_to_little
+    arguments_end: Callable[[int, bytes], int | None] = lambda opnum, stub: None
 
     @property
     def id(self) -> InterfaceId:

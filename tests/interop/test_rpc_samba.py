@@ -61,6 +61,11 @@ def first_word_to_little(opnum: int, stub: bytes) -> bytes:
     return b"".join(stub[4 * n : 4 * n + 4][::-1] for n in range(words)) + stub[4 * words :]
 
 
+def add_one_ends(opnum: int, stub: bytes) -> int | None:
+    """Samba's first call: behind it there is a verification trailer."""
+    return 4 if opnum == 0 else None
+
+
 class Member:
     """Serves rpcecho (Samba's test interface) and a stand-in for NtFrsApi."""
 
@@ -71,7 +76,7 @@ class Member:
         frsapi = dict.fromkeys(range(4, 11), self.frsapi)
         self.server = RpcServer(
             [
-                Interface(RPCECHO, (1, 0), echo, c.LEVEL_CONNECT, first_word_to_little),
+                Interface(RPCECHO, (1, 0), echo, c.LEVEL_CONNECT, first_word_to_little, add_one_ends),
                 Interface(FRSAPI, (1, 1), frsapi),
             ],
             CredentialStore([Credential("FRS", "alice", PASSWORD)], domain="FRS"),

@@ -105,7 +105,7 @@ def packet(name: str) -> bytes:
             cxtion=one,
             join_guid=ZERO_GUID,
             last_join_time=w.INVALID_JOIN_TIME,
-        )  # fmt: skip
+        )
     )
 
 

@@ -126,14 +126,14 @@ class Unauthenticated(Attack):
                     async with asyncio.timeout(5):
                         await self._loop.sock_connect(one, (line.host, line.port))
                     data = saying(line)
-                    await self._loop.sock_sendall(one, data)
                     self.tally.send(len(data))
+                    await self._loop.sock_sendall(one, data)
                     async with asyncio.timeout_at(until):
                         self.tally.answer("refused" if await self._loop.sock_recv(one, 4096) else "closed")
             except TimeoutError:
                 self.tally.answer("still open, or not connected")
             except OSError:
-                self.tally.answer("no connection")
+                self.tally.answer("reset, or no connection")
                 await asyncio.sleep(0.2)
 
     @staticmethod

@@ -18,7 +18,7 @@ from agent.rpc.frsrpc import FRSRPC, OP_NOP, OP_SEND_COMM_PKT, OP_START_PROMOTIO
 from agent.rpc.interface import CallContext
 from agent.rpc.security import CredentialStore
 from agent.rpc.server import RpcServer
-from agent.wire.comm_packet import CommPacket
+from agent.wire.comm_packet import CommPacket, encode_send_comm_pkt
 
 from .conftest import ECHO, ECHO_STUB, GATED, OPEN, Connect, RawPeer, Serve
 from .raw import bind, handshake, request, status
@@ -215,3 +215,64 @@ async def test_sealed_requests_may_be_big_endian_too(serve: Serve, connect: Conn
     header, _ = await peer.pdu()
     assert (header.ptype, header.call_id) == (c.RESPONSE, 5)
     assert served.seen == [b""]
+
+
+def trailer(*commands: tuple[int, bytes]) -> bytes:
+    """A verification trailer ([MS-RPCE] 2.2.2.13); the last command ends it."""
+    out = bytes.fromhex("8ae3137102f43671")
+    for number, (command, said) in enumerate(commands, 1):
+        out += struct.pack("<HH", command | (0x4000 if number == len(commands) else 0), len(said)) + said
+    return out
+
+
+def meant(call_id: int = 2, context: int = 0, opnum: int = OP_SEND_COMM_PKT, ptype: int = 0) -> tuple[int, bytes]:
+    return 3, struct.pack("<BBH4sIHH", ptype, 0, 0, p.DREP, call_id, context, opnum)
+
+
+def context(interface: p.InterfaceId = FRSRPC, transfer: p.InterfaceId = p.NDR) -> tuple[int, bytes]:
+    return 2, b"".join(one.uuid + struct.pack("<I", one.version) for one in (interface, transfer))
+
+
+SIGNS = (1, b"\1\0\0\0")
+TRAILERS = {
+    "none": (b"", True),
+    "padding": (bytes(16), True),
+    "all that is so": (trailer(context(), meant()), True),
+    "nothing that must be known": (trailer((9, b"x" * 5), meant()), True),
+    "it signs headers": (trailer(SIGNS, context(), meant()), False),
+    "another call": (trailer(meant(call_id=3)), False),
+    "another operation": (trailer(context(), meant(opnum=OP_NOP)), False),
+    "another context": (trailer(meant(context=1)), False),
+    "another interface": (trailer(context(EPMAPPER), meant()), False),
+    "another transfer syntax": (trailer(context(FRSRPC, p.NDR64)), False),
+    "what must be known": (trailer((0x8009, b"x")), False),
+    "cut off": (trailer(context(), meant())[:-1], False),
+    "without an end": (trailer(context(), meant())[:-20], False),
+}
+
+
+@pytest.mark.parametrize("what", TRAILERS)
+@pytest.mark.parametrize("size", [0, 3])
+async def test_verification_trailers(connect: Connect, what: str, size: int) -> None:
+    """Behind a packet whose content is whatever its sender likes, one that looks like a trailer included."""
+    behind, good = TRAILERS[what]
+    packets: list[bytes] = []
+
+    def on_packet(context: CallContext, packet: CommPacket) -> int:
+        packets.append(bytes(packet.pkt))
+        return 0
+
+    server = RpcServer([frsrpc_interface(on_packet, min_level=c.LEVEL_NONE)], CredentialStore())
+    peer = await connect(await server.start("127.0.0.1"))
+    pkt = trailer(meant(call_id=99)) + bytes(size)
+    stub = encode_send_comm_pkt(pkt)
+    stub += bytes(-len(stub) % 4) + behind
+    await peer.send(bind(p.ContextElement(0, FRSRPC, (p.NDR,))) + request(2, stub, 0, OP_SEND_COMM_PKT))
+    await peer.pdu()
+    header, raw = await peer.pdu()
+    assert (header.ptype == c.RESPONSE) == good
+    assert packets == ([pkt] if good else [])
+    if not good:
+        assert status(raw) == c.ACCESS_DENIED
+        assert server.incidents.counts() == {Cause.AUTHENTICATION.value: 1}
+    await server.close()
