@@ -14,7 +14,7 @@ from agent.rpc.interface import CallContext, Handler, Interface
 from agent.rpc.limits import Limits
 from agent.rpc.pdu import encode_fault
 from agent.rpc.transport import Hold
-from agent.rpc.verification import contradiction, request_header
+from agent.rpc.verification import contradiction
 
 
 class Caller(Protocol):
@@ -227,9 +227,7 @@ class Calls:
                 caller.send(encode_fault(fault.status, call_id, context_id))
                 return
         elif (end := interface.arguments_end(opnum, stub)) is not None:
-            wrong = contradiction(
-                stub, end, request_header(call_id, context_id, opnum), interface.id, headers=caller.headers
-            )
+            wrong = contradiction(stub, end, interface, call_id, context_id, opnum, headers=caller.headers)
             if wrong is not None:
                 caller.contradicted(wrong)
                 caller.send(encode_fault(c.ACCESS_DENIED, call_id, context_id))

@@ -9,7 +9,9 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from agent.rpc.pdu import DREP, NDR, InterfaceId
+from agent.rpc import constants as c
+from agent.rpc.interface import Interface
+from agent.rpc.pdu import DREP, NDR
 
 _MAGIC: Final = bytes.fromhex("8ae3137102f43671")
 _COMMAND: Final = struct.Struct("<HH")
@@ -17,14 +19,17 @@ _END, _MUST_PROCESS, _NUMBER = 0x4000, 0x8000, 0x3FFF
 _SIGNS_HEADERS: Final = 0x01
 
 
-def contradiction(stub: bytes, end: int, header: bytes, interface: InterfaceId, *, headers: bool) -> str | None:
-    """What the trailer says that is not so; None where all is, or there is none. The arguments end at `end`; `header`
-    is the one of the request as `request_header` has it, `headers` says whether header signing was agreed to."""
+def contradiction(
+    stub: bytes, end: int, interface: Interface, call_id: int, context_id: int, opnum: int, *, headers: bool
+) -> str | None:
+    """What the trailer of a request says that is not so; None where all is, or there is none. The arguments end at
+    `end`; `headers` says whether header signing was agreed to."""
     pos = end + (-end % 4)
     if stub[pos : pos + len(_MAGIC)] != _MAGIC:
         return None
     pos += len(_MAGIC)
-    context = b"".join(one.uuid + struct.pack("<I", one.version) for one in (interface, NDR))
+    context = b"".join(one.uuid + struct.pack("<I", one.version) for one in (interface.id, NDR))
+    header = struct.pack("<BBH4sIHH", c.REQUEST, 0, 0, DREP, call_id, context_id, opnum)
     while pos + _COMMAND.size <= len(stub):
         command, size = _COMMAND.unpack_from(stub, pos)
         pos += _COMMAND.size
@@ -47,8 +52,3 @@ def contradiction(stub: bytes, end: int, header: bytes, interface: InterfaceId, 
         if command & _END:
             return None
     return "its verification trailer is cut off"
-
-
-def request_header(call_id: int, context_id: int, opnum: int) -> bytes:
-    """What a trailer repeats of a request's header."""
-    return struct.pack("<BBH4sIHH", 0, 0, 0, DREP, call_id, context_id, opnum)

@@ -6,6 +6,7 @@ import asyncio
 import datetime
 import math
 import os
+import shutil
 import types
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -302,6 +303,20 @@ async def test_sambas_client(kdc: Kdc, smb_conf: Path, options: str) -> None:
     assert (code, output.strip().splitlines()[-1:]) == (0, ["all well"]), output
     level = {"connect": c.LEVEL_CONNECT, "sign": c.LEVEL_INTEGRITY, "seal": c.LEVEL_PRIVACY}[options.partition(",")[0]]
     assert [(x.member, x.level) for x, _ in foreign.calls] == [("files2", level)]
+
+
+@pytest.mark.skipif(shutil.which("smbtorture") is None, reason="smbtorture is not installed")
+async def test_smbtorture_reaches_ntfrsapi(kdc: Kdc, smb_conf: Path) -> None:
+    """The calls of rpc.frsapi arrive, sealed; what they mean is not decided here."""
+    foreign = SambasServer()
+    foreign.server.credentials = Member(kdc).store
+    port = await foreign.server.start(HOST)
+    binding = f"ncacn_ip_tcp:{HOST}[{port},seal,spnego,krb5,target_hostname=files1.frs.test]"
+    who = ("-U", f"FILES2$@{REALM}%{PASSWORD}", "--use-kerberos=required", f"--realm={REALM}")
+    _, output = await run("smbtorture", binding, "-s", smb_conf, *who, "rpc.frsapi", cwd=smb_conf.parent)
+    await foreign.server.close()
+    assert len(foreign.calls) > 5, output
+    assert {(x.member, x.level) for x, _ in foreign.calls} == {("files2", c.LEVEL_PRIVACY)}
 
 
 # -- tickets that are not good --
