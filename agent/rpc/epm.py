@@ -285,13 +285,13 @@ async def resolve(host: str, mapper: int, interface: InterfaceId, timeout: float
         answer = await client.call(OP_MAP, stub + struct.pack("<I", _MOST), max(deadline - loop.time(), 0.0))
     finally:
         await client.close()
-    ports = [one.port for one in _towers(answer) if one.interface.uuid == interface.uuid and one.port]
+    ports = [one.port for one in towers(answer) if one.interface.uuid == interface.uuid and one.port]
     if not ports:
         raise RpcClosed(f"the endpoint mapper of {host}, port {mapper}, knows no port of {interface}")
     return ports[0]
 
 
-def _towers(answer: bytes) -> Iterable[Tower]:
+def towers(answer: bytes) -> Iterable[Tower]:
     """The towers of TCP in an answer of ept_map."""
     reader = _Reader(answer)
     reader.handle()

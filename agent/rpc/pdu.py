@@ -127,7 +127,7 @@ def with_little_endian_numbers(pdu: Buffer) -> bytearray:
                 swap(syntax, 4, 2, 2)
                 swap(syntax + 16, 4)
             pos += 4 + (1 + transfers) * _SYNTAX.size
-    if 0 < auth_length <= len(out) - 4:
+    if 0 < auth_length <= len(out) - c.HEADER_SIZE - c.TRAILER_SIZE:
         swap(len(out) - auth_length - 4, 4)
     return out
 

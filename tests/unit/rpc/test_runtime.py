@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import struct
 import uuid
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from agent.reporting.causes import Cause
 from agent.rpc import constants as c
 from agent.rpc import pdu as p
-from agent.rpc.epm import EPMAPPER, OP_LOOKUP, OP_LOOKUP_HANDLE_FREE, OP_MAP, EndpointMapper, Tower
-from agent.rpc.errors import RpcFault
+from agent.rpc.epm import EPMAPPER, OP_LOOKUP, OP_LOOKUP_HANDLE_FREE, OP_MAP, EndpointMapper, Tower, towers
+from agent.rpc.errors import RpcFault, RpcProtocolError
 from agent.rpc.frsrpc import FRSRPC, OP_NOP, OP_SEND_COMM_PKT, OP_START_PROMOTION_PARENT, frsrpc_interface
 from agent.rpc.interface import CallContext
 from agent.rpc.security import CredentialStore
 from agent.rpc.server import RpcServer
+from agent.rpc.verification import contradiction
 from agent.wire.comm_packet import CommPacket, encode_send_comm_pkt
 
 from .conftest import ECHO, ECHO_STUB, GATED, OPEN, Connect, RawPeer, Serve
@@ -276,3 +280,51 @@ async def test_verification_trailers(connect: Connect, what: str, size: int) -> 
         assert status(raw) == c.ACCESS_DENIED
         assert server.incidents.counts() == {Cause.AUTHENTICATION.value: 1}
     await server.close()
+
+
+MAPPER = EndpointMapper({FRSRPC: (28700, "NtFrs Service"), EPMAPPER: (135, "")}).interface()
+LISTENED = frsrpc_interface(lambda context, packet: 0)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.binary(max_size=300) | st.builds(lambda a, b: a + b, st.sampled_from([big_question(OP_MAP)[1][:48], bytes(4)]),
+                                        st.binary(max_size=200)),
+    st.sampled_from([OP_LOOKUP, OP_MAP, OP_LOOKUP_HANDLE_FREE]),
+)  # fmt: skip
+def test_whatever_an_endpoint_mapper_is_asked(stub: bytes, opnum: int) -> None:
+    """It answers, in so many bytes, or with a fault."""
+    for asked in (stub, MAPPER.to_little(opnum, stub)):
+        with contextlib.suppress(RpcFault, RpcProtocolError):
+            answer = MAPPER.handlers[opnum](CallContext("", 1, "", "", c.LEVEL_NONE, 1), asked)
+            assert isinstance(answer, bytes)
+            assert len(answer) < 1000
+            list(towers(answer))
+    with contextlib.suppress(RpcProtocolError):
+        list(towers(stub))
+    with contextlib.suppress(RpcProtocolError):
+        Tower.decode(stub)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=120), st.sampled_from([c.BIND, c.ALTER_CONTEXT, c.AUTH3, c.CO_CANCEL]), st.integers(0, 2**16))
+def test_whatever_is_big_endian(body: bytes, ptype: int, auth_length: int) -> None:
+    """It stays as long as it is, and is read, or refused."""
+    pdu = bytearray(big_header(ptype, body, 1))
+    pdu[10:12] = struct.pack(">H", auth_length & 0xFFFF)
+    changed = p.with_little_endian_numbers(pdu)
+    assert len(changed) == len(pdu)
+    with contextlib.suppress(RpcProtocolError):
+        header = p.decode_header(changed)
+        assert header.frag_length == len(pdu)
+        p.decode_bind(changed, header)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=120), st.integers(0, 20), st.lists(st.tuples(st.integers(0, 0xFFFF), st.binary(max_size=50))))
+def test_whatever_is_behind_a_request(rubbish: bytes, end: int, commands: list[tuple[int, bytes]]) -> None:
+    """It is believed or not, and nothing else."""
+    begun = bytes(end + (-end % 4)) + bytes.fromhex("8ae3137102f43671")
+    for behind in (rubbish, b"".join(struct.pack("<HH", one, len(said)) + said for one, said in commands)):
+        told = contradiction(begun + behind, end, LISTENED, 2, 0, OP_SEND_COMM_PKT, headers=False)
+        assert told is None or isinstance(told, str)
