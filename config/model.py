@@ -18,6 +18,7 @@ SetIdPolicy = Literal["same-owner", "always", "never"]
 
 SCHEDULE_BYTES = 84
 DEFAULT_PRIORITY = 7
+DEFAULT_ENDPOINT_MAPPER = 135
 DEFAULT_STAGING_QUOTA = 4 << 30
 DEFAULT_KEPT_QUOTA = 1 << 30
 DEFAULT_DELETED_QUOTA = 4 << 30
@@ -27,8 +28,9 @@ DEFAULT_FLEET = "frs"
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One computer's part in one replica set (2.3.1.3), and where its RPC server listens. `key` is its public key, by
-    which others know it (config.keys). `site` is the site that it is in, of a set of type sysvol or enterprise."""
+    """One computer's part in one replica set (2.3.1.3), and where its RPC server listens. Others know it by `key`, its
+    public key (config.keys), or by `principal`, its name in a Kerberos realm. `port` 0: its endpoint mapper knows, on
+    port `endpoint_mapper`. `site` is the site that it is in, of a set of type sysvol or enterprise."""
 
     name: str
     guid: bytes
@@ -36,6 +38,8 @@ class Member:
     port: int
     key: bytes | None = None
     site: str | None = None
+    principal: str | None = None
+    endpoint_mapper: int = DEFAULT_ENDPOINT_MAPPER
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,19 +165,19 @@ class AgentConfig:
     """Everything `frs run` needs. Paths are absolute; times are seconds.
 
     `path`, `topology_path`, `key_path` and `secret_path` are the files it was read from. `key` is this member's private
-    key. The secret is for partners without a key, or, where `secret_for_all`, for all; `raw_ntlm`: also without SPNEGO.
-    `dashboard_port` None: no
-    dashboard; 0 (as for `port`): any free port. `pid_file` None: no file says the process id. `scan_interval_s` 0: no
-    periodic scan (agent.localchanges.periodicscan). `kept_quota_bytes`: for what is kept of each set
-    (agent.conflicts.kept); `set_id`: which set-id bits of received files are taken over; `deleted_quota_bytes`,
-    `keep_deleted_days`: for what others deleted (agent.conflicts.deleted). When a scan finds `missing_percent`
-    percent of what is known gone, or more, the set stops (agent.localchanges.missing). More than
+    key, `keytab` what it has in its Kerberos realm. The secret is for partners without a key or principal, or, where
+    `secret_for_all`, for all; `raw_ntlm`: also without SPNEGO. `endpoint_mapper_port` None: no endpoint mapper.
+    `dashboard_port` None: no dashboard; 0 (as for `port`): any free port. `pid_file` None: no file says the process id.
+    `scan_interval_s` 0: no periodic scan (agent.localchanges.periodicscan). `kept_quota_bytes`: for what is kept of
+    each set (agent.conflicts.kept); `set_id`: which set-id bits of received files are taken over;
+    `deleted_quota_bytes`, `keep_deleted_days`: for what others deleted (agent.conflicts.deleted). When a scan finds
+    `missing_percent` percent of what is known gone, or more, the set stops (agent.localchanges.missing). More than
     `mass_deletion_count` files, or `mass_deletion_percent` percent of all, deleted by one member within
-    `mass_deletion_window_s` are a mass deletion. After `max_retries` or `max_retry_days` a change order is given
-    up. `serial` is the number of the topology: an older one has a lower. That this member has left a set has to be
-    read twice, at least `poll_interval_s` apart. `fleet` is what this member's samples are of, `samples_quota_bytes`
-    for all of them, which are kept as taken, one a minute and one an hour for `keep_seconds_days`,
-    `keep_minutes_days`, `keep_hours_days`. `ntfrsapi` None: that interface is not there.
+    `mass_deletion_window_s` are a mass deletion. After `max_retries` or `max_retry_days` a change order is given up.
+    `serial` is the number of the topology: an older one has a lower. That this member has left a set has to be read
+    twice, at least `poll_interval_s` apart. `fleet` is what this member's samples are of, `samples_quota_bytes` for all
+    of them, which are kept as taken, one a minute and one an hour for `keep_seconds_days`, `keep_minutes_days`,
+    `keep_hours_days`. `ntfrsapi` None: that interface is not there.
     """
 
     path: Path
@@ -189,6 +193,8 @@ class AgentConfig:
     key: bytes | None = field(default=None, repr=False)
     secret_for_all: bool = False
     raw_ntlm: bool = False
+    keytab: Path | None = None
+    endpoint_mapper_port: int | None = None
     dashboard_host: str = "127.0.0.1"
     dashboard_port: int | None = None
     pid_file: Path | None = None

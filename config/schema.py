@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from config.keys import decode_key, decode_public_key
 from config.model import (
     DEFAULT_DELETED_QUOTA,
+    DEFAULT_ENDPOINT_MAPPER,
     DEFAULT_FLEET,
     DEFAULT_KEPT_QUOTA,
     DEFAULT_PRIORITY,
@@ -25,6 +26,7 @@ from config.model import (
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,62}")
 _SET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._ ()-]{0,62}")  # "Domain System Volume (SYSVOL share)"
+_PRINCIPAL = re.compile(r"[^@\s\\\0]+@[^@/\s\\\0]+")
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(|[KMGT]i?B?|B)\s*", re.IGNORECASE)
 _UNITS = {"": 0, "B": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
@@ -108,6 +110,12 @@ def _public_key(value: object) -> object:
     return decode_public_key(value if isinstance(value, str) else "")
 
 
+def _principal(text: str) -> str:
+    if not _PRINCIPAL.fullmatch(text):
+        raise ValueError(f"must be a Kerberos principal with its realm, such as FILES1$@EXAMPLE.ORG, not {text!r}")
+    return text
+
+
 Name = Annotated[str, AfterValidator(_name)]
 SetName = Annotated[str, AfterValidator(_set_name)]
 Guid = Annotated[bytes, BeforeValidator(_guid)]
@@ -119,6 +127,7 @@ PathText = Annotated[str, AfterValidator(_path)]
 Host = Annotated[str, AfterValidator(_host)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 PortOrAny = Annotated[int, Field(ge=0, le=65535)]
+Principal = Annotated[str, AfterValidator(_principal)]
 Text = Annotated[str, Field(min_length=1)]
 
 
@@ -132,9 +141,11 @@ class MemberTable(_Table):
     name: Name
     guid: Guid
     host: Host
-    port: Port
+    port: Port | None = None
+    endpoint_mapper: Port = DEFAULT_ENDPOINT_MAPPER
     key: PublicKey | None = None
     site: Name | None = None
+    principal: Principal | None = None
 
 
 class ConnectionTable(_Table):
@@ -186,6 +197,7 @@ class ListenTable(_Table):
 
     host: Host | None = None
     port: PortOrAny | None = None
+    endpoint_mapper: PortOrAny | None = None
 
 
 class DashboardTable(_Table):
@@ -271,6 +283,7 @@ class AgentFile(_Table):
     secret: PathText | None = None
     secret_for_all: bool = False
     raw_ntlm: bool = False
+    keytab: PathText | None = None
     pid_file: PathText | None = None
     set: Annotated[list[LocalSetTable], Field(min_length=1)]
     listen: ListenTable = ListenTable()

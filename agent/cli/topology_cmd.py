@@ -92,7 +92,7 @@ def show(config_file: Path, file: Path | None, as_json: bool) -> None:
     for one in found.sets:
         say(f"set {one.name} ({one.type}), primary {one.primary}")
         for member in one.members.values():
-            say(f"  {member.name}  {member.host}:{member.port}")
+            say(f"  {member.name}  {member.host}:{member.port or 'endpoint mapper'}")
         for connection in one.connections:
             say(f"  {_told(connection)}")
 

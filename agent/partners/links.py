@@ -14,9 +14,10 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+from agent.rpc.epm import MAPPER_PORT
 from agent.rpc.errors import RpcError
 from agent.rpc.frsrpc import FrsPartner
-from agent.rpc.security import Credential, KeyCredential
+from agent.rpc.security import Account, KeyCredential
 from agent.wire.comm_packet import encode_send_comm_pkt
 from agent.work.supervise import Supervisor
 
@@ -70,7 +71,7 @@ class PartnerLink:
         name: str,
         host: str,
         port: int,
-        credential: Credential | None,
+        credential: Account | None,
         *,
         key: KeyCredential | None = None,
         missing: str | None = None,
@@ -83,6 +84,7 @@ class PartnerLink:
         supervisor: Supervisor,
         on_room: Callable[[], None] = lambda: None,
         on_flood: Callable[[str], None] = lambda why: None,
+        endpoint_mapper: int = MAPPER_PORT,
     ) -> None:
         self.name = name
         self._missing = missing
@@ -111,6 +113,7 @@ class PartnerLink:
                 max_in_flight=IN_FLIGHT,
                 on_bind=on_bind,
                 on_authentication=on_authentication,
+                endpoint_mapper=endpoint_mapper,
             )
             return _Way(partner)
 

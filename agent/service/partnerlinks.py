@@ -116,6 +116,7 @@ class PartnerLinks:
             supervisor=replica.supervisor,
             on_room=lambda: replica.partner_has_room(guid),
             on_flood=lambda why: replica.incidents.report(Cause.FLOOD, name, f"{why}; its sessions end"),
+            endpoint_mapper=member.endpoint_mapper,
         )
 
     def send(self, action: ev.Send, cxtion: str) -> None:

@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -36,7 +36,10 @@ from agent.reporting.events import led, numbered
 from agent.reporting.exit_codes import ExitCode
 from agent.reporting.health import problems
 from agent.reporting.incidents import Incidents
+from agent.rpc.epm import EndpointMapper
 from agent.rpc.frsrpc import frsrpc_interface
+from agent.rpc.limits import MAPPER_LIMITS
+from agent.rpc.security import CredentialStore
 from agent.rpc.server import Hooks, Limits, RpcServer
 from agent.service.administration import Administration
 from agent.service.commands import Commands
@@ -107,6 +110,7 @@ class Service:
         self._opening: dict[bytes, Supervisor] = {}  # by our member GUID: what opens sets that wait
         self._addresses: PartnerAddresses | None = None
         self._server: RpcServer | None = None
+        self._mapper: RpcServer | None = None
         self.directory = Directory(self, FileSource(config), reload if reload is not None else asyncio.Event())
 
     async def start(self) -> None:
@@ -186,8 +190,31 @@ class Service:
             )
         port = await server.start(config.listen_host, config.port)
         self._server = server
+        await self._start_endpoint_mapper(server)
         self._look_up_addresses()
         return port
+
+    async def _start_endpoint_mapper(self, server: RpcServer) -> None:
+        """It tells where the interfaces of this server are. One that cannot be is not worth ending for."""
+        config, port = self.config, self.config.endpoint_mapper_port
+        if port is None:
+            return
+        endpoints = {one.id: (server.port, "NtFrs Service") for one in server.interfaces.values()}
+        mapper = RpcServer(
+            [EndpointMapper(endpoints).interface()], CredentialStore(), limits=MAPPER_LIMITS, incidents=self.incidents
+        )
+        try:
+            await mapper.start(config.listen_host, port)
+        except OSError as error:
+            log.error(
+                "20116 no endpoint mapper on %s:%d: %s; set another listen.endpoint_mapper in %s, and that port for this "
+                "member in %s, or take it out where all partners know port %d",
+                config.listen_host, port, error, config.path, config.topology_path, server.port,
+            )  # fmt: skip
+            return
+        self._closers.append(mapper.close)
+        self._mapper = mapper
+        log.info("endpoint mapper on %s:%d", config.listen_host, mapper.port)
 
     def _look_up_addresses(self) -> None:
         """Of the hosts of all members, for whom the server has room of their own."""
@@ -195,7 +222,12 @@ class Service:
             self._addresses.close()
         if self._server is not None:
             hosts = [member.host for local in self.config.sets for member in local.set.members.values()]
-            self._addresses = PartnerAddresses(hosts, self._server.set_partners)
+            self._addresses = PartnerAddresses(hosts, self._set_partners)
+
+    def _set_partners(self, sources: Collection[str]) -> None:
+        for server in (self._server, self._mapper):
+            if server is not None:
+                server.set_partners(sources)
 
     def _open(self, local: LocalSet) -> Replica:
         """Open what is kept of a set, its store and its tree. Raises ReplicaError, StoreError, StagingError, OSError;
