@@ -20,7 +20,7 @@ import json, os, signal, stat, sys
 from agent.engine import events as ev
 from agent.files.facts import facts_of
 from agent.files.fileops import FileOps
-from agent.files.installing import ResolvedInstall, ResolvedStep
+from agent.files.resolved import ResolvedInstall, ResolvedStep
 from agent.conflicts.kept import KeptStore
 from agent.files.underway import UnderWay
 from staging import fsops, lending
@@ -150,8 +150,10 @@ open("src/f", "w").write("one")
 def die(*args):
     os.kill(os.getpid(), signal.SIGKILL)
 if os.fork() == 0:
-    from staging import install as module
+    from staging import install as module, smallfiles
     module.move_to_free_name = die
+    if smallfiles.native is not None:
+        smallfiles.native.watch(lambda call: call == "renameat2" and die())
     start()
     install(step(ENDS.CONTENT, "f"), "mod/f", staged="f")
 os.wait()
