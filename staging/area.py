@@ -8,6 +8,7 @@ a disk has.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import threading
@@ -243,6 +244,26 @@ class StagingArea:
         with self._lock:
             self._shares.touch(co_guid)
         return data
+
+    def read_cached(self, co_guid: bytes, most: int) -> bytes | None:
+        """All of a staging file of at most `most` bytes that is in memory; None for any other. Raises StagingError."""
+        size = self.size_of(co_guid)
+        if size is None or size > most:
+            return None
+        data = bytearray(size)
+        try:
+            fd = os.open(self.path_of(co_guid), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                n = os.preadv(fd, [data], 0, os.RWF_NOWAIT)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOENT):
+                return None
+            raise from_oserror(error, "reading a staging file") from error
+        with self._lock:
+            self._shares.touch(co_guid)
+        return bytes(data) if n == size else None
 
     def read_plain(self, co_guids: Sequence[bytes]) -> list[Plain | None]:
         """What the staging files of small files say; None for all others, and for what is not there. Raises OSError."""

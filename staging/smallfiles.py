@@ -174,6 +174,7 @@ def _plain(stage: bytes) -> tuple[bytes, int, int, NetworkOpenInformation, bytes
             or header.data_offset != HEADER_SIZE
             or info.file_attributes != FILE_ATTRIBUTE_ARCHIVE
             or info.end_of_file > MOST
+            or not 0 <= info.last_access_time - info.last_write_time < 100  # else it says more than a time
             or info.last_write_time <= 0
             or not 0 <= info.mtime_ns < _TIME_MAX
         ):

@@ -21,7 +21,9 @@ class ResolvedStep:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedInstall:
-    """An Install action ready for a worker; None for a folder that has no path any more."""
+    """An Install action ready for a worker; None for a folder that has no path any more. Its staging file has `size`
+    bytes."""
 
     action: ev.Install
     steps: tuple[ResolvedStep, ...] | None
+    size: int = 0

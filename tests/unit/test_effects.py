@@ -27,6 +27,7 @@ ALLOWED = {
     ("staging.area", "StagingArea.__init__"): STATE,
     ("staging.area", "StagingArea.stage"): STATE,
     ("staging.area", "StagingArea.read_block"): STATE,
+    ("staging.area", "StagingArea.read_cached"): STATE,
     ("staging.area", "StagingArea.read_plain"): STATE,
     ("staging.area", "StagingArea._publish"): STATE,
     ("staging.area", "StagingArea.store_all"): STATE,
