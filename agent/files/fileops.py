@@ -12,9 +12,8 @@ from agent.conflicts.deleted import DeletedStore
 from agent.conflicts.kept import KeptStore
 from agent.engine import events as ev
 from agent.files.displaced import NOT_OURS, Report
-from agent.files.installing import Installer
+from agent.files.installing import Installer, ResolvedInstall
 from agent.files.keeping import keep_displaced
-from agent.files.resolved import ResolvedInstall
 from agent.files.stages import Stages
 from agent.files.underway import Key
 from agent.reporting.causes import Cause

@@ -12,6 +12,7 @@ import logging
 import os
 import stat
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from agent.conflicts.deleted import DeletedStore
 from agent.conflicts.kept import KeptStore
@@ -21,7 +22,6 @@ from agent.files.displaced import Displaced, Report
 from agent.files.facts import facts_of, fingerprint_of
 from agent.files.keeping import keep_deleted
 from agent.files.lookups import is_meant, is_the_same, look, make_like, opened, to_be_durable, went_on
-from agent.files.resolved import ResolvedInstall, ResolvedStep
 from agent.files.smallinstalls import SmallInstalls
 from agent.files.underway import Key
 from agent.tree.trust import gives_nothing_away
@@ -46,9 +46,30 @@ from staging.errors import (
 )
 from staging.openat2 import open_beneath
 from staging.preinstall import Preinstall
-from staging.rootdir import RootDir
+from staging.rootdir import FolderKey, RootDir
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedStep:
+    """A step of an install with the paths and the folders that the IDTable gave for it."""
+
+    step: ev.Step
+    path: str
+    folder: FolderKey | None
+    old_path: str = ""
+    old_folder: FolderKey | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedInstall:
+    """An Install action ready for a worker; None for a folder that has no path any more. Its staging file has `size`
+    bytes."""
+
+    action: ev.Install
+    steps: tuple[ResolvedStep, ...] | None
+    size: int = 0
 
 
 class Installer:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from agent.engine import events as ev
 from agent.files.displaced import Displaced
 from agent.files.facts import facts_of
 from agent.files.lookups import to_be_durable
-from agent.files.resolved import ResolvedInstall, ResolvedStep
 from agent.files.underway import Key
 from staging import install, smallfiles
 from staging.area import StagingArea
@@ -25,6 +25,9 @@ from staging.preinstall import Preinstall
 from staging.rootdir import RootDir, check_name
 from staging.smallfiles import Built, Plain
 from staging.space import room
+
+if TYPE_CHECKING:
+    from agent.files.installing import ResolvedInstall, ResolvedStep
 
 
 class SmallInstalls:

@@ -14,7 +14,7 @@ from agent.engine import events as ev
 from agent.engine.records import UNSTORED, place_of
 from agent.files.fileops import Event as FileEvent
 from agent.files.fileops import FileOps
-from agent.files.resolved import ResolvedInstall, ResolvedStep
+from agent.files.installing import ResolvedInstall, ResolvedStep
 from agent.files.underway import UnderWay
 from agent.reporting.incidents import Incidents
 from agent.wire.packet import encode_packet

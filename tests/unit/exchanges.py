@@ -17,7 +17,7 @@ from agent.conflicts.kept import KeptStore
 from agent.engine import events as ev
 from agent.files.facts import facts_of
 from agent.files.fileops import FileOps
-from agent.files.resolved import ResolvedInstall, ResolvedStep
+from agent.files.installing import ResolvedInstall, ResolvedStep
 from agent.localchanges.stage import LocalStage, Work
 from agent.reporting.causes import Cause
 from config.model import SetIdPolicy

@@ -18,7 +18,7 @@ import pytest
 from agent.conflicts.kept import KeptStore
 from agent.engine import events as ev
 from agent.files.fileops import FileOps
-from agent.files.resolved import ResolvedInstall
+from agent.files.installing import ResolvedInstall
 from agent.files.underway import UnderWay
 from agent.replica.actions import BYTES_AT_ONCE, INSTALLS_AT_ONCE, Actions
 from agent.reporting.causes import Cause

@@ -19,7 +19,7 @@ from agent.engine import events as ev
 from agent.files import content, lookups
 from agent.files.facts import facts_of
 from agent.files.fileops import FileOps
-from agent.files.resolved import ResolvedInstall, ResolvedStep
+from agent.files.installing import ResolvedInstall, ResolvedStep
 from agent.work.bysize import CLASSES
 from staging import fsops
 from staging.area import StagingArea

@@ -20,7 +20,7 @@ import json, os, signal, stat, sys
 from agent.engine import events as ev
 from agent.files.facts import facts_of
 from agent.files.fileops import FileOps
-from agent.files.resolved import ResolvedInstall, ResolvedStep
+from agent.files.installing import ResolvedInstall, ResolvedStep
 from agent.conflicts.kept import KeptStore
 from agent.files.underway import UnderWay
 from staging import fsops, lending

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from agent.conflicts.kept import KeptStore
 from agent.engine import events as ev
 from agent.files.fileops import FileOps
-from agent.files.resolved import ResolvedInstall, ResolvedStep
+from agent.files.installing import ResolvedInstall, ResolvedStep
 from agent.localchanges.stage import LocalStage, Work
 from journal.changes import Change, Kind
 from staging import fsops, sd, smallfiles
