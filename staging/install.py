@@ -121,7 +121,7 @@ def install(
                     result = _install_new(temp, root, at, ours.fd)
                 else:
                     result = _install_over(temp, root, at, expected, ours.fd, keep, opened)
-            return _complete(result, ours.fd, built, built)
+            return complete(result, ours.fd, built, built)
     except OSError as error:
         raise from_oserror(error, "installing a file") from error
 
@@ -138,7 +138,7 @@ def _done(*displaced: Entry) -> InstallResult:
     return InstallResult(Outcome.DONE, displaced=displaced)
 
 
-def _complete(result: InstallResult, ours: int, before: Fingerprint, known: Fingerprint) -> InstallResult:
+def complete(result: InstallResult, ours: int, before: Fingerprint, known: Fingerprint) -> InstallResult:
     """With the fingerprint of what was installed or renamed, when its folder is as it was before. Its ctime has moved:
     the one it has now stands for what is `known` of the file only if nothing but that differs, and if it was as known
     `before`. Otherwise somebody changed the file, and what was known goes on to say so."""
@@ -154,7 +154,7 @@ def _is(at: Entry, ours: int) -> bool:
     return same_entry(found, fsops.fingerprint(ours))
 
 
-def _take_back(temp: Entry, at: Entry, ours: int, outcome: Outcome) -> InstallResult:
+def take_back(temp: Entry, at: Entry, ours: int, outcome: Outcome) -> InstallResult:
     """Takes what was just installed out of the tree again, and nothing else."""
     aside = _aside(temp)
     try:
@@ -179,12 +179,12 @@ def _give_back(aside: Entry, at: Entry, result: InstallResult) -> InstallResult:
 def _install_new(temp: Entry, root: RootDir, at: Entry, ours: int) -> InstallResult:
     if not move_to_free_name(temp.fd, temp.name, at.fd, at.name):
         return InstallResult(Outcome.NAME_TAKEN, temp=temp.name)
-    if _in_tree(root, at):
+    if in_tree(root, at):
         return _done()
-    return _take_back(temp, at, ours, Outcome.TARGET_CHANGED)
+    return take_back(temp, at, ours, Outcome.TARGET_CHANGED)
 
 
-def _in_tree(root: RootDir, at: Entry) -> bool:
+def in_tree(root: RootDir, at: Entry) -> bool:
     return root.holds(at.fd, at.path.rpartition("/")[0])
 
 
@@ -207,7 +207,7 @@ def _install_over(
             raise
         return _install_over_without_flag(temp, root, at, expected, ours, keep, opened)
     outcome, swapped = _look_out(swap, expected, opened)
-    if not _in_tree(root, at):
+    if not in_tree(root, at):
         outcome = Outcome.TARGET_CHANGED
     if outcome is Outcome.DONE:
         if keep:
@@ -272,12 +272,12 @@ def _install_over_without_flag(
     if outcome is Outcome.DONE:
         if not move_to_free_name(temp.fd, temp.name, at.fd, at.name):
             return InstallResult(Outcome.TARGET_CHANGED, displaced=(aside,), temp=temp.name)
-        held = _in_tree(root, at)
+        held = in_tree(root, at)
         if held and keep:
             return _done(aside)
         if held and _dispose(aside):
             return _done()
-        undone = _take_back(temp, at, ours, Outcome.NOT_EMPTY if held else Outcome.TARGET_CHANGED)
+        undone = take_back(temp, at, ours, Outcome.NOT_EMPTY if held else Outcome.TARGET_CHANGED)
         return _give_back(aside, at, undone)
     return _give_back(aside, at, InstallResult(outcome, temp=temp.name, swapped=swapped))
 
@@ -292,7 +292,7 @@ def rename(root: RootDir, old: Entry, new: Entry, expected: Fingerprint, aside: 
             same = os.path.samestat(os.fstat(old.fd), os.fstat(new.fd))
             with root.changing(old, new, moved=None if same else ours):
                 result = _rename(root, old, new, expected, aside)
-            return _complete(result, ours.fd, before, expected)
+            return complete(result, ours.fd, before, expected)
     except FileNotFoundError:
         return InstallResult(Outcome.TARGET_CHANGED)
     except OSError as error:
@@ -317,7 +317,7 @@ def _rename(root: RootDir, old: Entry, new: Entry, expected: Fingerprint, aside:
     if not moved:
         return InstallResult(Outcome.NAME_TAKEN)
     found = _is_there(new, expected)
-    if found and _in_tree(root, new) and _in_tree(root, old):
+    if found and in_tree(root, new) and in_tree(root, old):
         return _done()
     # Another entry took the old name at the last moment, or one of the folders went.
     result = InstallResult(Outcome.TARGET_CHANGED, swapped=not found)
@@ -344,7 +344,7 @@ def remove_file(root: RootDir, at: Entry, expected: Fingerprint, aside: Entry, *
             except FileNotFoundError:
                 return InstallResult(Outcome.TARGET_CHANGED)
             outcome, swapped = _look_out(aside, expected)
-            if not _in_tree(root, at):
+            if not in_tree(root, at):
                 outcome = Outcome.TARGET_CHANGED
             if outcome is Outcome.DONE:
                 if keep:
@@ -362,7 +362,7 @@ def remove_folder(root: RootDir, at: Entry, expected: Fingerprint) -> InstallRes
     At worst, when names are exchanged at the last moment, another empty folder beside it is what goes."""
     try:
         with root.changing(at):
-            if not _is_there(at, expected) or not _in_tree(root, at):
+            if not _is_there(at, expected) or not in_tree(root, at):
                 return InstallResult(Outcome.TARGET_CHANGED)
             try:
                 os.rmdir(at.name, dir_fd=at.fd)

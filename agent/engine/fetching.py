@@ -33,7 +33,7 @@ class Fetching:
     def __init__(self, ctx: Context, inbound: Inbound) -> None:
         self.ctx = ctx
         self.inbound = inbound
-        self._active: dict[bytes, dict[Key, Entry]] = {}  # by connection; some may have ended since
+        self._active: dict[bytes, dict[Key, Entry]] = {}  # by connection; some may have been given up since
         self._looked: dict[bytes, int] = {}  # by connection: Inbound.fetches_ended when those were left out
         self._turn: dict[bytes, dict[Key, Entry]] = {}  # by connection: what waits until another is fetched
 
@@ -81,7 +81,7 @@ class Fetching:
 
     def _full(self, cxtion: bytes) -> bool:
         active, ended = self._active.setdefault(cxtion, {}), self.inbound.fetches_ended
-        if len(active) >= self.ctx.limits.fetches and self._looked.get(cxtion) != ended:
+        if len(active) >= self.ctx.limits.fetches and self._looked.get(cxtion, 0) != ended:
             active = self._active[cxtion] = {k: e for k, e in active.items() if self._fetches(cxtion, e)}
             self._looked[cxtion] = ended
         return len(active) >= self.ctx.limits.fetches
@@ -278,7 +278,7 @@ class Fetching:
             return None
         entry.stage = Stage.FETCHED
         entry.staged = True
-        self.inbound.fetches_ended += 1
+        self._active.get(entry.cxtion, {}).pop(entry.key, None)
         self.ctx.count("Staging Files Fetched")
         self.ctx.count("Bytes of Staging Fetched", entry.stage_size)
         return entry

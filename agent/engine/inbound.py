@@ -57,7 +57,7 @@ class Inbound:
         #: The worklist: what may go on now, in order. The engine works it off after every event, so that no end of a
         #: change order calls the next one's.
         self.unblocked: OrderedDict[Key, None] = OrderedDict()
-        self.fetches_ended = 0  # counts up when one may have
+        self.fetches_ended = 0  # counts up when one may have been given up
         self.heard: dict[bytes, int] = {}  # partner (member GUID) -> the last VSN of its own that it sent
         #: What the inbound log held of connections that are no more, and whether it was finished.
         self.abandoned: list[tuple[Key, bool]] = []
@@ -366,7 +366,7 @@ class Inbound:
 
     def let_go(self, entry: Entry) -> None:
         """The entry is finished and wants its name no more."""
-        self.fetches_ended += 1
+        self.fetches_ended += entry.begun and not entry.staged
         self.held.let_go(entry)
         place = (entry.co.new_parent_guid, entry.co.file_name)
         if self.pending_names.get(entry.co.file_guid) == place:

@@ -127,6 +127,10 @@ class FileOps:
         """See Stages.read_stage()."""
         return self._stages.read_stage(action, path, unstored, size)
 
+    def read_cached(self, action: ev.ReadStage) -> Event | None:
+        """See Stages.read_cached()."""
+        return self._stages.read_cached(action)
+
     def install_all(self, installs: list[ResolvedInstall]) -> list[Event]:
         """See Installer.install_all()."""
         return [*self._installer.install_all(installs)]

@@ -153,6 +153,17 @@ class Stages:
             self.area.remove(guid)  # damaged: it is made anew at the next request (3.3.4.4.7)
             return ev.StageRefused(action, True, str(error), generating=True)
 
+    def read_cached(self, action: ev.ReadStage) -> ev.StageBlock | None:
+        """The block that is asked for, where it is all of its staging file and in memory: nothing is waited for. None
+        for any other, or when it has to be made in some way."""
+        guid = action.change_order.change_order_guid
+        try:
+            whole = None if action.offset else self.area.read_cached(guid, c.MAX_BLOCK)
+            block = whole and self._to_be_sent(whole, action)
+        except StagingError:
+            return None
+        return ev.StageBlock(action, block, len(block), 0) if block else None
+
     def _read(self, guid: bytes, action: ev.ReadStage) -> bytes | None:
         if self.area.size_of(guid) is None:
             return None
@@ -160,8 +171,12 @@ class Stages:
             block = self.area.read_block(guid, action.offset, c.MAX_BLOCK)
         except Vanished:
             return None
-        if action.offset:
-            return block
+        return block if action.offset else self._to_be_sent(block, action)
+
+    @staticmethod
+    def _to_be_sent(block: bytes, action: ev.ReadStage) -> bytes | None:
+        """The first block with the change order of the request in its header (4.4.7); None when it is compressed as the
+        partner does not understand it. Raises StagingError."""
         header = StageHeader.decode(block[:HEADER_SIZE])
         if header.compression not in action.compressions:
             return None

@@ -214,7 +214,8 @@ class Batches:
                     self._act(action)
                 except Exception as error:
                     self._unacted(action, error)
-        self._account(began, taken)
+        if engine.is_online:  # else there is nothing that could wait for an initial sync
+            self._account(began, taken)
         try:
             self._set_timer(engine)
         except Exception as error:
@@ -246,14 +247,14 @@ class Batches:
         events."""
         actions: list[ev.Action] = []
         now, at = self._now(), _clock()
-        unasked = Counter[Sender]()
+        unasked, shared = Counter[Sender](), engine.is_online
 
         def early(event: ev.Event) -> bool:
             sender = sender_of(event)
             if sender is None or is_asked_for(event, engine.awaits):
                 return False
             enough = unasked[sender] >= UNASKED and not self._shares.is_alone(sender, at)
-            return enough or self._shares.wait(sender, at) > 0
+            return shared and (enough or self._shares.wait(sender, at) > 0)
 
         in_engine = False
         try:

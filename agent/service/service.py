@@ -207,8 +207,8 @@ class Service:
             await mapper.start(config.listen_host, port)
         except OSError as error:
             log.error(
-                "20116 no endpoint mapper on %s:%d: %s; set another listen.endpoint_mapper in %s, and that port for this "
-                "member in %s, or take it out where all partners know port %d",
+                "20116 no endpoint mapper on %s:%d: %s; set another listen.endpoint_mapper in %s, and that port for "
+                "this member in %s, or take it out where all partners know port %d",
                 config.listen_host, port, error, config.path, config.topology_path, server.port,
             )  # fmt: skip
             return

@@ -46,6 +46,8 @@ class Talker:
         self.sent += (both := [packet(ONE), packet(OTHER)])
         return list[ev.Action](both)
 
+    is_online = True
+
     def awaits(self, packet: Packet) -> bool:
         return False
 
@@ -185,6 +187,8 @@ class Fails:
             raise self.error
         self.handled.append(event)
         return [ev.Report("info", str(event))]
+
+    is_online = True
 
     def awaits(self, packet: Packet) -> bool:
         return False

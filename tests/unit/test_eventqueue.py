@@ -160,6 +160,8 @@ def test_a_transaction_ends_after_a_while(monkeypatch: pytest.MonkeyPatch) -> No
             handled.append(now[0])
             return []
 
+        is_online = True
+
         def awaits(self, packet: Packet) -> bool:
             return False
 

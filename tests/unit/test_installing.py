@@ -30,6 +30,8 @@ from staging.streams import encode_symlink, stream
 
 GUID, CO = b"g" * 16, b"c" * 16
 
+pytestmark = pytest.mark.usefixtures("small_files")
+
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:

@@ -76,6 +76,8 @@ class Slow:
         self.clock[0] += 1.0
         return [ev.Report("info", "", self.cause)]
 
+    is_online = True
+
     def awaits(self, packet: Packet) -> bool:
         return False
 
@@ -138,6 +140,8 @@ class Stepwise:
         self.clock[0] += 0.001
         self.handled.append((self.clock[0], event.packet.from_.guid, event.packet))
         return []
+
+    is_online = True
 
     def awaits(self, packet: Packet) -> bool:
         return packet.command == c.CMD_REMOTE_CO_DONE
@@ -206,6 +210,14 @@ def test_what_comes_unasked_has_an_eighth_of_the_time_and_holds_up_nothing_else(
     gaps = [after - before for before, after in itertools.pairwise(times) if after - before > 0.05]
     assert len(gaps) in (len(flood) // batches.UNASKED - 1, len(flood) // batches.UNASKED - 2)
     assert all(gap >= 7 * batches.UNASKED * 0.001 for gap in gaps[1:])
+
+
+def test_an_initial_sync_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stepwise, "is_online", False)
+    flood = [ev.PacketReceived(packet(ONE), 9) for _ in range(160)]
+    handled = handled_of([ev.PacketReceived(packet(OTHER), 9), *flood], monkeypatch)
+    times = [at for at, _, _ in handled]
+    assert max(after - before for before, after in itertools.pairwise(times)) < 7 * batches.UNASKED * 0.001
 
 
 def test_what_is_passed_on_holds_up_nothing_of_who_passes_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
