@@ -16,7 +16,10 @@ FORBIDDEN = {
     "subprocess", "tempfile", "threading", "time", "uuid",
 }  # fmt: skip
 #: What may be imported of this project: codecs, records without a database, names.
-ALLOWED = ("agent.reporting.causes", "agent.engine", "agent.wire", "idtable.records", "idtable.reserved")
+ALLOWED = (
+    "agent.reporting.causes", "agent.engine", "agent.wire", "idtable.records", "idtable.reserved",
+    "agent.directory.objects", "agent.directory.replication",
+)  # fmt: skip
 
 
 def imports_of(path: Path) -> set[str]:
@@ -29,10 +32,10 @@ def imports_of(path: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("room", ["engine", "wire"])
+@pytest.mark.parametrize("room", ["engine", "wire", "directory/objects", "directory/replication"])
 def test_the_rules_import_nothing_that_touches_the_world(room: str) -> None:
     modules = sorted((AGENT / room).glob("*.py"))
-    assert len(modules) > 5
+    assert len(modules) > (5 if "/" not in room else 2)
     for path in modules:
         for name in imports_of(path):
             top = name.partition(".")[0]
@@ -46,8 +49,8 @@ def test_the_rules_import_nothing_that_touches_the_world(room: str) -> None:
 
 #: The rooms of agent, from the bottom; each may import those before it.
 ROOMS = (
-    "wire", "work", "reporting", "edge", "rpc", "engine", "counters", "tree", "conflicts", "files", "localchanges",
-    "partners", "replica", "dashboard", "service", "cli",
+    "wire", "work", "reporting", "edge", "rpc", "directory", "engine", "counters", "tree", "conflicts", "files",
+    "localchanges", "partners", "replica", "dashboard", "service", "cli",
 )  # fmt: skip
 
 
@@ -63,6 +66,19 @@ def test_rooms_import_only_those_below(room: str) -> None:
         for name in imports_of(path):
             if name.startswith(("agent", ".")):
                 assert ".".join(name.split(".")[:2]) in below, f"{path.relative_to(AGENT)} imports {name}"
+
+
+#: The rooms of agent/directory, from the bottom.
+DIRECTORY = ("discovery", "objects", "replication", "store")
+
+
+@pytest.mark.parametrize("room", DIRECTORY)
+def test_rooms_of_the_directory_import_only_those_below(room: str) -> None:
+    below = tuple(f"agent.directory.{one}" for one in DIRECTORY[: DIRECTORY.index(room) + 1])
+    for path in sorted((AGENT / "directory" / room).rglob("*.py")):
+        for name in imports_of(path):
+            if name.startswith("agent.directory"):
+                assert name.startswith(below), f"{path.relative_to(AGENT)} imports {name}"
 
 
 @pytest.mark.parametrize("package", ["config", "idtable", "journal", "staging"])
