@@ -15,7 +15,7 @@ from types import MappingProxyType
 from config.document import Document, read_text, suggestion
 from config.errors import ConfigError, joined
 from config.keys import public_key
-from config.model import AgentConfig, Connection, LocalSet, Member, ReplicaSet, Secret, Topology
+from config.model import AgentConfig, Connection, DirectorySource, LocalSet, Member, ReplicaSet, Secret, Topology
 from config.positions import KeyPath
 from config.private import read_private
 from config.schema import AgentFile, KeyFile, LocalSetTable, SecretFile, SetTable, TopologyFile
@@ -96,7 +96,17 @@ def load_agent_config(path: str | os.PathLike[str], known: Mapping[str, bytes] =
         tombstone_days=replication.tombstone_days,
         serial=topology.serial,
         poll_interval_s=table.directory.poll_interval,
+        directory=_directory(document, table),
     )
+
+
+def _directory(document: Document, table: AgentFile) -> DirectorySource | None:
+    found = table.directory
+    if not found.server and found.enterprise is None:
+        return None
+    if not found.server or found.enterprise is None:
+        raise document.fail(("directory",), "a directory has an enterprise, and one [[directory.server]] or more")
+    return DirectorySource(found.enterprise, tuple((one.host, one.port, one.key) for one in found.server))
 
 
 def load_topology(path: Path) -> tuple[ReplicaSet, ...]:

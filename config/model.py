@@ -139,6 +139,15 @@ class Secret:
 
 
 @dataclass(frozen=True, slots=True)
+class DirectorySource:
+    """The directory that the topology comes from: the identifier of its enterprise, and its servers as (host, port,
+    public key)."""
+
+    enterprise: bytes
+    servers: tuple[tuple[str, int, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AgentConfig:
     """Everything `frs run` needs. Paths are absolute; times are seconds.
 
@@ -201,3 +210,4 @@ class AgentConfig:
     mass_deletion_window_s: float = 60.0
     serial: int = 0
     poll_interval_s: float = 300.0
+    directory: DirectorySource | None = None

@@ -111,11 +111,13 @@ PortOrAny = Annotated[int, Field(ge=0, le=65535)]
 Text = Annotated[str, Field(min_length=1)]
 
 
-class _Table(BaseModel):
+class Table(BaseModel):
+    """A table of a file: nothing stands in it that has no meaning."""
+
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class MemberTable(_Table):
+class MemberTable(Table):
     """`[[set.member]]` of topology.toml."""
 
     name: Name
@@ -125,7 +127,7 @@ class MemberTable(_Table):
     key: PublicKey | None = None
 
 
-class ConnectionTable(_Table):
+class ConnectionTable(Table):
     """`[[set.connection]]` of topology.toml."""
 
     guid: Guid
@@ -139,7 +141,7 @@ class ConnectionTable(_Table):
     two_way_sync: bool = False
 
 
-class SetTable(_Table):
+class SetTable(Table):
     """`[[set]]` of topology.toml."""
 
     name: Name
@@ -153,14 +155,14 @@ class SetTable(_Table):
     connection: list[ConnectionTable] = []
 
 
-class TopologyFile(_Table):
+class TopologyFile(Table):
     """topology.toml, the same on all members."""
 
     serial: Annotated[int, Field(ge=0)] = 0
     set: Annotated[list[SetTable], Field(min_length=1)]
 
 
-class LocalSetTable(_Table):
+class LocalSetTable(Table):
     """`[[set]]` of agent.toml."""
 
     name: str
@@ -168,21 +170,21 @@ class LocalSetTable(_Table):
     staging_quota: Size = DEFAULT_STAGING_QUOTA
 
 
-class ListenTable(_Table):
+class ListenTable(Table):
     """`[listen]`: where this agent's RPC server listens."""
 
     host: Host | None = None
     port: PortOrAny | None = None
 
 
-class DashboardTable(_Table):
+class DashboardTable(Table):
     """`[dashboard]`."""
 
     host: Host = "127.0.0.1"
     port: PortOrAny
 
 
-class LogTable(_Table):
+class LogTable(Table):
     """`[log]`."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
@@ -192,7 +194,7 @@ _Days = Annotated[float, Field(gt=0, le=3650)]
 _Percent = Annotated[float, Field(gt=0, le=100)]
 
 
-class ReplicationTable(_Table):
+class ReplicationTable(Table):
     """`[replication]`: how this member works."""
 
     aging: Annotated[float, Field(ge=0, le=3600)] = 3.0
@@ -215,13 +217,23 @@ class ReplicationTable(_Table):
     tombstone_days: _Days = 60.0
 
 
-class DirectoryTable(_Table):
+class DirectoryServerTable(Table):
+    """`[[directory.server]]` of agent.toml: a directory server, and its public key."""
+
+    host: Host
+    port: Port
+    key: PublicKey
+
+
+class DirectoryTable(Table):
     """`[directory]`: how this member learns of the topology."""
 
     poll_interval: Annotated[float, Field(gt=0, le=86400)] = 300.0
+    enterprise: Guid | None = None
+    server: list[DirectoryServerTable] = []
 
 
-class CountersTable(_Table):
+class CountersTable(Table):
     """`[counters]`."""
 
     sample_interval: Annotated[float, Field(gt=0, le=86400)] = 5.0
@@ -232,7 +244,7 @@ class CountersTable(_Table):
     keep_hours_days: _Days = 365.0
 
 
-class AgentFile(_Table):
+class AgentFile(Table):
     """agent.toml."""
 
     member: str
@@ -252,13 +264,13 @@ class AgentFile(_Table):
     directory: DirectoryTable = DirectoryTable()
 
 
-class KeyFile(_Table):
+class KeyFile(Table):
     """A member's private key."""
 
     private: PrivateKey
 
 
-class SecretFile(_Table):
+class SecretFile(Table):
     """The secret that members without keys share."""
 
     domain: Text

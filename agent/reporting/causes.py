@@ -23,6 +23,7 @@ class Cause(enum.Enum):
     STAGING_FILE = "staging file that cannot be right"
     ORIGINATORS = "too many originators"
     RESTORED = "database older than what partners know"
+    DIRECTORY = "directory that cannot be used, or is disputed"
     CLOCK = "numbers ahead of the clock mended"
     MASS_DELETION = "mass deletion"
     SET_ID = "set-id bits that are not taken"

@@ -69,7 +69,7 @@ def test_rooms_import_only_those_below(room: str) -> None:
 
 
 #: The rooms of agent/directory, from the bottom.
-DIRECTORY = ("discovery", "objects", "replication", "store")
+DIRECTORY = ("discovery", "objects", "replication", "store", "access")
 
 
 @pytest.mark.parametrize("room", DIRECTORY)

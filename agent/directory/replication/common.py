@@ -118,7 +118,8 @@ class Common:
                 self._owned_by(done.guid if site else ENTERPRISE_PARTITION, owner)
 
     def _owned_by(self, partition_id: bytes, owner: str) -> None:
-        partition = self._partitions.get(partition_id) or self._partition(partition_id, "")
+        new = partition_id not in self._partitions
+        partition = self._partition(partition_id, "") if new else self._partitions[partition_id]
         if partition.authority == owner:
             return
         partition.authority = owner
@@ -126,7 +127,7 @@ class Common:
         self._asking.pop(partition_id, None)
         if owner != self.me.name:
             self._ask(partition)
-        elif not partition.last and not partition.purged:
+        elif new:
             partition.whole = True
         elif self.complete(partition_id):
             self._take(partition)

@@ -98,9 +98,14 @@ class Following(Owning):
             self._ask(partition)
         elif self.complete(partition.id):
             self._ack(partition)
-        if partition.state == State.NORMAL and partition.purged < numbers.purged <= partition.last:
-            self._store.purge(partition.id, numbers.purged)
-            partition.purged = numbers.purged
+        if partition.state == State.NORMAL:
+            self._purge_copy(partition, numbers.purged)
+
+    def _purge_copy(self, partition: Partition, purged: int) -> None:
+        """Purge what the owner has purged."""
+        if partition.purged < purged <= partition.last:
+            self._store.purge(partition.id, purged)
+            partition.purged = purged
             self._store.put_partition(partition)
 
     def _change_reply(self, sender: str, message: ChangeReply) -> None:
@@ -142,6 +147,7 @@ class Following(Owning):
             self._bscs = None
         partition.whole, partition.last = True, max(partition.last, message.to)
         self._store.put_partition(partition)
+        self._purge_copy(partition, message.purged)
         if partition.authority != self.me.name:
             self._ack(partition)
         self._announce |= set(self._own_bscs()) if self.is_psc else set()

@@ -101,8 +101,12 @@ class Replicator(Following):
         return self._done()
 
     def announce(self) -> list[Action]:
-        """Tell all neighbours with the next propagation how far partitions are: every 20 minutes or so (note 12)."""
+        """Tell all neighbours with the next propagation how far partitions are, every 20 minutes or so (note 12), and
+        ask for what nobody may have told here."""
         self._announce |= set(self.neighbours())
+        for partition in self.partitions:
+            if partition.authority != self.me.name:
+                self._ask(partition)
         return self._done()
 
     def retry(self) -> list[Action]:
@@ -138,7 +142,7 @@ class Replicator(Following):
             for found in self._store.of_type(Type.ENTERPRISE, partition_id):
                 self._set(found, E_PECNAME)
             for site in self._store.of_type(Type.SITE, partition_id):
-                if site.text(S_PSC) == former:
+                if site.text(S_PSC) == former and self.complete(site.guid):
                     self._set(site, S_PSC)
         self._announce |= set(self.neighbours())
         return self._done()
