@@ -99,9 +99,9 @@ class DirectoryReader:
         sets, self._kept = taken_over(current.sets, snapshot)
         if not sets:
             raise ConfigError(path, None, "", f"it has no set that {snapshot.reader} is a member of")
-        if snapshot.generation == current.serial and sets == current.sets:
-            return False
         text = f"serial = {snapshot.generation}\n" + topology_text(sets, COMMENT)
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            return False
         parse_file(path, text)  # raises ConfigError for what cannot be a topology
         write_file(path, text)
         log.info("the topology of generation %s is read from the directory", seq_text(snapshot.generation))
