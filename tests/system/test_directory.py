@@ -157,6 +157,12 @@ def test_hosts_take_their_topology_from_the_directory_and_its_changes_while_they
     for name in "ab":
         fleet.log_says(name, f"the topology has changed: .*{first.key}.*priority 7 becomes 3")
 
+    # `frs topology` changes it there, and not on the hosts.
+    changing = ("topology", "set", "--connection", second.key, "priority=4", "--config")
+    assert "takes its topology from a directory" in frs(*changing, str(fleet.hosts["a"].config), code=2)
+    assert "changed the directory" in frs(*changing, str(fleet.server.config))
+    fleet.log_says("b", f"the topology has changed: .*{second.key}.*priority 7 becomes 4")
+
     # No server answers: what was read is on disk, also for a host that starts again meanwhile.
     fleet.server.kill()
     fleet.hosts["b"].stop()
@@ -167,7 +173,7 @@ def test_hosts_take_their_topology_from_the_directory_and_its_changes_while_they
 
     export = frs("directory", "export", "--config", str(fleet.server.config))
     (there,) = parse_topology(Path("export"), export)
-    assert {one.key: one.priority for one in there.connections} == {first.key: 3, second.key: 7}
+    assert {one.key: one.priority for one in there.connections} == {first.key: 3, second.key: 4}
     assert {one.name: one.key for one in there.members.values()} == {m.name: m.key for m in fleet.set.members.values()}
 
     # b is deleted in the directory: there is a tombstone, so it leaves, and keeps its files.

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from config.load import load_agent_config
+from config.topology import new_replica_set
+from config.write import topology_text
 
 REPOSITORY = Path(__file__).parents[2]
 ENTERPRISE, SITE = uuid.UUID(int=1), uuid.UUID(int=2)
@@ -150,3 +156,48 @@ def test_an_address_of_no_network_of_the_interface_is_not_answered(hosts: tuple[
     client.run("ip", "address", "add", "10.91.3.2/16", "brd", "10.91.2.255", "dev", "c2")
     server.run("ip", "route", "add", "10.91.3.0/24", "dev", "s2")
     assert client.discover("c2", wait=1) == []
+
+
+def test_a_new_host_joins_the_directory_that_it_finds(hosts: tuple[Namespace, Namespace], tmp_path: Path) -> None:
+    """`frs join --discover`: the key decides whom it believes, and the directory whom it lets in."""
+    server, client = hosts
+    frs = (sys.executable, "-P", "-m", "agent.cli")
+    directory = tmp_path / "directory.toml"
+    said = server.run(
+        *frs, "directory", "init", "--name", "dir1", "--state", str(tmp_path / "directory"), "--config",
+        str(directory), "--interface", "s1", "--interface", "s2", "--address", "10.91.2.1:2879",
+    )  # fmt: skip
+    found = re.search(r"key of dir1: (\S+)", said)
+    assert found is not None
+    log = tmp_path / "log"
+    with open(log, "wb") as stream:
+        process = subprocess.Popen(
+            server.command(*frs, "directory", "run", "--config", str(directory)), cwd=REPOSITORY, stderr=stream
+        )
+    try:
+        while b"is running" not in log.read_bytes():
+            assert process.poll() is None, log.read_text()
+            time.sleep(0.1)
+        join = client.command(
+            *frs, "join", "--discover", "--server-key", found[1], "--member", "a", "--root", str(tmp_path / "root"),
+            "--state", str(tmp_path / "state"), "--config", str(tmp_path / "agent.toml"),
+        )  # fmt: skip
+        (tmp_path / "root").mkdir()
+        refused = subprocess.run(join, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+        assert refused.returncode == 4
+        key = re.search(r"with the key (\S+)\?", refused.stderr)
+        assert key is not None, refused.stderr
+        made = new_replica_set("docs", [("a", "10.91.2.2", 28700)], "full-mesh")
+        (tmp_path / "wanted.toml").write_text(
+            topology_text([made], "").replace("port = 28700", f'port = 28700\nkey = "{key[1]}"')
+        )
+        server.run(*frs, "directory", "import", "--config", str(directory), str(tmp_path / "wanted.toml"))
+        done = subprocess.run(join, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    finally:
+        process.terminate()
+        assert process.wait() == 0
+    config = load_agent_config(tmp_path / "agent.toml")
+    assert config.directory is not None
+    assert config.directory.servers[0][0] in ("10.91.1.1", "10.91.2.1")
+    assert config.sets[0].member.host == "10.91.2.2"

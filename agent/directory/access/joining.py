@@ -11,7 +11,7 @@ from agent.directory.access.reading import COMMENT, whole
 from agent.directory.access.snapshot import Snapshot
 from agent.directory.access.topology import sets_of
 from agent.directory.discovery.sockets import discover
-from agent.rpc.errors import RpcClosed, RpcError
+from agent.rpc.errors import RpcAuthError, RpcClosed, RpcError
 from agent.rpc.noise import KeyPair
 from agent.rpc.security import KeyCredential
 from config.write import topology_text
@@ -38,7 +38,7 @@ class Found:
 async def find_server() -> list[tuple[str, int]]:
     """Where directory servers may be, by what answers on the networks of this host. Raises OSError."""
     found = await discover(bytes(16), bytes(16))
-    return [(name, DEFAULT_PORT) for name in found.servers]
+    return [(name, DEFAULT_PORT) for name in (*found.answered, *found.servers)]
 
 
 async def first_reading(places: Sequence[tuple[str, int]], own: bytes, theirs: bytes, member: str) -> Found:
@@ -48,7 +48,8 @@ async def first_reading(places: Sequence[tuple[str, int]], own: bytes, theirs: b
         try:
             client = await interface.connect(*place, KeyCredential(KeyPair(own), theirs))
         except RpcError as error:
-            failed = error
+            if failed is None or isinstance(error, RpcAuthError):  # one that is there tells more than one that is not
+                failed = error
             continue
         try:
             snapshot = await whole(client, 0, 0, member)

@@ -8,7 +8,7 @@ what one network said is not forgotten when the next one is asked.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from agent.directory.discovery.packets import TopologyClientRequest, TopologyServerReply
@@ -41,6 +41,8 @@ class Finished:
 
     servers: tuple[str, ...]
     networks: tuple[bytes, ...] = ()
+    #: the addresses of all who answered
+    answered: tuple[str, ...] = field(default=(), compare=False)
 
 
 Action = Broadcast | Wait | Finished
@@ -61,6 +63,7 @@ class Asking:
         self._near: dict[str, None] = {}
         self._far: dict[str, None] = {}
         self._ids: dict[bytes, None] = {}
+        self._answered: dict[str, None] = {}
 
     def begin(self, networks: Sequence[object], *, changing: bool = False) -> list[Action]:
         """Look on these networks. What was found before is still true, unless one of them is `changing`, as an address
@@ -68,7 +71,7 @@ class Asking:
         if self._known is not None and not changing:
             return [self._known]
         self._networks, self._current, self._request = len(networks), -1, self._new_id()
-        self._near, self._far, self._ids = {}, {}, {}
+        self._near, self._far, self._ids, self._answered = {}, {}, {}, {}
         self._busy = True
         return self._next()
 
@@ -82,14 +85,15 @@ class Asking:
             return []
         if reply.correlation != self._request:
             return []
-        first_of_other_site = not reply.own_site and not self._of_other_site
+        first_of_other_site = not reply.own_site and not self._of_other_site and any(self._site)
+        self._answered[source] = None
         self._ids |= dict.fromkeys(reply.networks)
         if reply.own_site:
             self._near[source] = None
         else:
             self._far |= dict.fromkeys(reply.servers)
             self._of_other_site = True
-        if first_of_other_site:  # D: perhaps one of the own site answers, too
+        if first_of_other_site:  # D: perhaps one of the own site, where there is one, answers, too
             return [Wait()]
         return self._next()  # A, B: the next network; C, E: that was the last one
 
@@ -104,6 +108,7 @@ class Asking:
             request = TopologyClientRequest(self._enterprise, self._request, self._site)
             return [Broadcast(self._current, request.encode())]
         self._busy = False
-        found = Finished((*self._near, *(name for name in self._far if name not in self._near)), tuple(self._ids))
+        servers = (*self._near, *(name for name in self._far if name not in self._near))
+        found = Finished(servers, tuple(self._ids), tuple(self._answered))
         self._known = found if found.servers else None
         return [found]

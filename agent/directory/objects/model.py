@@ -75,6 +75,16 @@ class DeletedObject:
     scope: int = 1
 
 
+_LINES: Final = {
+    type_: [line for line in PROPERTIES.values() if line.type == type_ and line.id not in (*BESIDE, prop)]
+    for type_, prop in IDENTIFIER.items()
+}
+_REQUIRED: Final = {type_: [line for line in lines if line.required] for type_, lines in _LINES.items()}
+_DEFAULTS: Final = {
+    type_: {line.id: line.default for line in lines if line.default is not None} for type_, lines in _LINES.items()
+}
+
+
 def checked(properties: Mapping[int, Value], type_: Type) -> dict[int, Value]:
     """These properties, where each is one of that type of object and has a value of its own type; those that are kept
     beside an object left out. Raises DirectoryError."""
@@ -98,12 +108,10 @@ def new_object(type_: Type, guid: bytes, partition: bytes, properties: Mapping[i
     if type_ not in IDENTIFIER:
         raise DirectoryError(MQDS_WRONG_OBJ_TYPE, f"no object of type {type_.name} can be made")
     given = checked(properties, type_)
-    lines = [line for line in PROPERTIES.values() if line.type == type_ and line.id not in BESIDE]
-    for line in lines:
-        if line.required and line.id not in given and line.id != IDENTIFIER[type_]:
+    for line in _REQUIRED[type_]:
+        if line.id not in given:
             raise DirectoryError(MQ_ERROR_ILLEGAL_PROPID, f"{line.name} is missing")
-    found = {line.id: line.default for line in lines if line.default is not None} | given
-    return DsObject(type_, guid, partition, 0, found)
+    return DsObject(type_, guid, partition, 0, _DEFAULTS[type_] | given)
 
 
 def type_of_change(properties: Mapping[int, Value]) -> Type:

@@ -38,10 +38,12 @@ _GIVEN: Final[dict[str, Given]] = {"w": "taken", "i": "dropped", "x": "refused"}
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """A line of the table. `update` and `create` say what becomes of a value in a change and in a new object; `default`
-    is what a new object has, None for nothing; `required` is what no object can be made without."""
+    """A line of the table. `type` is that of the objects that have it; `update` and `create` say what becomes of a
+    value in a change and in a new object; `default` is what a new object has, None for nothing; `required` is what no
+    object can be made without."""
 
     id: int
+    type: Type
     name: str
     vt: Vt
     read: bool
@@ -51,14 +53,9 @@ class Property:
     default: Value | None
     private: bool
 
-    @property
-    def type(self) -> Type:
-        """The type of object that has it ([MC-MQDSRP] 3.1.1.4)."""
-        return type_of(self.id)
-
 
 def type_of(prop: int) -> Type:
-    """The type of object that has the property of that identifier. Raises ValueError."""
+    """The type of object that has the property of that identifier ([MC-MQDSRP] 3.1.1.4). Raises ValueError."""
     return Type((prop - 1000) // 100 if prop > 1000 else prop // 100)
 
 
@@ -235,7 +232,16 @@ def _line(line: str) -> Property:
     kind = Vt[vt]
     default = next((_default(kind, word[1:]) for word in more if word.startswith("=")), None)
     return Property(
-        int(number), name, kind, read == "r", _GIVEN[update], _GIVEN[create], "!" in more, default, "frs" in more
+        int(number),
+        type_of(int(number)),
+        name,
+        kind,
+        read == "r",
+        _GIVEN[update],
+        _GIVEN[create],
+        "!" in more,
+        default,
+        "frs" in more,
     )
 
 

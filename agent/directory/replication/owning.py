@@ -52,11 +52,12 @@ class Owning(Common):
         if seq != partition.last + 1:
             self._store.put_reign(partition_id, Reign(seq, partition.last))
         self._effects(content.apply(self._store, made))
-        partition.last = seq
+        before, partition.last = partition.last, seq
         self._queue(self._pscs(), made)
         self._queue(self._own_bscs(), made)
         self._store.put_partition(partition)
-        self._purge(partition)
+        if before // self._sizes.ack_every != seq // self._sizes.ack_every:
+            self._purge(partition)
         return seq
 
     def _set(self, found: DsObject, prop: int) -> None:

@@ -182,6 +182,14 @@ def test_what_is_not_an_answer_to_this_request_is_dropped() -> None:
     assert client.timeout() == sent(1)
 
 
+def test_a_host_without_a_site_waits_for_no_second_reply() -> None:
+    client = Asking(bytes(16), bytes(16), lambda: REQUEST_ID)
+    client.begin(["one"])
+    (found,) = client.received(0, "192.0.2.1", far("a"))
+    assert isinstance(found, Finished)
+    assert (found.servers, found.answered) == (("a",), ("192.0.2.1",))
+
+
 def test_no_network_at_all() -> None:
     assert asking().begin([]) == [Finished(())]
 
