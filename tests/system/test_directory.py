@@ -163,6 +163,9 @@ def test_hosts_take_their_topology_from_the_directory_and_its_changes_while_they
     assert "changed the directory" in frs(*changing, str(fleet.server.config))
     fleet.log_says("b", f"the topology has changed: .*{second.key}.*priority 7 becomes 4")
 
+    status = frs("status", "--config", str(fleet.hosts["a"].config))
+    assert re.search(rf"directory: read from 127.0.0.1:{fleet.port}, generation 0\.\d+\.\d+\n", status)
+
     # No server answers: what was read is on disk, also for a host that starts again meanwhile.
     fleet.server.kill()
     fleet.hosts["b"].stop()

@@ -24,12 +24,12 @@ def number(epoch: int, reign: int, count: int) -> int:
 
 
 def epoch_of(seq: int) -> int:
-    """Who may give it: each owner of a partition has a higher epoch than the one before."""
+    """The epoch: each owner of a partition has a higher one than the one before."""
     return seq >> (_REIGN_BITS + _COUNT_BITS)
 
 
 def reign_of(seq: int) -> int:
-    """Since which opening of the owner's database."""
+    """The reign: since which opening of the owner's database."""
     return seq >> _COUNT_BITS & (1 << _REIGN_BITS) - 1
 
 
