@@ -73,7 +73,7 @@ class DirectoryReader:
                         if await asyncio.to_thread(self.take, source, snapshot):
                             self._changed()
                         self._tell("")
-            except (RpcError, WireError, ConfigError) as error:
+            except (RpcError, WireError, ConfigError, OSError) as error:
                 self._tell(
                     f"the directory server {host}:{port} cannot be used, so the topology stays as it is: {error}"
                 )

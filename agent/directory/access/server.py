@@ -22,7 +22,7 @@ from agent.directory.replication.messages import DirectoryChange, Message, encod
 from agent.directory.replication.numbers import seq_text
 from agent.directory.replication.ports import ENTERPRISE_PARTITION, Action, Answered, Me, Send, Told
 from agent.directory.replication.replicator import Replicator
-from agent.directory.store.store import DirectoryStore
+from agent.directory.store.store import DirectoryStore, DirectoryStoreError
 from agent.reporting.causes import Cause
 from agent.reporting.incidents import Incidents
 from agent.rpc.security import CredentialStore, KeyPair
@@ -42,7 +42,7 @@ MAX_WAIT_MS: Final = 60_000
 
 
 class DirectoryServer:
-    """One of them, in the event loop's thread. Opens and keeps the store. Raises ConfigError, DirectoryStoreError."""
+    """One of them, in the event loop's thread, with the store that it is given. Raises DirectoryStoreError."""
 
     def __init__(self, config: DirectoryServerConfig, store: DirectoryStore, incidents: Incidents) -> None:
         self.config = config
@@ -99,7 +99,10 @@ class DirectoryServer:
     async def _every(self, call: str, seconds: float) -> None:
         while True:
             await asyncio.sleep(seconds)
-            self._event(lambda: (None, getattr(self._rules, call)()))
+            try:
+                self._event(lambda: (None, getattr(self._rules, call)()))
+            except DirectoryStoreError as error:  # a full disk, most likely: it is tried again
+                self.incidents.report(Cause.DIRECTORY, call, f"nothing goes on until this ends: {error}", level="error")
 
     # -- changes --
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
 import random
@@ -10,7 +11,11 @@ from types import MappingProxyType
 
 import pytest
 
-from agent.directory.access.reading import DirectoryReader
+from agent.directory.access import interface
+from agent.directory.access import server as server_module
+from agent.directory.access.enterprise import make_directory
+from agent.directory.access.reading import DirectoryReader, whole
+from agent.directory.access.server import open_server
 from agent.directory.access.snapshot import Page, ReadRequest, Snapshot
 from agent.directory.access.topology import changes, objects_of, sets_of, taken_over
 from agent.directory.objects.model import DeletedObject, DsObject, new_object
@@ -20,8 +25,12 @@ from agent.directory.replication.numbers import number
 from agent.directory.replication.ports import ENTERPRISE_PARTITION, Me
 from agent.directory.replication.replicator import Replicator
 from agent.directory.store.store import DirectoryStore, DirectoryStoreError
+from agent.reporting.causes import Cause
 from agent.reporting.incidents import Incidents
+from agent.rpc.noise import KeyPair
+from agent.rpc.security import KeyCredential
 from agent.wire.errors import WireError
+from config.directory import DirectoryServerConfig
 from config.errors import ConfigError
 from config.keys import new_key, public_key
 from config.load import load_agent_config, read_topology
@@ -266,3 +275,65 @@ def test_a_store_is_there_again_after_it_was_closed_and_refuses_other_files(tmp_
     (tmp_path / "other.db").write_text("no database")
     with pytest.raises(DirectoryStoreError):
         DirectoryStore(tmp_path / "other.db")
+
+
+# -- the server --
+
+
+async def test_a_server_whose_disk_is_full_for_a_while_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(server_module, "PROPAGATE_S", 0.001)
+    config = DirectoryServerConfig(
+        tmp_path / "directory.toml", "dir1", tmp_path, new_key(), ENTERPRISE, b"s" * 16, b"m" * 16, "127.0.0.1", 0
+    )
+    make_directory(config, "enterprise", "site", "127.0.0.1", 1)
+    incidents = Incidents(logging.getLogger("frs"))
+    server = open_server(config, incidents)
+    calls, again = 0, asyncio.Event()
+
+    def propagate(_: Replicator) -> list[object]:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise DirectoryStoreError("the disk is full")
+        again.set()
+        return []
+
+    monkeypatch.setattr(Replicator, "propagate", propagate)
+    await server.start()
+    try:
+        await again.wait()
+    finally:
+        await server.close()
+        server.store.close()
+    assert incidents.counts() == {Cause.DIRECTORY.value: 1}
+
+
+async def test_a_host_is_told_of_a_change_while_it_waits_and_only_of_its_own_sets(tmp_path: Path) -> None:
+    """A real server, real clients: the answer to a request for the next generation comes with the change."""
+    key, docs, music = new_key(), a_set("a", "b"), a_set("c", name="music")
+    config = DirectoryServerConfig(
+        tmp_path / "directory.toml", "dir1", tmp_path, new_key(), ENTERPRISE, b"s" * 16, b"m" * 16, "127.0.0.1", 0
+    )
+    make_directory(config, "enterprise", "site", "127.0.0.1", 1)
+    member = dataclasses.replace(docs.members["a"], key=public_key(key))
+    docs = dataclasses.replace(docs, members=MappingProxyType({**docs.members, "a": member}))
+    server = open_server(config, Incidents(logging.getLogger("frs")))
+    await server.start()
+    try:
+        server.change(changes([], objects_of([docs, music])))
+        client = await interface.connect("127.0.0.1", server.port, KeyCredential(KeyPair(key), public_key(config.key)))
+        first = await whole(client, 0, 0, "a")
+        assert first is not None
+        assert [one.name for one in sets_of(first.objects)] == ["docs"]
+        waiting = asyncio.ensure_future(whole(client, first.generation, 60, "a"))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        server.change(changes(server.topology(), objects_of([without(docs, "b")])))
+        second = await waiting
+        assert second is not None
+        assert second.generation > first.generation
+        assert {one.guid for one in second.tombstones} >= {docs.members["b"].guid, music.guid}
+        await client.close()
+    finally:
+        await server.close()
+        server.store.close()
