@@ -321,8 +321,8 @@ def _make(config_file: Path, file: Path | None, change: Callable[[Any], None], d
     document = _document(config_file) if file is None else None
     if document is not None and document.values.get("directory", {}).get("server"):
         raise CommandFailed(
-            f"{document.path} takes its topology from a directory: change it there, with the directory.toml of the "
-            "server that owns it as --config",
+            f"{document.path} takes its topology from a directory: change it there, with the directory.toml of a "
+            "directory server as --config",
             ExitCode.USAGE,
         )
     path = _path(config_file, file)

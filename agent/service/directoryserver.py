@@ -61,10 +61,10 @@ def _handlers(server: DirectoryServer) -> dict[str, Handler]:
         try:
             sets = parse_topology(Path(str(request.get("name", "topology.toml"))), str(request.get("topology", "")))
             made = changes(server.topology(), objects_of(sets))
-            generation = server.change(made) if made else server.generation
+            await server.request(made)
         except (ConfigError, DirectoryError, DirectoryStoreError) as error:
             raise ControlError(str(error)) from None
-        return {"changes": len(made), "generation": seq_text(generation)}
+        return {"changes": len(made), "generation": seq_text(server.generation)}
 
     async def promote(_: dict[str, Any]) -> dict[str, Any]:
         try:

@@ -122,8 +122,11 @@ def test_servers_replicate_are_killed_restored_and_replaced(enterprise: Enterpri
     enterprise.agree(*enterprise.all)
     assert "first" in bsc.topology()
     assert [one.enterprise["owner"] for one in enterprise.all] == ["pec"] * 3
-    said = psc.directory("import", str(enterprise.folder / "wanted.toml"))
-    assert said.startswith("0 changes")
+    # A copy, and the owner of another site, have the owner make a change.
+    for number, server in enumerate((bsc, psc)):
+        enterprise.take(f"asked{number}", server)
+        enterprise.agree(*enterprise.all)
+        assert f"asked{number}" in pec.topology()
 
     # A copy that was killed has what it missed when it is back.
     bsc.kill()
