@@ -16,7 +16,17 @@ from types import MappingProxyType
 from config.document import Document, read_text, suggestion
 from config.errors import ConfigError, joined
 from config.keys import public_key
-from config.model import AgentConfig, Connection, LocalSet, Member, NtFrsApi, ReplicaSet, Secret, Topology
+from config.model import (
+    AgentConfig,
+    Connection,
+    DirectorySource,
+    LocalSet,
+    Member,
+    NtFrsApi,
+    ReplicaSet,
+    Secret,
+    Topology,
+)
 from config.positions import KeyPath
 from config.private import check_private, read_private
 from config.schema import AgentFile, KeyFile, LocalSetTable, NtFrsApiTable, SecretFile, SetTable, TopologyFile
@@ -100,6 +110,7 @@ def load_agent_config(path: str | os.PathLike[str], known: Mapping[str, bytes] =
         serial=topology.serial,
         poll_interval_s=table.directory.poll_interval,
         ntfrsapi=_ntfrsapi(table.ntfrsapi),
+        directory=_directory(document, table),
     )
 
 
@@ -108,6 +119,15 @@ def _ntfrsapi(table: NtFrsApiTable | None) -> NtFrsApi | None:
         return None
     checks = table.model_dump(exclude={"readers", "writers"})
     return NtFrsApi(tuple(table.readers), tuple(table.writers), MappingProxyType(checks))
+
+
+def _directory(document: Document, table: AgentFile) -> DirectorySource | None:
+    found = table.directory
+    if not found.server and found.enterprise is None:
+        return None
+    if not found.server or found.enterprise is None:
+        raise document.fail(("directory",), "a directory has an enterprise, and one [[directory.server]] or more")
+    return DirectorySource(found.enterprise, tuple((one.host, one.port, one.key) for one in found.server))
 
 
 def load_topology(path: Path) -> tuple[ReplicaSet, ...]:

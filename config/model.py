@@ -161,6 +161,15 @@ class NtFrsApi:
 
 
 @dataclass(frozen=True, slots=True)
+class DirectorySource:
+    """The directory that the topology comes from: the identifier of its enterprise, and its servers as (host, port,
+    public key)."""
+
+    enterprise: bytes
+    servers: tuple[tuple[str, int, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AgentConfig:
     """Everything `frs run` needs. Paths are absolute; times are seconds.
 
@@ -226,3 +235,4 @@ class AgentConfig:
     serial: int = 0
     poll_interval_s: float = 300.0
     ntfrsapi: NtFrsApi | None = None
+    directory: DirectorySource | None = None

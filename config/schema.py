@@ -131,11 +131,13 @@ Principal = Annotated[str, AfterValidator(_principal)]
 Text = Annotated[str, Field(min_length=1)]
 
 
-class _Table(BaseModel):
+class Table(BaseModel):
+    """A table of a file: nothing stands in it that has no meaning."""
+
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class MemberTable(_Table):
+class MemberTable(Table):
     """`[[set.member]]` of topology.toml."""
 
     name: Name
@@ -148,7 +150,7 @@ class MemberTable(_Table):
     principal: Principal | None = None
 
 
-class ConnectionTable(_Table):
+class ConnectionTable(Table):
     """`[[set.connection]]` of topology.toml."""
 
     guid: Guid
@@ -162,7 +164,7 @@ class ConnectionTable(_Table):
     two_way_sync: bool = False
 
 
-class SetTable(_Table):
+class SetTable(Table):
     """`[[set]]` of topology.toml."""
 
     name: SetName
@@ -177,14 +179,14 @@ class SetTable(_Table):
     connection: list[ConnectionTable] = []
 
 
-class TopologyFile(_Table):
+class TopologyFile(Table):
     """topology.toml, the same on all members."""
 
     serial: Annotated[int, Field(ge=0)] = 0
     set: Annotated[list[SetTable], Field(min_length=1)]
 
 
-class LocalSetTable(_Table):
+class LocalSetTable(Table):
     """`[[set]]` of agent.toml."""
 
     name: str
@@ -192,7 +194,7 @@ class LocalSetTable(_Table):
     staging_quota: Size = DEFAULT_STAGING_QUOTA
 
 
-class ListenTable(_Table):
+class ListenTable(Table):
     """`[listen]`: where this agent's RPC server listens."""
 
     host: Host | None = None
@@ -200,14 +202,14 @@ class ListenTable(_Table):
     endpoint_mapper: PortOrAny | None = None
 
 
-class DashboardTable(_Table):
+class DashboardTable(Table):
     """`[dashboard]`."""
 
     host: Host = "127.0.0.1"
     port: PortOrAny
 
 
-class LogTable(_Table):
+class LogTable(Table):
     """`[log]`."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
@@ -217,7 +219,7 @@ _Days = Annotated[float, Field(gt=0, le=3650)]
 _Percent = Annotated[float, Field(gt=0, le=100)]
 
 
-class ReplicationTable(_Table):
+class ReplicationTable(Table):
     """`[replication]`: how this member works."""
 
     aging: Annotated[float, Field(ge=0, le=3600)] = 3.0
@@ -240,16 +242,26 @@ class ReplicationTable(_Table):
     tombstone_days: _Days = 60.0
 
 
-class DirectoryTable(_Table):
+class DirectoryServerTable(Table):
+    """`[[directory.server]]` of agent.toml: a directory server, and its public key."""
+
+    host: Host
+    port: Port
+    key: PublicKey
+
+
+class DirectoryTable(Table):
     """`[directory]`: how this member learns of the topology."""
 
     poll_interval: Annotated[float, Field(gt=0, le=86400)] = 300.0
+    enterprise: Guid | None = None
+    server: list[DirectoryServerTable] = []
 
 
 _Check = Literal["none", "disabled", "read", "write"]
 
 
-class NtFrsApiTable(_Table):
+class NtFrsApiTable(Table):
     """`[ntfrsapi]`: who may call the methods of NtFrsApi."""
 
     readers: list[Text] = []
@@ -262,7 +274,7 @@ class NtFrsApiTable(_Table):
     force_replication: _Check = "read"
 
 
-class CountersTable(_Table):
+class CountersTable(Table):
     """`[counters]`."""
 
     sample_interval: Annotated[float, Field(gt=0, le=86400)] = 5.0
@@ -273,7 +285,7 @@ class CountersTable(_Table):
     keep_hours_days: _Days = 365.0
 
 
-class AgentFile(_Table):
+class AgentFile(Table):
     """agent.toml."""
 
     member: str
@@ -295,13 +307,13 @@ class AgentFile(_Table):
     ntfrsapi: NtFrsApiTable | None = None
 
 
-class KeyFile(_Table):
+class KeyFile(Table):
     """A member's private key."""
 
     private: PrivateKey
 
 
-class SecretFile(_Table):
+class SecretFile(Table):
     """The secret that members without keys share."""
 
     domain: Text

@@ -34,7 +34,7 @@ def topology_text(sets: Sequence[ReplicaSet], comment: str) -> str:
             "",
             "[[set]]",
             f"name = {quoted(entry.name)}",
-            f"guid = {_guid(entry.guid)}",
+            f"guid = {guid_text(entry.guid)}",
             f"type = {quoted(entry.type)}",
             f"primary = {quoted(entry.primary)}",
             f"file_filter = {_texts(entry.file_filter)}",
@@ -49,7 +49,7 @@ def topology_text(sets: Sequence[ReplicaSet], comment: str) -> str:
                 "",
                 "[[set.member]]",
                 f"name = {quoted(member.name)}",
-                f"guid = {_guid(member.guid)}",
+                f"guid = {guid_text(member.guid)}",
                 f"host = {quoted(member.host)}",
             ]
             if member.port:
@@ -66,7 +66,7 @@ def topology_text(sets: Sequence[ReplicaSet], comment: str) -> str:
             lines += [
                 "",
                 "[[set.connection]]",
-                f"guid = {_guid(connection.guid)}",
+                f"guid = {guid_text(connection.guid)}",
                 f"upstream = {quoted(connection.upstream)}",
                 f"downstream = {quoted(connection.downstream)}",
             ]
@@ -100,8 +100,10 @@ def agent_text(
     dashboard: tuple[str, int] | None = None,
     pid_file: str | None = None,
     aging_s: float | None = None,
+    directory: tuple[bytes, Sequence[tuple[str, int, bytes]]] | None = None,
 ) -> str:
-    """An agent.toml. `sets` are (set name, root); paths may be relative to the file; None: the default."""
+    """An agent.toml. `sets` are (set name, root), `directory` an enterprise and its servers as (host, port, key); paths
+    may be relative to the file; None: the default."""
     lines = [f"# {line}" for line in comment.splitlines()]
     lines += [
         f"member = {quoted(member)}",
@@ -122,6 +124,11 @@ def agent_text(
         lines += ["", "[dashboard]", f"host = {quoted(dashboard[0])}", f"port = {dashboard[1]}"]
     if aging_s is not None:
         lines += ["", "[replication]", f"aging = {aging_s}"]
+    if directory is not None:
+        lines += ["", "[directory]", f"enterprise = {guid_text(directory[0])}"]
+        for host, port, public in directory[1]:
+            lines += ["", "[[directory.server]]", f"host = {quoted(host)}", f"port = {port}"]
+            lines.append(f"key = {quoted(key_text(public))}")
     return "\n".join(lines) + "\n"
 
 
@@ -226,7 +233,8 @@ def write_file(path: Path, text: str, mode: int = 0o644) -> None:
         raise ConfigError(path, None, "", f"cannot be written: {error.strerror}") from None
 
 
-def _guid(guid: bytes) -> str:
+def guid_text(guid: bytes) -> str:
+    """A GUID in wire order as a TOML string."""
     return quoted(str(uuid.UUID(bytes_le=guid)))
 
 

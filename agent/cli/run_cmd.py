@@ -9,14 +9,16 @@ import fcntl
 import logging
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 
 from agent.cli import CommandFailed
 from agent.cli.common import config_option
 from agent.reporting.exit_codes import ExitCode
+from agent.reporting.incidents import Incidents
 from agent.service import signals
 from config.model import AgentConfig
 from config.state import known_sets, read_state_dir
@@ -52,17 +54,17 @@ def run(config_file: Path, log_level: str | None, parent_pid: int | None) -> int
     setup_logging(log_level or config.log_level)
     for warning in warnings(config):
         _log.warning("%s", warning)
-    with exclusive(config), _pid_file(config):
-        return asyncio.run(_until_stopped(config))
+    with exclusive(config.state_dir), _pid_file(config):
+        from agent.service.service import run_agent
+
+        return asyncio.run(until_stopped(lambda incidents, reload: run_agent(config, incidents, reload)))
 
 
-async def _until_stopped(config: AgentConfig) -> int:
-    """Runs the agent; signals that stop it cancel it, which is its clean stop."""
-    from agent.service.service import new_incidents, run_agent
-
-    incidents = new_incidents()
+async def until_stopped(run: Callable[[Incidents, asyncio.Event], Coroutine[Any, Any, int]]) -> int:
+    """Runs an agent, or a server; signals that stop it cancel it, which is its clean stop."""
+    incidents = Incidents(logging.getLogger("frs"))
     reload = asyncio.Event()
-    agent = asyncio.ensure_future(run_agent(config, incidents, reload))
+    agent = asyncio.ensure_future(run(incidents, reload))
     stopping = False
 
     def stop(name: str) -> None:
@@ -83,16 +85,16 @@ async def _until_stopped(config: AgentConfig) -> int:
 
 
 @contextlib.contextmanager
-def exclusive(config: AgentConfig) -> Iterator[None]:
+def exclusive(state_dir: Path) -> Iterator[None]:
     """Holds the lock of the state directory, which it makes; CommandFailed where another agent has it."""
-    config.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(config.state_dir / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(state_dir / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise CommandFailed(
-                f"an agent is already running on {config.state_dir}; stop it, or give this one another state directory",
+                f"an agent is already running on {state_dir}; stop it, or give this one another state directory",
                 ExitCode.FAILURE,
             ) from None
         yield

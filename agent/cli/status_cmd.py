@@ -85,7 +85,8 @@ def describe(answer: dict[str, Any]) -> Iterator[str]:
 
 
 def describe_directory(directory: dict[str, Any]) -> Iterator[str]:
-    """The lines that tell what is wrong with the configuration, and what it will lead to; none where all is well."""
+    """The lines that tell what is wrong with the configuration, what it will lead to, and from which
+    directory it comes; none where all is well and there is none."""
     for problem in directory["problems"]:
         yield f"configuration: 13562 cannot be used, what was in force stays: {problem['text']}"
     for leaving in directory["leaving"]:
@@ -95,6 +96,12 @@ def describe_directory(directory: dict[str, Any]) -> Iterator[str]:
         )
     if directory["restart"]:
         yield f"configuration: 20106 takes effect at the next start: {', '.join(directory['restart'])}"
+    if reading := directory.get("reading"):
+        yield f"directory: read from {reading['server']}, generation {reading['generation']}"
+        if reading["problem"]:
+            yield f"directory: {reading['problem']}"
+        for what in reading["kept"]:
+            yield f"directory: 20119 it does not have {what}, nor says that it was deleted: it is kept"
 
 
 def _scan_line(scan: dict[str, Any]) -> str:

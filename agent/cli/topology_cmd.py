@@ -8,17 +8,22 @@ import re
 import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from agent.cli import CommandFailed
+from agent.cli.common import ask
 from agent.cli.init_cmd import parse_address
 from agent.cli.output import say
 from agent.reporting.exit_codes import ExitCode
 from config.errors import ConfigError
 from config.model import Connection, ReplicaSet
+from config.state import read_state_dir
 from config.view import compare, whole
+
+if TYPE_CHECKING:
+    from config.document import Document
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _WORDS = {"true": True, "false": False}
@@ -36,7 +41,8 @@ _CONNECTION_KEYS = {
 def topology() -> None:
     """Show, check and change who replicates with whom.
 
-    A change is made in the topology file that agent.toml names: comments and layout stay. Running members that read
+    A change is made in the topology file that agent.toml names, or, where --config names the directory.toml of a
+    running directory server, in the directory. In a file comments and layout stay. Running members that read
     this file take it over within seconds; to the others it has to be copied. Refused is what would cut a member off, or
     leave a set without a primary member.
     """
@@ -63,18 +69,34 @@ def _change_options(command: _F) -> _F:
     return _file_options(command)
 
 
-def _path(config_file: Path, file: Path | None) -> Path:
-    """The topology file, links followed: what is written is the file, not the link."""
-    if file is None:
-        from config.document import Document, read_text
-        from config.load import resolve
+def _document(config_file: Path) -> Document:
+    from config.document import Document, read_text
 
-        config_file = Path(os.path.abspath(config_file))
-        document = Document(config_file, read_text(config_file, "the configuration", "`frs init` makes one"))
+    config_file = Path(os.path.abspath(config_file))
+    return Document(config_file, read_text(config_file, "the configuration", "`frs init` makes one"))
+
+
+def _is_directory(document: Document) -> bool:
+    """Whether this is the directory.toml of a directory server: the topology is what that has."""
+    return "enterprise" in document.values
+
+
+def _path(config_file: Path, file: Path | None) -> Path:
+    """The topology file, links followed: what is written is the file, not the link. Of a directory server, a copy of
+    what it has."""
+    if file is None:
+        from config.load import resolve
+        from config.write import SECRET_MODE, write_file
+
+        document = _document(config_file)
+        if _is_directory(document):
+            copy = read_state_dir(config_file) / "topology.toml"
+            write_file(copy, ask(config_file, "export")["topology"], SECRET_MODE)
+            return copy
         name = document.values.get("topology")
         if not isinstance(name, str):
             raise document.fail(("topology",), "must name the topology file")
-        file = resolve(config_file, name)
+        file = resolve(document.path, name)
     return Path(os.path.realpath(file))
 
 
@@ -163,7 +185,7 @@ def add_member(
         to = edit.chosen(set_name)
         edit.add_member(to, name, parse_address(address), partners or list(to.members), key)
 
-    _make(_path(config_file, file), change, dry_run)
+    _make(config_file, file, change, dry_run)
 
 
 @topology.command("remove-member")
@@ -174,7 +196,7 @@ def remove_member(
     config_file: Path, file: Path | None, set_name: str | None, dry_run: bool, name: str, primary: str | None
 ) -> None:
     """Remove a member from a set, with its connections. Its files stay where they are."""
-    _make(_path(config_file, file), lambda edit: edit.remove_member(edit.chosen(set_name), name, primary), dry_run)
+    _make(config_file, file, lambda edit: edit.remove_member(edit.chosen(set_name), name, primary), dry_run)
 
 
 @topology.command()
@@ -202,7 +224,7 @@ def connect(
         for up, down in [(one, other)] if one_way else [(one, other), (other, one)]:
             edit.connect(edit.chosen(set_name), up, down, values)
 
-    _make(_path(config_file, file), change, dry_run)
+    _make(config_file, file, change, dry_run)
 
 
 @topology.command()
@@ -219,7 +241,7 @@ def disconnect(
         for up, down in [(one, other)] if one_way else [(one, other), (other, one)]:
             edit.disconnect(edit.chosen(set_name), up, down)
 
-    _make(_path(config_file, file), change, dry_run)
+    _make(config_file, file, change, dry_run)
 
 
 @topology.command("set")
@@ -255,7 +277,7 @@ def set_(
         else:
             edit.set_values(edit.chosen(set_name), _parsed(values, _SET_KEYS))
 
-    _make(_path(config_file, file), change, dry_run)
+    _make(config_file, file, change, dry_run)
 
 
 def _of_a_member(values: Sequence[str]) -> dict[str, Any]:
@@ -294,11 +316,19 @@ def _parsed(values: Sequence[str], keys: dict[str, str]) -> dict[str, Any]:
     return found
 
 
-def _make(path: Path, change: Callable[[Any], None], dry_run: bool) -> None:
+def _make(config_file: Path, file: Path | None, change: Callable[[Any], None], dry_run: bool) -> None:
     """Makes the change, or only says what would come of it."""
     from config.edit import Edit, Refused
     from config.write import write_file
 
+    document = _document(config_file) if file is None else None
+    if document is not None and document.values.get("directory", {}).get("server"):
+        raise CommandFailed(
+            f"{document.path} takes its topology from a directory: change it there, with the directory.toml of a "
+            "directory server as --config",
+            ExitCode.USAGE,
+        )
+    path = _path(config_file, file)
     edit = Edit(path)
     try:
         change(edit)
@@ -311,6 +341,10 @@ def _make(path: Path, change: Callable[[Any], None], dry_run: bool) -> None:
         say(line)
     if dry_run:
         say(f"nothing was changed in {path}")
+        return
+    if document is not None and _is_directory(document):
+        answer = ask(config_file, "import", topology=text, name=str(path))
+        say(f"changed the directory, generation {answer['generation']}")
         return
     write_file(path, text, stat.S_IMODE(path.stat().st_mode))
     say(f"changed {path}, serial {edit.before.serial + 1}: copy it to the members that read another file")

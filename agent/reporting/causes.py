@@ -23,6 +23,7 @@ class Cause(Numbered):
     STAGING_FILE = "staging file that cannot be right", 20341
     ORIGINATORS = "too many originators", 20342
     RESTORED = "database older than what partners know", 20343
+    DIRECTORY = "directory that cannot be used, or is disputed", 20347
     CLOCK = "numbers ahead of the clock mended", 20344
     MASS_DELETION = "mass deletion", 20345
     SET_ID = "set-id bits that are not taken", 20346

@@ -23,6 +23,7 @@ from agent.counters.archiver import Archiver, archive_options
 from agent.counters.instances import Origin, instances
 from agent.counters.registry import Counters, Snapshot
 from agent.counters.samples import SAMPLES_FOLDER, SampleWriter
+from agent.directory.access.reading import DirectoryReader
 from agent.edge.partners import PartnerAddresses
 from agent.ntfrsapi.access import Access
 from agent.ntfrsapi.interface import ntfrsapi_interface
@@ -62,11 +63,6 @@ log = logging.getLogger("frs")
 WAIT_POLL_S: Final = 0.05
 
 
-def new_incidents() -> Incidents:
-    """What a Service counts and logs incidents with."""
-    return Incidents(log)
-
-
 async def run_agent(config: AgentConfig, incidents: Incidents, reload: asyncio.Event) -> int:
     """Run one member until cancelled; returns an exit code when it cannot go on. Cancelling is its clean stop. Whenever
     `reload` is set the configuration is read at once."""
@@ -93,7 +89,7 @@ class Service:
         self.config = config
         self.port = config.port
         self.counters = Counters()
-        self.incidents = incidents if incidents is not None else new_incidents()
+        self.incidents = incidents if incidents is not None else Incidents(log)
         self.started = filetime_now()
         self.replicas: dict[bytes, Replica] = {}  # by our member GUID in the set
         self.waiting: dict[bytes, WaitingSet] = {}  # likewise: those that cannot be opened
@@ -111,7 +107,9 @@ class Service:
         self._addresses: PartnerAddresses | None = None
         self._server: RpcServer | None = None
         self._mapper: RpcServer | None = None
-        self.directory = Directory(self, FileSource(config), reload if reload is not None else asyncio.Event())
+        asked = reload if reload is not None else asyncio.Event()
+        self.directory = Directory(self, FileSource(config), asked)
+        self.reader = DirectoryReader(lambda: self.config, asked.set, self.incidents) if config.directory else None
 
     async def start(self) -> None:
         """Start in this order: sets (their stores and trees), server, control socket, dashboard, replication."""
@@ -158,6 +156,8 @@ class Service:
         for waiting in self.waiting.values():
             self._open_soon(waiting)
         self._supervisors[0].start(self.directory.run(), "reading the configuration again")
+        if self.reader is not None:
+            self._supervisors[0].start(self.reader.run(), "reading the directory")
 
     async def _start_server(self) -> int:
         """The RPC server, with at most half of the file descriptors that there are; gives its port."""
@@ -416,7 +416,8 @@ class Service:
             "started": iso_time(self.started),
             "problems": problems(sets),
             "sets": sets,
-            "directory": self.directory.status(),
+            "directory": self.directory.status()
+            | ({"reading": self.reader.status()} if self.reader is not None else {}),
             "partners": self.partners.called_by(),
             "incidents": self.incidents.counts(),
         }

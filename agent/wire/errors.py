@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class WireError(ValueError):
-    """Bytes that are not what [MS-FRS1] allows, or values that cannot be put on the wire.
+    """Bytes that are not what their specification allows, or values that cannot be put on the wire.
 
     ``element`` names the structure, element or field at fault as the specification spells it.
     ``offset`` is the byte offset of the fault in the buffer being decoded, -1 while encoding.

@@ -11,7 +11,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs" / "architecture.md").read_text()
-ROW = re.compile(r"^\| `(agent/\w+|config|idtable|journal|staging)` \| (.*) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| `(agent/[\w/]+|config|idtable|journal|staging)` \| (.*) \|$", re.MULTILINE)
 #: Rooms that are told of by module, one or a few to a row.
 ENGINE = PAGE[PAGE.index("In `agent/engine`") : PAGE.index("The host's side")]
 NAME = re.compile(r"`([\w.]+)`")
@@ -63,6 +63,7 @@ def test_the_engine_has_the_modules_that_are_named() -> None:
 
 def test_every_room_is_told_of() -> None:
     rooms = {f"agent/{name}" for name in modules("agent")} | {"config", "idtable", "journal", "staging"}
+    rooms |= {f"agent/directory/{name}" for name in modules("agent/directory")}
     assert {room for room, _ in ROW.findall(PAGE)} == rooms - {"agent/engine"}
 
 

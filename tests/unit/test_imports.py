@@ -19,6 +19,7 @@ FORBIDDEN = {
 ALLOWED = (
     "agent.reporting.causes", "agent.reporting.events", "agent.engine", "agent.wire", "idtable.records",
     "idtable.reserved",
+    "agent.directory.objects", "agent.directory.replication",
 )  # fmt: skip
 
 
@@ -32,10 +33,10 @@ def imports_of(path: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("room", ["engine", "wire"])
+@pytest.mark.parametrize("room", ["engine", "wire", "directory/objects", "directory/replication"])
 def test_the_rules_import_nothing_that_touches_the_world(room: str) -> None:
     modules = sorted((AGENT / room).glob("*.py"))
-    assert len(modules) > 5
+    assert len(modules) > (5 if "/" not in room else 2)
     for path in modules:
         for name in imports_of(path):
             top = name.partition(".")[0]
@@ -49,8 +50,8 @@ def test_the_rules_import_nothing_that_touches_the_world(room: str) -> None:
 
 #: The rooms of agent, from the bottom; each may import those before it.
 ROOMS = (
-    "wire", "work", "reporting", "edge", "rpc", "engine", "counters", "tree", "conflicts", "files", "localchanges",
-    "partners", "ntfrsapi", "replica", "dashboard", "service", "cli",
+    "wire", "work", "reporting", "edge", "rpc", "directory", "engine", "counters", "tree", "conflicts", "files",
+    "localchanges", "partners", "ntfrsapi", "replica", "dashboard", "service", "cli",
 )  # fmt: skip
 
 
@@ -66,6 +67,19 @@ def test_rooms_import_only_those_below(room: str) -> None:
         for name in imports_of(path):
             if name.startswith(("agent", ".")):
                 assert ".".join(name.split(".")[:2]) in below, f"{path.relative_to(AGENT)} imports {name}"
+
+
+#: The rooms of agent/directory, from the bottom.
+DIRECTORY = ("discovery", "objects", "replication", "store", "access")
+
+
+@pytest.mark.parametrize("room", DIRECTORY)
+def test_rooms_of_the_directory_import_only_those_below(room: str) -> None:
+    below = tuple(f"agent.directory.{one}" for one in DIRECTORY[: DIRECTORY.index(room) + 1])
+    for path in sorted((AGENT / "directory" / room).rglob("*.py")):
+        for name in imports_of(path):
+            if name.startswith("agent.directory"):
+                assert name.startswith(below), f"{path.relative_to(AGENT)} imports {name}"
 
 
 @pytest.mark.parametrize("package", ["config", "idtable", "journal", "staging"])

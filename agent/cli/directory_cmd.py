@@ -1,0 +1,264 @@
+"""`frs directory`: a directory of the topology for hosts without a domain."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from agent.cli import CommandFailed
+from agent.cli.common import ask, json_option
+from agent.cli.init_cmd import parse_address
+from agent.cli.output import say
+from agent.reporting.exit_codes import ExitCode
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_CONFIG = Path("directory.toml")
+
+
+def _config_option(command: _F) -> _F:
+    return click.option(
+        "--config", "config_file", type=click.Path(path_type=Path), default=_CONFIG, show_default=True, metavar="FILE",
+        help="The directory.toml of the server.",
+    )(command)  # fmt: skip
+
+
+def _ask(config_file: Path, cmd: str, **arguments: Any) -> dict[str, Any]:
+    try:
+        return ask(config_file, cmd, **arguments)
+    except CommandFailed as error:
+        if error.code != ExitCode.UNREACHABLE:
+            raise
+        text = f"no directory server is running; `frs directory run --config {config_file}` starts it"
+        raise CommandFailed(text, ExitCode.UNREACHABLE) from None
+
+
+@click.group()
+def directory() -> None:
+    """Make, run and ask a directory server: one place for the topology of a fleet without a domain."""
+
+
+@directory.command()
+@click.option("--name", required=True, metavar="NAME", help="The name of this server.")
+@click.option(
+    "--state", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Where it keeps its database."
+)
+@click.option("--listen", default="0.0.0.0:2879", show_default=True, metavar="HOST:PORT", help="Where it listens.")
+@click.option("--address", metavar="HOST:PORT", help="Where hosts and other servers reach it.  [default: as --listen]")
+@click.option(
+    "--enterprise", "enterprise_name", default="frs", show_default=True, metavar="NAME", help="Of the first server."
+)
+@click.option(
+    "--site", "site_name", default="site", show_default=True, metavar="NAME", help="The site of the first server."
+)
+@click.option(
+    "--interface", "interfaces", multiple=True, metavar="NAME", help="Where it lets itself be found; once for each."
+)
+@click.option(
+    "--joining", metavar="TEXT", help="What `frs directory add-server` printed on another server, for a further one."
+)
+@_config_option
+def init(
+    name: str,
+    state: Path,
+    listen: str,
+    address: str | None,
+    enterprise_name: str,
+    site_name: str,
+    interfaces: tuple[str, ...],
+    joining: str | None,
+    config_file: Path,
+) -> None:  # fmt: skip
+    """Make the configuration, the key and the database of a directory server.
+
+    The first one owns the enterprise. A further one needs what `frs directory add-server` prints on the owner, for
+    which it needs the key that this command prints: run it twice there, without and with --joining.
+    """
+    from agent.cli.key_cmd import KEY_NAME, load_or_make
+    from agent.directory.access.enterprise import make_directory
+    from agent.directory.store.store import DirectoryStoreError
+    from config.directory import DirectoryServerConfig, Upstream, directory_server_text, load_directory_server
+    from config.keys import decode_public_key, key_text, public_key
+    from config.write import write_file
+
+    config_file = Path(os.path.abspath(config_file))
+    if config_file.exists():
+        raise click.UsageError(f"{config_file} exists; --config FILE names another place")
+    host, port = parse_address(listen)
+    at_host, at_port = parse_address(address) if address is not None else (_own_name(host), port)
+    config_file.parent.mkdir(parents=True, exist_ok=True)
+    key_file = config_file.parent / (KEY_NAME if config_file.name == _CONFIG.name else f"{config_file.stem}-{KEY_NAME}")
+    private = load_or_make(key_file, name)
+    enterprise, site, machine = (uuid.uuid4().bytes_le for _ in range(3))
+    upstream = None
+    if joining is not None:
+        try:
+            given = json.loads(joining)
+            enterprise, site, machine = (bytes.fromhex(given[key]) for key in ("enterprise", "site", "machine"))
+            server = given["server"]
+            key = decode_public_key(server["key"])
+            upstream = Upstream(server["name"], server["host"], int(server["port"]), key)
+        except (ValueError, KeyError, TypeError):
+            raise click.UsageError("--joining is not what `frs directory add-server` prints") from None
+    config = DirectoryServerConfig(
+        path=config_file,
+        name=name,
+        state_dir=Path(os.path.abspath(state)),
+        key=private,
+        enterprise=enterprise,
+        site=site,
+        machine=machine,
+        listen_host=host,
+        port=port,
+        discovery_interfaces=interfaces,
+        upstream=upstream,
+    )
+    config.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if config.database.exists():
+        raise click.UsageError(f"{config.database} exists; --state DIR names another place")
+    try:
+        make_directory(config, enterprise_name, site_name, at_host, at_port)
+    except DirectoryStoreError as error:
+        raise CommandFailed(str(error), ExitCode.FAILURE) from None
+    write_file(config_file, directory_server_text(config, key_file.name))
+    load_directory_server(config_file)
+    say(f"wrote {config_file}, with {key_file} (never copy this one to another host) and {config.database}")
+    say(f"key of {name}: {key_text(public_key(private))}")
+    say("next:")
+    say(f"  frs directory run --config {config_file}")
+
+
+def _own_name(host: str) -> str:
+    return socket.getfqdn() if host in ("0.0.0.0", "::") else host  # noqa: S104
+
+
+@directory.command()
+@_config_option
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Instead of [log] level.")
+def run(config_file: Path, log_level: str | None) -> int:
+    """Run a directory server in the foreground, logging to stderr. SIGTERM or Ctrl-C stops it."""
+    from agent.cli.run_cmd import exclusive, until_stopped
+    from agent.reporting.log import setup_logging
+    from agent.service import signals
+    from agent.service.directoryserver import run_directory
+    from config.directory import load_directory_server
+
+    signals.ignore_meaningless()
+    config = load_directory_server(config_file)
+    setup_logging(log_level or config.log_level)
+    with exclusive(config.state_dir):
+        return asyncio.run(until_stopped(lambda incidents, reload: run_directory(config, incidents)))
+
+
+@directory.command()
+@_config_option
+@json_option
+def status(config_file: Path, as_json: bool) -> int:
+    """Show partitions, sequence numbers and the other servers of a running one."""
+    found = _ask(config_file, "status")
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+    else:
+        for line in _told(found):
+            say(line)
+    return ExitCode.OK if found["complete"] else ExitCode.NEGATIVE
+
+
+def _told(found: dict[str, Any]) -> list[str]:
+    lines = [
+        f"server {found['name']}, generation {found['generation']}" + ("" if found["complete"] else ", not complete")
+    ]
+    for one in found["partitions"]:
+        what = "the enterprise" if not any(bytes.fromhex(one["id"])) else f"site {one['id'][:8]}"
+        words = [f"owner {one['owner']}", f"last {one['last']}", f"purged {one['purged']}"]
+        words += [one["state"]] * (one["state"] != "normal") + ["not complete"] * (not one["complete"])
+        words += ["DISPUTED: `frs directory promote` on one server, `resign` on the others"] * one["disputed"]
+        words += [f"{name} has {seq}" for name, seq in one["acknowledged"].items()]
+        lines.append(f"  {what}: {', '.join(words)}")
+    for one in found["servers"]:
+        problem = f", {one['problem']}" if one["problem"] else ""
+        lines.append(f"  server {one['name']} at {one['address']}: {one['waiting']} messages wait{problem}")
+    return lines
+
+
+@directory.command()
+@_config_option
+def export(config_file: Path) -> None:
+    """Print the topology in the directory as a topology.toml."""
+    click.echo(_ask(config_file, "export")["topology"], nl=False)
+
+
+@directory.command("import")
+@_config_option
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
+def import_(config_file: Path, file: Path) -> None:
+    """Make the topology in FILE that of the directory: what is not in FILE is deleted there."""
+    from config.document import read_text
+    from config.load import parse_topology
+
+    text = read_text(file, "the topology", "")
+    parse_topology(file, text)
+    answer = _ask(config_file, "import", topology=text, name=str(file))
+    say(f"{answer['changes']} changes, generation {answer['generation']}")
+
+
+@directory.command()
+@_config_option
+def promote(config_file: Path) -> None:
+    """Make this server the owner of the enterprise, after its owner is lost, or where that is disputed.
+
+    All others take everything anew from this one; what the former owner alone has is lost, and it takes no more
+    changes.
+    """
+    say(f"this server owns the enterprise now, generation {_ask(config_file, 'promote')['generation']}")
+
+
+@directory.command()
+@_config_option
+@click.option("--owner", required=True, metavar="NAME", help="The server that owns the enterprise.")
+def resign(config_file: Path, owner: str) -> None:
+    """Make this server a copy of what another one owns; what was changed here alone is lost."""
+    _ask(config_file, "resign", owner=owner)
+    say(f"this server takes the enterprise from {owner} now")
+
+
+@directory.command()
+@_config_option
+@click.argument("file", type=click.Path(path_type=Path))
+def backup(config_file: Path, file: Path) -> None:
+    """Write a copy of the database to FILE. To restore it, stop the server and put it in the place of its directory.db;
+    what others have of later then is noticed, and asks for `frs directory promote`."""
+    if file.exists():
+        raise click.UsageError(f"{file} exists")
+    _ask(config_file, "backup", file=os.path.abspath(file))
+    say(f"wrote {file}")
+
+
+@directory.command("add-server")
+@_config_option
+@click.option("--name", required=True, metavar="NAME", help="The name of the other server.")
+@click.option("--address", required=True, metavar="HOST:PORT", help="Where it is reached.")
+@click.option("--key", required=True, metavar="KEY", help="Its public key, as `frs key` prints it.")
+@click.option("--site", metavar="NAME", help="A new site that it owns.  [default: the site of this server, as a copy]")
+def add_server(config_file: Path, name: str, address: str, key: str, site: str | None) -> None:
+    """Let another directory server replicate, and print what it needs for `frs directory init --joining`."""
+    from config.directory import load_directory_server
+    from config.keys import decode_public_key, key_text, public_key
+
+    try:
+        public = decode_public_key(key)
+    except ValueError as error:
+        raise click.UsageError(f"--key {error}") from None
+    config = load_directory_server(config_file)
+    host, port = parse_address(address)
+    found = _ask(config_file, "add-server", name=name, host=host, port=port, key=public.hex(), site=site)
+    at = found.pop("address")
+    own = {"name": config.name, "key": key_text(public_key(config.key)), **at}
+    click.echo(json.dumps({**found, "server": own}))

@@ -1,0 +1,120 @@
+"""Messages to other directory servers, in order, while these can be reached; what cannot be delivered is dropped, as
+that of an express message is, and asked for again by the rules of replication."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from agent.directory.access.interface import connect, deliver
+from agent.reporting.causes import Cause
+from agent.reporting.incidents import Incidents
+from agent.rpc.client import RpcClient
+from agent.rpc.errors import RpcError
+from agent.rpc.noise import KeyPair
+from agent.rpc.security import KeyCredential
+
+log = logging.getLogger("frs")
+
+#: Messages that wait for one server; the oldest go first.
+MOST_WAITING: Final = 256
+DELIVER_S: Final = 20.0
+RETRY_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """Where a server listens, and its public key."""
+
+    host: str
+    port: int
+    key: bytes
+
+
+class _Peer:
+    """What goes to one server."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[bytes] = deque(maxlen=MOST_WAITING)
+        self.task: asyncio.Task[None] | None = None
+        self.client: RpcClient | None = None
+        self.address: ServerAddress | None = None
+        self.problem = ""
+        self.delivered = 0
+
+
+class Outgoing:
+    """Delivers to all of them; `address` tells where one is."""
+
+    def __init__(self, key: KeyPair, address: Callable[[str], ServerAddress | None], incidents: Incidents) -> None:
+        self._key = key
+        self._address = address
+        self._incidents = incidents
+        self._peers: dict[str, _Peer] = {}
+
+    def send(self, to: str, message: bytes) -> None:
+        """Deliver it soon."""
+        peer = self._peers.setdefault(to, _Peer())
+        peer.waiting.append(message)
+        if peer.task is None or peer.task.done():
+            peer.task = asyncio.get_running_loop().create_task(self._deliver(to, peer))
+
+    async def _deliver(self, name: str, peer: _Peer) -> None:
+        while peer.waiting:
+            address = self._address(name)
+            if address is None:
+                peer.problem = "the directory does not say where it is"
+                peer.waiting.clear()
+                return
+            try:
+                if peer.client is None or peer.client.closed or peer.address != address:
+                    await self._leave(peer)
+                    credential = KeyCredential(self._key, address.key)
+                    peer.client, peer.address = await connect(address.host, address.port, credential), address
+                await deliver(peer.client, peer.waiting[0], DELIVER_S)
+            except RpcError as error:
+                if str(error) != peer.problem:
+                    text = f"the server {name} at {address.host}:{address.port} cannot be reached: {error}"
+                    self._incidents.report(Cause.DIRECTORY, name, text)
+                peer.problem = str(error)
+                await self._leave(peer)
+                await asyncio.sleep(RETRY_S)
+                continue
+            peer.problem = ""
+            peer.delivered += 1
+            if peer.waiting:
+                peer.waiting.popleft()
+
+    async def _leave(self, peer: _Peer) -> None:
+        client, peer.client = peer.client, None
+        if client is not None:
+            await client.close()
+
+    def status(self, servers: dict[str, ServerAddress]) -> list[dict[str, Any]]:
+        """What is to be said of each server."""
+        found = []
+        for name, address in sorted(servers.items()):
+            peer = self._peers.get(name, _Peer())
+            found.append(
+                {
+                    "name": name,
+                    "address": f"{address.host}:{address.port}",
+                    "waiting": len(peer.waiting),
+                    "delivered": peer.delivered,
+                    "problem": peer.problem,
+                }
+            )
+        return found
+
+    async def close(self) -> None:
+        """Deliver no more."""
+        tasks = [peer.task for peer in self._peers.values() if peer.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for peer in self._peers.values():
+            await self._leave(peer)

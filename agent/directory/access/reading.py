@@ -1,0 +1,157 @@
+"""A replica host whose topology comes from a directory: it reads, and writes what it read into its topology file, from
+where it is applied as any change of that file is, and where it still is when no server answers.
+
+What a snapshot does not have is no reason to leave anything: what goes, goes by a tombstone in a complete snapshot of a
+higher generation. A server that is of another enterprise, has not all, or is older than what is known changes nothing,
+and that is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from agent.directory.access import interface
+from agent.directory.access.snapshot import ReadRequest, Snapshot
+from agent.directory.access.topology import taken_over
+from agent.directory.replication.numbers import seq_text
+from agent.reporting.causes import Cause
+from agent.reporting.incidents import Incidents
+from agent.rpc.client import RpcClient
+from agent.rpc.errors import RpcError
+from agent.rpc.noise import KeyPair
+from agent.rpc.security import KeyCredential
+from agent.wire.errors import WireError
+from config.errors import ConfigError
+from config.load import parse_file, read_topology
+from config.model import AgentConfig, DirectorySource, Topology
+from config.write import topology_text, write_file
+
+log = logging.getLogger("frs")
+
+#: How long a server may keep a request for the next generation, and how long one waits after a failure.
+WAIT_S: Final = 30.0
+CALL_S: Final = 20.0
+RETRY_S: Final = 5.0
+_ZERO: Final = bytes(16)
+
+
+class DirectoryReader:
+    """Reads for as long as the agent runs. `config` tells the configuration in force, `changed` is called when the
+    topology file has been written."""
+
+    def __init__(self, config: Callable[[], AgentConfig], changed: Callable[[], None], incidents: Incidents) -> None:
+        self._config = config
+        self._changed = changed
+        self._incidents = incidents
+        self._server = 0
+        self._generation = 0
+        self._kept: list[str] = []
+        self.problem = ""
+
+    async def run(self) -> None:
+        """Read from one server after the other, and stay with one that answers."""
+        while True:
+            source = self._config().directory
+            if source is None:
+                return
+            host, port, key = source.servers[self._server % len(source.servers)]
+            client: RpcClient | None = None
+            try:
+                own = self._config().key
+                if own is None:
+                    raise ConfigError(self._config().path, None, "key", "is missing: a directory is read with a key")
+                client = await interface.connect(host, port, KeyCredential(KeyPair(own), key))
+                self._generation = 0
+                while True:
+                    me = self._config().member_name
+                    snapshot = await whole(client, self._generation, WAIT_S, me)
+                    if snapshot is not None:
+                        self._generation = snapshot.generation
+                        if await asyncio.to_thread(self.take, source, snapshot):
+                            self._changed()
+                        self._tell("")
+            except (RpcError, WireError, ConfigError, OSError) as error:
+                self._tell(
+                    f"the directory server {host}:{port} cannot be used, so the topology stays as it is: {error}"
+                )
+                self._server += 1
+                await asyncio.sleep(RETRY_S)
+            finally:
+                if client is not None:
+                    await client.close()
+
+    def take(self, source: DirectorySource, snapshot: Snapshot) -> bool:
+        """Take over what a server says, where that may be; whether anything is new. Raises ConfigError."""
+        path = self._config().topology_path
+        if snapshot.enterprise != source.enterprise:
+            raise ConfigError(path, None, "", "it is of another enterprise")
+        if not snapshot.complete:
+            raise ConfigError(path, None, "", "it has not all of the directory, or its owner is disputed")
+        current = read_topology(path) if path.exists() else Topology((), 0)
+        if snapshot.generation < current.serial:
+            raise ConfigError(
+                path, None, "", f"it is older than what is known here: {seq_text(snapshot.generation)}, and "
+                f"{seq_text(current.serial)} was read before"
+            )  # fmt: skip
+        sets, self._kept = taken_over(current.sets, snapshot)
+        if not sets:
+            raise ConfigError(path, None, "", f"it has no set that {snapshot.reader} is a member of")
+        text = f"serial = {snapshot.generation}\n" + topology_text(sets, COMMENT)
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            return False
+        parse_file(path, text)  # raises ConfigError for what cannot be a topology
+        write_file(path, text)
+        log.info("the topology of generation %s is read from the directory", seq_text(snapshot.generation))
+        for what in self._kept:
+            log.warning(
+                "20119 the directory does not have %s, and does not say that it was deleted: it is kept. Delete it in the "
+                "directory, or with this agent stopped in %s",
+                what,
+                path,
+            )
+        return True
+
+    def _tell(self, problem: str) -> None:
+        if problem and problem != self.problem:
+            self._incidents.report(Cause.DIRECTORY, problem, problem)
+        elif self.problem and not problem:
+            log.info("the directory can be read again")
+        self.problem = problem
+
+    def status(self) -> dict[str, Any]:
+        """What `frs status` says of it."""
+        source = self._config().directory
+        assert source is not None
+        host, port, _ = source.servers[self._server % len(source.servers)]
+        return {
+            "server": f"{host}:{port}",
+            "generation": seq_text(self._generation),
+            "problem": self.problem,
+            "kept": self._kept,
+        }
+
+
+async def whole(client: RpcClient, known: int, wait_s: float, me: str) -> Snapshot | None:
+    """All of the generation after `known`, if there is one within `wait_s`, and it does not change meanwhile. Raises
+    RpcError, WireError."""
+    request = ReadRequest(known, _ZERO, int(wait_s * 1000))
+    page = await interface.read(client, request, wait_s + CALL_S)
+    if page.generation == known and known:
+        return None
+    snapshot = Snapshot(page.enterprise, page.generation, page.complete, me)
+    snapshot.add(page)
+    while any(page.next):
+        page = await interface.read(client, ReadRequest(0, page.next, 0), CALL_S)
+        if page.generation != snapshot.generation:
+            return None
+        snapshot.add(page)
+    return snapshot
+
+
+COMMENT: Final = (
+    "From the directory, and written anew when that changes: change it there (frs directory import).\n"
+    "It is here so that this member goes on when no directory server answers."
+)

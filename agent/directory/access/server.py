@@ -1,0 +1,344 @@
+"""A directory server: the rules of replication with their store, the RPC interface, what goes to other servers, and
+discovery."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from agent.directory.access.enterprise import machine_of, site_of
+from agent.directory.access.interface import SERVER_PREFIX, directory_interface
+from agent.directory.access.outgoing import Outgoing, ServerAddress
+from agent.directory.access.snapshot import PAGE_BYTES, Page, ReadRequest, encode_entry
+from agent.directory.access.topology import TOPOLOGY_TYPES
+from agent.directory.discovery.answering import Answering, Place
+from agent.directory.discovery.sockets import DiscoveryServer
+from agent.directory.objects.model import DeletedObject, DirectoryError, DsObject
+from agent.directory.objects.table import SERVICE_BSC, Type
+from agent.directory.replication.messages import DirectoryChange, Message, encode_message
+from agent.directory.replication.numbers import seq_text
+from agent.directory.replication.ports import ENTERPRISE_PARTITION, Action, Answered, Me, Send, Told
+from agent.directory.replication.replicator import Replicator
+from agent.directory.store.store import DirectoryStore, DirectoryStoreError
+from agent.reporting.causes import Cause
+from agent.reporting.incidents import Incidents
+from agent.rpc.security import CredentialStore, KeyPair
+from agent.rpc.server import Limits, RpcServer
+from agent.wire.guid import new_guid
+from agent.work import descriptors
+from config.directory import DirectoryServerConfig
+from config.errors import ConfigError
+
+log = logging.getLogger("frs")
+
+PROPAGATE_S: Final = 2.0
+RETRY_S: Final = 10.0
+ANNOUNCE_S: Final = 20 * 60.0
+ACKNOWLEDGE_S: Final = 12 * 3600.0
+MQDS_NO_RSP_FROM_OWNER: Final = 0xC00E0519
+#: How long the owner of a partition may take for a change that was asked for here (3.3.7.1, note 11: 10 and 20 s).
+ANSWER_S: Final = 20.0
+MAX_WAIT_MS: Final = 60_000
+
+
+class DirectoryServer:
+    """One of them, in the event loop's thread, with the store that it is given. Raises DirectoryStoreError."""
+
+    def __init__(self, config: DirectoryServerConfig, store: DirectoryStore, incidents: Incidents) -> None:
+        self.config = config
+        self.store = store
+        self.incidents = incidents
+        self.port = 0
+        upstream = config.upstream
+        self._me = Me(config.name, config.machine, config.site, upstream.name if upstream is not None else "")
+        self._rules: Replicator
+        self._changed = asyncio.Event()
+        self._outgoing = Outgoing(KeyPair(config.key), self._address, incidents)
+        self._server: RpcServer | None = None
+        self._discovery: DiscoveryServer | None = None
+        self._timers: list[asyncio.Task[None]] = []
+        self._snapshots: dict[str, tuple[int, list[DsObject | DeletedObject]]] = {}
+        self._asked: dict[int, asyncio.Future[int]] = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        remembered = self.store.setting("reign")
+        reign = max(int(time.time()), int(remembered or 0) + 1)
+        with self.store.transaction():
+            self.store.set_setting("reign", str(reign))
+            self._rules = Replicator(self._me, self.store, reign)
+
+    async def start(self) -> None:
+        """Listen, and begin to replicate. Raises OSError."""
+        limits = Limits().within(descriptors.raise_limit() // 2)
+        interface = directory_interface(self._read, self._received, self._malformed)
+        self._server = RpcServer([interface], self._credentials(), limits=limits, incidents=self.incidents)
+        self.port = await self._server.start(self.config.listen_host, self.config.port)
+        if self.config.discovery_interfaces:
+            self._discovery = DiscoveryServer(Answering(self._place, time.monotonic))
+            await self._discovery.start(self.config.discovery_interfaces, self.config.discovery_port)
+        self._event(lambda: (None, self._rules.start()))
+        for call, seconds in (
+            ("propagate", PROPAGATE_S),
+            ("retry", RETRY_S),
+            ("announce", ANNOUNCE_S),
+            ("acknowledge", ACKNOWLEDGE_S),
+        ):
+            self._timers.append(asyncio.get_running_loop().create_task(self._every(call, seconds)))
+
+    async def close(self) -> None:
+        """Stop all of it."""
+        for timer in self._timers:
+            timer.cancel()
+        await asyncio.gather(*self._timers, return_exceptions=True)
+        if self._discovery is not None:
+            self._discovery.close()
+        await self._outgoing.close()
+        if self._server is not None:
+            await self._server.close()
+
+    async def _every(self, call: str, seconds: float) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                self._event(lambda: (None, getattr(self._rules, call)()))
+            except DirectoryStoreError as error:  # a full disk, most likely: it is tried again
+                self.incidents.report(Cause.DIRECTORY, call, f"nothing goes on until this ends: {error}", level="error")
+
+    # -- changes --
+
+    def change(self, changes: list[DirectoryChange]) -> int:
+        """Make these changes in the enterprise partition, all or none; gives the generation after them. Raises
+        DirectoryError."""
+
+        def make() -> tuple[None, list[Action]]:
+            actions: list[Action] = []
+            for one in changes:
+                _, more = self._rules.change(ENTERPRISE_PARTITION, one)
+                actions += more
+            return None, actions
+
+        self._event(make)
+        self._event(lambda: (None, self._rules.propagate()))
+        return self.generation
+
+    async def request(self, changes: list[DirectoryChange]) -> None:
+        """Make these changes here, all or none, where this server owns the enterprise; else have the owner make them,
+        one after the other, each when the one before is durable there. Raises DirectoryError."""
+        if self._rules.owns(ENTERPRISE_PARTITION):
+            self.change(changes)
+            return
+        for done, change in enumerate(changes):
+            number: int = self._event(functools.partial(self._rules.ask_owner, ENTERPRISE_PARTITION, change))
+            answer = self._asked[number] = asyncio.get_running_loop().create_future()
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    result = await answer
+            except TimeoutError:
+                raise DirectoryError(MQDS_NO_RSP_FROM_OWNER, f"the owner does not answer; {done} were made") from None
+            finally:
+                del self._asked[number]
+            if result:
+                raise DirectoryError(result, f"the owner refuses a change (0x{result:08x}); {done} before it were made")
+
+    def add_server(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Another server: one of this site, as a copy, or with a site of its own, as its owner. Raises
+        DirectoryError."""
+        name, host, port = str(given["name"]), str(given["host"]), int(given["port"])
+        key, machine = bytes.fromhex(given["key"]), new_guid()
+        if given.get("site"):
+            site = new_guid()
+            change = site_of(site, str(given["site"]), name, host, port, key)
+            self._event(lambda: (None, self._rules.change(ENTERPRISE_PARTITION, change)[1]))
+        else:
+            site = self.config.site
+            change = machine_of(machine, site, name, SERVICE_BSC, host, port, key)
+            self._event(lambda: (None, self._rules.change(site, change)[1]))
+        if self._server is not None:
+            self._server.admit(self._credentials())
+        own = self.store.of_type(Type.SITE, ENTERPRISE_PARTITION)
+        at = next((one for one in own if one.guid == self.config.site), None)
+        address = {"host": at.text(1350), "port": at.number(1351)} if at is not None else {}
+        return {
+            "enterprise": self.enterprise.hex(), "site": site.hex(), "machine": machine.hex(), "address": address,
+        }  # fmt: skip
+
+    def promote(self) -> int:
+        """Make this server the owner of the enterprise; gives the generation after that. Raises DirectoryError."""
+        self._event(lambda: (None, self._rules.promote(ENTERPRISE_PARTITION)))
+        return self.generation
+
+    def resign(self, owner: str) -> None:
+        """Make this server a copy of what that one owns. Raises DirectoryError."""
+        self._event(lambda: (None, self._rules.resign(ENTERPRISE_PARTITION, owner)))
+
+    def _event(self, make: Callable[[], tuple[Any, list[Action]]]) -> Any:
+        """One event of the rules: a transaction, and after it what is to be done."""
+        before = self.generation
+        try:
+            with self.store.transaction():
+                result, actions = make()
+        except BaseException:
+            self._begin()  # what the rules remember may be of changes that were rolled back
+            raise
+        for action in actions:
+            match action:
+                case Send():
+                    self._outgoing.send(action.to, encode_message(action.message))
+                case Told():
+                    self.incidents.report(Cause.DIRECTORY, action.source, action.text)
+                case Answered():
+                    waiting = self._asked.get(action.request)
+                    if waiting is not None and not waiting.done():
+                        waiting.set_result(action.result)
+        if self.generation != before:
+            if self._server is not None:
+                self._server.admit(self._credentials())
+            self._changed.set()
+            self._changed = asyncio.Event()
+        return result
+
+    # -- what calls ask --
+
+    def _received(self, sender: str, message: Message) -> None:
+        self._event(lambda: (None, self._rules.received(sender, message)))
+
+    def _malformed(self, context: Any, error: Exception) -> None:
+        self.incidents.report(Cause.DIRECTORY, context.peer, f"a message of {context.member} is refused: {error}")
+
+    async def _read(self, who: str, request: ReadRequest) -> Page:
+        if not any(request.after) and request.known == self.generation:
+            changed = self._changed
+            try:
+                async with asyncio.timeout(min(request.wait_ms, MAX_WAIT_MS) / 1000):
+                    await changed.wait()
+            except TimeoutError:
+                return Page(self.enterprise, self.generation, self.complete, bytes(16))
+        return self._page(who, request.after)
+
+    def _page(self, who: str, after: bytes) -> Page:
+        entries: list[DsObject | DeletedObject] = []
+        room, last = PAGE_BYTES, bytes(16)
+        for one in self._visible(who):
+            if one.guid <= after:
+                continue
+            room -= len(encode_entry(one))
+            if entries and room < 0:
+                last = entries[-1].guid
+                break
+            entries.append(one)
+        return Page(self.enterprise, self.generation, self.complete, last, tuple(entries))
+
+    def _visible(self, who: str) -> list[DsObject | DeletedObject]:
+        """What a caller is to know, by identifier: the sets that it is a member of, and all tombstones of such."""
+        generation, found = self._snapshots.get(who, (-1, []))
+        if generation == self.generation:
+            return found
+        objects = self.topology()
+        mine = {one.data(2102) for one in objects if one.type == Type.FRS_MEMBER and one.text(2103) == who}
+        of_set = {Type.FRS_SET: 2001, Type.FRS_MEMBER: 2102, Type.FRS_CONNECTION: 2202}
+        visible: list[DsObject | DeletedObject] = [
+            one for one in objects if (one.guid if one.type == Type.FRS_SET else one.data(of_set[one.type])) in mine
+        ]
+        for type_ in TOPOLOGY_TYPES:
+            visible += self.store.tombstones(type_, ENTERPRISE_PARTITION)
+        visible.sort(key=lambda one: one.guid)
+        self._snapshots = {name: kept for name, kept in self._snapshots.items() if kept[0] == self.generation}
+        if len(self._snapshots) < 64:
+            self._snapshots[who] = self.generation, visible
+        return visible
+
+    # -- what it is --
+
+    @property
+    def generation(self) -> int:
+        """The number of the last change of the enterprise partition."""
+        return self._rules.partitions[0].last
+
+    @property
+    def complete(self) -> bool:
+        """Whether this server has all of the enterprise partition, and nobody disputes it."""
+        return self._rules.complete(ENTERPRISE_PARTITION) and not self._rules.partitions[0].disputed
+
+    @property
+    def enterprise(self) -> bytes:
+        """The identifier of the enterprise."""
+        return self.config.enterprise
+
+    def topology(self) -> list[DsObject]:
+        """The objects of the FRS topology."""
+        return [one for type_ in TOPOLOGY_TYPES for one in self.store.of_type(type_, ENTERPRISE_PARTITION)]
+
+    def servers(self) -> dict[str, ServerAddress]:
+        """The other servers by name, as the directory, or the configuration, has them."""
+        found: dict[str, ServerAddress] = {}
+        if self.config.upstream is not None:
+            one = self.config.upstream
+            found[one.name] = ServerAddress(one.host, one.port, one.key)
+        for site in self.store.of_type(Type.SITE, ENTERPRISE_PARTITION):
+            if site.text(304) and site.data(1352):
+                found[site.text(304)] = ServerAddress(site.text(1350), site.number(1351), site.data(1352))
+            for machine in self.store.of_type(Type.MACHINE, site.guid):
+                if machine.name and machine.number(210) & SERVICE_BSC and machine.data(1252):
+                    found[machine.name] = ServerAddress(machine.text(1250), machine.number(1251), machine.data(1252))
+        found.pop(self.config.name, None)
+        return found
+
+    def _address(self, name: str) -> ServerAddress | None:
+        return self.servers().get(name)
+
+    def _credentials(self) -> CredentialStore:
+        members = {
+            one.data(2106): one.text(2103)
+            for one in self.store.of_type(Type.FRS_MEMBER, ENTERPRISE_PARTITION)
+            if one.data(2106)
+        }
+        members |= {one.key: f"{SERVER_PREFIX}{name}" for name, one in self.servers().items()}
+        return CredentialStore(key=KeyPair(self.config.key), members=members)
+
+    def _place(self) -> Place:
+        names = tuple(sorted({self.config.name, *self.servers()}))
+        return Place(self.enterprise, self.config.site, names)
+
+    def status(self) -> dict[str, Any]:
+        """The answer of `frs directory status`."""
+        rules = self._rules
+        return {
+            "name": self.config.name,
+            "enterprise": self.enterprise.hex(),
+            "port": self.port,
+            "generation": seq_text(self.generation),
+            "complete": self.complete,
+            "partitions": [
+                {
+                    "id": one.id.hex(),
+                    "owner": one.authority,
+                    "mine": one.authority == self.config.name,
+                    "last": seq_text(one.last),
+                    "purged": seq_text(one.purged),
+                    "state": one.state.name.lower(),
+                    "complete": rules.complete(one.id),
+                    "disputed": one.disputed,
+                    "acknowledged": {name: seq_text(seq) for name, seq in sorted(self.store.acked(one.id).items())},
+                }
+                for one in rules.partitions
+            ],
+            "servers": self._outgoing.status(self.servers()),
+            "incidents": self.incidents.counts(),
+        }
+
+
+def open_server(config: DirectoryServerConfig, incidents: Incidents) -> DirectoryServer:
+    """The server of that configuration; raises ConfigError where its database is of another enterprise, or not there,
+    and DirectoryStoreError."""
+    if not config.database.exists():
+        raise ConfigError(config.path, None, "state", f"has no {config.database.name}; `frs directory init` makes it")
+    store = DirectoryStore(config.database)
+    if store.setting("enterprise") != config.enterprise.hex():
+        store.close()
+        raise ConfigError(config.path, None, "enterprise", f"is not that of {config.database}")
+    return DirectoryServer(config, store, incidents)

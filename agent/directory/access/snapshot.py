@@ -1,0 +1,114 @@
+"""What a replica host reads: pages of objects and tombstones as bytes.
+
+A page is of one generation, the number of the last change in the enterprise partition. When the next page is of another
+one, the reader begins anew.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import Final
+
+from agent.directory.objects.model import DeletedObject, DsObject
+from agent.directory.objects.table import Type
+from agent.directory.objects.values import Reader
+from agent.directory.replication.ports import ENTERPRISE_PARTITION
+from agent.directory.store.store import decode_properties, encode_properties
+from agent.wire.errors import WireError
+
+PAGE_BYTES: Final = 256 * 1024
+MAX_PAGE: Final = 512 * 1024
+#: The most objects and tombstones that a reader holds.
+MOST_OBJECTS: Final = 500_000
+_REQUEST: Final = struct.Struct("<Q16sI")
+_PAGE: Final = struct.Struct("<16sQBB16sI")
+_ENTRY: Final = struct.Struct("<BI16sQI")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """Asks for what follows the object `after`; of the first page, whose `after` is zero, an answer comes when the
+    generation is another than `known`, or after `wait_ms`."""
+
+    known: int
+    after: bytes
+    wait_ms: int
+
+    def encode(self) -> bytes:
+        """Its bytes."""
+        return _REQUEST.pack(self.known, self.after, self.wait_ms)
+
+    @classmethod
+    def decode(cls, data: bytes) -> ReadRequest:
+        """The reverse. Raises WireError."""
+        if len(data) < _REQUEST.size:
+            raise WireError("ReadRequest", len(data), "is too short")
+        return cls(*_REQUEST.unpack_from(data))
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a snapshot. `complete`: the server has all of the partition; `next`: where to go on, or zero."""
+
+    enterprise: bytes
+    generation: int
+    complete: bool
+    next: bytes
+    entries: tuple[DsObject | DeletedObject, ...] = ()
+
+    def encode(self) -> bytes:
+        """Its bytes. Raises WireError."""
+        head = _PAGE.pack(self.enterprise, self.generation, self.complete, any(self.next), self.next, len(self.entries))
+        return head + b"".join(encode_entry(one) for one in self.entries)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Page:
+        """The reverse. Raises WireError."""
+        reader = Reader(data, "Page")
+        enterprise, generation, complete, more, after, count = _PAGE.unpack(reader.take(_PAGE.size))
+        if count * _ENTRY.size > reader.left or bool(more) != any(after):
+            raise WireError("Page", _PAGE.size, f"{count} entries cannot follow")
+        entries: list[DsObject | DeletedObject] = []
+        for _ in range(count):
+            gone, type_, guid, seq, size = _ENTRY.unpack(reader.take(_ENTRY.size))
+            properties = reader.take(size)
+            try:
+                kind = Type(type_)
+            except ValueError:
+                continue  # of a later version: nothing that this one could use
+            if gone:
+                entries.append(DeletedObject(guid, ENTERPRISE_PARTITION, seq, kind))
+            else:
+                entries.append(DsObject(kind, guid, ENTERPRISE_PARTITION, seq, decode_properties(properties)))
+        reader.end()
+        return cls(enterprise, generation, bool(complete), after, tuple(entries))
+
+
+def encode_entry(one: DsObject | DeletedObject) -> bytes:
+    """An object, or a tombstone. Raises WireError."""
+    properties = encode_properties(one.properties) if isinstance(one, DsObject) else b""
+    gone = isinstance(one, DeletedObject)
+    return _ENTRY.pack(gone, int(one.type), one.guid, one.seq, len(properties)) + properties
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """All that a server tells a host, `reader`, of one generation."""
+
+    enterprise: bytes
+    generation: int
+    complete: bool
+    reader: str
+    objects: list[DsObject] = field(default_factory=list)
+    tombstones: list[DeletedObject] = field(default_factory=list)
+
+    def add(self, page: Page) -> None:
+        """One more page. Raises WireError where there are too many."""
+        for one in page.entries:
+            if isinstance(one, DsObject):
+                self.objects.append(one)
+            else:
+                self.tombstones.append(one)
+        if len(self.objects) + len(self.tombstones) > MOST_OBJECTS:
+            raise WireError("Page", -1, f"more than {MOST_OBJECTS} objects")

@@ -1,0 +1,175 @@
+"""The topology of [MS-FRS1] 2.3.1 as objects of the directory, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final
+
+from agent.directory.access.snapshot import Snapshot
+from agent.directory.objects.model import DirectoryError, DsObject, new_object
+from agent.directory.objects.table import IDENTIFIER, Type
+from agent.directory.objects.values import Value
+from agent.directory.replication.content import deletion
+from agent.directory.replication.messages import CREATE, DELETE, UPDATE, DirectoryChange
+from agent.directory.replication.ports import ENTERPRISE_PARTITION
+from config.model import Connection, Member, ReplicaSet
+
+#: In the order in which they are made; what goes, goes the other way round.
+TOPOLOGY_TYPES: Final = (Type.FRS_SET, Type.FRS_MEMBER, Type.FRS_CONNECTION)
+
+Wanted = dict[bytes, tuple[Type, dict[int, Value]]]
+
+
+def objects_of(sets: Iterable[ReplicaSet]) -> Wanted:
+    """The objects of these sets by identifier, with their properties."""
+    found: Wanted = {}
+    for one in sets:
+        found[one.guid] = (
+            Type.FRS_SET,
+            {
+                2002: one.name,
+                2003: one.type,
+                2004: one.members[one.primary].guid,
+                2005: one.file_filter,
+                2006: one.directory_filter,
+                2007: one.schedule or b"",
+            },
+        )
+        for member in one.members.values():
+            properties: dict[int, Value] = {
+                2102: one.guid,
+                2103: member.name,
+                2104: member.host,
+                2105: member.port,
+                2106: member.key or b"",
+            }
+            found[member.guid] = Type.FRS_MEMBER, properties
+        for cxtion in one.connections:
+            found[cxtion.guid] = (
+                Type.FRS_CONNECTION,
+                {
+                    2202: one.guid,
+                    2203: cxtion.name,
+                    2204: one.members[cxtion.upstream].guid,
+                    2205: one.members[cxtion.downstream].guid,
+                    2206: cxtion.priority,
+                    2207: int(cxtion.enabled),
+                    2208: cxtion.schedule or b"",
+                    2209: int(cxtion.ignore_schedule),
+                    2210: int(cxtion.two_way_sync),
+                },
+            )
+    return found
+
+
+def changes(there: Iterable[DsObject], wanted: Wanted) -> list[DirectoryChange]:
+    """What makes the topology that is there the one that is wanted. Raises DirectoryError for what cannot be."""
+    old = {one.guid: one for one in there}
+    made, gone = [], []
+    order = {type_: index for index, type_ in enumerate(TOPOLOGY_TYPES)}
+    for guid, (type_, properties) in sorted(wanted.items(), key=lambda item: order[item[1][0]]):
+        was = old.get(guid)
+        if was is None:
+            new_object(type_, guid, ENTERPRISE_PARTITION, properties)
+            made.append(_change(CREATE, guid, ((IDENTIFIER[type_], guid), *sorted(properties.items()))))
+        elif was.type != type_:
+            raise DirectoryError(0, f"{guid.hex()} is the identifier of another object")
+        else:
+            differs = {prop: value for prop, value in properties.items() if was.properties.get(prop) != value}
+            if differs:
+                made.append(_change(UPDATE, guid, tuple(sorted(differs.items()))))
+    for one in sorted(old.values(), key=lambda one: -order[one.type]):
+        if one.guid not in wanted:
+            gone.append(_change(DELETE, one.guid, deletion(one.type)))
+    return made + gone
+
+
+def _change(command: int, guid: bytes, properties: tuple[tuple[int, Value], ...]) -> DirectoryChange:
+    return DirectoryChange(command, guid, ENTERPRISE_PARTITION, 0, 0, 0, properties)
+
+
+def sets_of(objects: Iterable[DsObject]) -> tuple[ReplicaSet, ...]:
+    """The replica sets of these objects, by name. A connection or a primary member whose member is not among them is
+    left out: config.load says what is wrong with what remains."""
+    by_type: dict[Type, list[DsObject]] = {type_: [] for type_ in TOPOLOGY_TYPES}
+    for one in objects:
+        if one.type in by_type:
+            by_type[one.type].append(one)
+    members: dict[bytes, dict[bytes, Member]] = {one.guid: {} for one in by_type[Type.FRS_SET]}
+    for one in by_type[Type.FRS_MEMBER]:
+        if one.data(2102) in members:
+            member = Member(one.text(2103), one.guid, one.text(2104), one.number(2105), one.data(2106) or None)
+            members[one.data(2102)][one.guid] = member
+    cxtions: dict[bytes, list[Connection]] = {guid: [] for guid in members}
+    for one in by_type[Type.FRS_CONNECTION]:
+        there = members.get(one.data(2202), {})
+        upstream, downstream = there.get(one.data(2204)), there.get(one.data(2205))
+        if upstream is not None and downstream is not None:
+            cxtions[one.data(2202)].append(
+                Connection(
+                    one.guid,
+                    one.text(2203),
+                    upstream.name,
+                    downstream.name,
+                    one.number(2206),
+                    bool(one.number(2207)),
+                    one.data(2208) or None,
+                    bool(one.number(2209)),
+                    bool(one.number(2210)),
+                )
+            )
+    return tuple(
+        ReplicaSet(
+            name=one.text(2002),
+            guid=one.guid,
+            type=_set_type(one.text(2003)),
+            members=MappingProxyType({member.name: member for member in members[one.guid].values()}),
+            connections=tuple(cxtions[one.guid]),
+            primary=next((m.name for m in members[one.guid].values() if m.guid == one.data(2004)), ""),
+            file_filter=one.texts(2005),
+            directory_filter=one.texts(2006),
+            schedule=one.data(2007) or None,
+        )
+        for one in sorted(by_type[Type.FRS_SET], key=lambda one: one.text(2002))
+    )
+
+
+def _set_type(text: str) -> Any:
+    return text if text in ("dfs", "sysvol") else "other"
+
+
+def taken_over(current: Iterable[ReplicaSet], snapshot: Snapshot) -> tuple[tuple[ReplicaSet, ...], list[str]]:
+    """The sets after a complete snapshot, and what it does not have and is kept nevertheless, in words: what is here
+    goes only where the snapshot has its tombstone. Absence says nothing."""
+    new = {one.guid: one for one in sets_of(snapshot.objects)}
+    gone = {one.guid for one in snapshot.tombstones}
+    kept: list[str] = []
+    for old in current:
+        if old.guid in gone:
+            continue
+        there = new.get(old.guid)
+        if there is None:
+            if not any(member.guid in gone for member in old.members.values() if member.name == snapshot.reader):
+                kept.append(f"the set {old.name}")
+                new[old.guid] = old
+            continue
+        new[old.guid] = _with_what_is_not_gone(old, there, gone, kept)
+    return tuple(sorted(new.values(), key=lambda one: one.name)), kept
+
+
+def _with_what_is_not_gone(old: ReplicaSet, new: ReplicaSet, gone: set[bytes], kept: list[str]) -> ReplicaSet:
+    members: Mapping[str, Member] = dict(new.members)
+    guids = {member.guid for member in members.values()}
+    lost = [one for one in old.members.values() if one.guid not in guids | gone and one.name not in members]
+    members = {**members, **{one.name: one for one in lost}}
+    there = {one.guid for one in new.connections}
+    cut = [
+        one
+        for one in old.connections
+        if one.guid not in there | gone and one.upstream in members and one.downstream in members
+    ]
+    kept += [f"the member {one.name} of the set {old.name}" for one in lost]
+    kept += [f"the connection {one.key} of the set {old.name}" for one in cut]
+    return replace(new, members=MappingProxyType(dict(members)), connections=(*new.connections, *cut))

@@ -1,0 +1,1 @@
+"""How directory servers keep the same objects ([MC-MQDSRP]): messages, and the rules. No I/O, no clock."""

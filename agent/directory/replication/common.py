@@ -1,0 +1,214 @@
+"""What all the rules of replication share: the partitions of a server, its neighbours, what waits for them, and what
+is asked of others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from agent.directory.objects.model import (
+    DeletedObject,
+    DsObject,
+)
+from agent.directory.objects.table import SERVICE_BSC, Type
+from agent.directory.replication.messages import (
+    DirectoryChange,
+    Message,
+    PartitionNumbers,
+    Propagation,
+    PscAck,
+    SyncRequest,
+)
+from agent.directory.replication.numbers import MAX_SEQ, epoch_of, following
+from agent.directory.replication.ports import (
+    DEFAULT_SIZES,
+    ENTERPRISE_PARTITION,
+    Action,
+    Asking,
+    Me,
+    Partition,
+    Reign,
+    Send,
+    Sizes,
+    State,
+    Store,
+    Told,
+)
+
+S_PSC: Final = 304
+E_PECNAME: Final = 604
+_QM_SERVICE: Final = 210
+
+
+class Common:
+    """A directory server in whatever role. `reign` is higher with every opening of the store; only one of these uses
+    it at a time."""
+
+    def __init__(self, me: Me, store: Store, reign: int, sizes: Sizes = DEFAULT_SIZES) -> None:
+        self.me = me
+        self._store = store
+        self._reign = reign
+        self._sizes = sizes
+        self._actions: list[Action] = []
+        self._partitions = {one.id: one for one in store.partitions()}
+        if ENTERPRISE_PARTITION not in self._partitions:  # 3.1.3.1
+            self._partition(ENTERPRISE_PARTITION, me.upstream or me.name)
+        self._asking: dict[bytes, Asking] = {}
+        self._pending: dict[bytes, dict[int, DirectoryChange]] = {}
+        self._waiting: dict[str, list[DirectoryChange]] = {}
+        self._announce: set[str] = set()
+        self._bscs: list[str] | None = None
+        self._forwarded: set[tuple[str, int]] = set()
+        self._last_request = 0
+
+    @property
+    def partitions(self) -> list[Partition]:
+        """All partitions, the enterprise's first."""
+        return [self._partitions[key] for key in sorted(self._partitions)]
+
+    def owns(self, partition: bytes) -> bool:
+        """Whether this server is the owner of the partition."""
+        found = self._partitions.get(partition)
+        return found is not None and found.authority == self.me.name
+
+    def complete(self, partition: bytes) -> bool:
+        """Whether what is here of the partition is what its owner had at some time."""
+        found = self._partitions.get(partition)
+        return found is not None and found.state == State.NORMAL and found.whole
+
+    @property
+    def is_psc(self) -> bool:
+        """Whether this server owns a partition; else it is a replica alone (BSC)."""
+        return any(one.authority == self.me.name for one in self._partitions.values())
+
+    def neighbours(self) -> list[str]:
+        """Whom this server propagates to (3.1.1.2.4): owners of partitions to all others and to the replicas of their
+        site, replicas to nobody."""
+        return [*self._pscs(), *self._own_bscs()] if self.is_psc else []
+
+    def _ask(self, partition: Partition) -> None:
+        """Ask for all that is missing (3.3.7.3), unless that is under way."""
+        upstream = self._upstream(partition)
+        if partition.id in self._asking or not upstream:
+            return
+        self._asking[partition.id] = Asking(upstream, partition.last)
+        self._send_request(partition)
+
+    def _send_request(self, partition: Partition) -> None:
+        asking = self._asking[partition.id]
+        sync0 = partition.state == State.SYNC0
+        request = SyncRequest(
+            self.me.site, partition.id, asking.cursor, MAX_SEQ, partition.purged, sync0, self.is_psc, self.me.name
+        )
+        self._send(asking.server, request)
+
+    def _effects(self, done: DsObject | DeletedObject | None) -> None:
+        """What a change of an enterprise, a site or a machine means to replication (3.1.7.2.5-3.1.7.2.12)."""
+        if done is None:
+            return
+        if done.type == Type.MACHINE:
+            self._bscs = None
+        elif done.type == Type.SITE and isinstance(done, DeletedObject):
+            if self._partitions.pop(done.guid, None) is not None:
+                self._store.drop_partition(done.guid)
+        elif isinstance(done, DsObject) and done.type in (Type.SITE, Type.ENTERPRISE):
+            site = done.type == Type.SITE
+            owner = done.text(S_PSC if site else E_PECNAME)
+            if owner:
+                self._owned_by(done.guid if site else ENTERPRISE_PARTITION, owner)
+
+    def _owned_by(self, partition_id: bytes, owner: str) -> None:
+        new = partition_id not in self._partitions
+        partition = self._partition(partition_id, "") if new else self._partitions[partition_id]
+        if partition.authority == owner:
+            return
+        partition.authority = owner
+        self._bscs = None
+        self._asking.pop(partition_id, None)
+        if owner != self.me.name:
+            self._ask(partition)
+        elif new:
+            partition.whole = True
+        elif self.complete(partition_id):
+            self._take(partition)
+        else:
+            partition.disputed = True
+        self._store.put_partition(partition)
+
+    def _take(self, partition: Partition) -> None:
+        """A partition that had another owner: its new epoch begins with a number that is of no change, so that nobody
+        has it who has not taken all of the partition from here."""
+        self._asking.pop(partition.id, None)
+        self._pending.pop(partition.id, None)
+        partition.epoch = epoch_of(max(partition.last, partition.purged)) + 1
+        first = following(partition.last, partition.epoch, self._reign)
+        self._store.put_reign(partition.id, Reign(first, partition.last))
+        self._store.purge(partition.id, first)
+        partition.last = partition.purged = first
+        self._store.put_partition(partition)
+
+    def _partition(self, partition_id: bytes, authority: str) -> Partition:
+        found = self._partitions[partition_id] = Partition(partition_id, authority, whole=authority == self.me.name)
+        self._store.put_partition(found)
+        return found
+
+    def _upstream(self, partition: Partition | None) -> str:
+        """From whom a partition comes: its owner, or for a replica the owner of its site."""
+        if partition is None:
+            return ""
+        if self.is_psc:
+            return partition.authority
+        site = self._partitions.get(self.me.site)
+        return (site.authority if site is not None else "") or self.me.upstream
+
+    def _pscs(self) -> list[str]:
+        found = {one.authority for one in self._partitions.values()}
+        return sorted(found - {self.me.name, ""})
+
+    def _own_bscs(self) -> list[str]:
+        """The replicas of the sites that this server owns."""
+        if self._bscs is None:
+            sites = [key for key, one in self._partitions.items() if one.authority == self.me.name]
+            machines = [one for site in sites for one in self._store.of_type(Type.MACHINE, site)]
+            names = (one.name for one in machines if one.number(_QM_SERVICE) & SERVICE_BSC)
+            self._bscs = sorted(name for name in names if name and name != self.me.name)
+        return [name for name in self._bscs if name not in self._pscs()] if self.is_psc else []
+
+    def _queue(self, names: Iterable[str], change: DirectoryChange) -> None:
+        for name in names:
+            waiting = self._waiting.setdefault(name, [])
+            if len(waiting) < self._sizes.waiting:
+                waiting.append(change)
+            else:  # it takes them from a synchronisation
+                self._waiting[name] = []
+                self._announce.add(name)
+
+    def _ack(self, partition: Partition) -> None:
+        if self.is_psc:
+            self._send(
+                partition.authority, PscAck(self.me.site, self.me.site, partition.id, partition.last, self.me.name)
+            )
+
+    def _send_numbers(self, partition: Partition, to: str) -> None:
+        self._send(to, Propagation(self.me.site, (), partition.authority, (numbers_of(partition),)))
+
+    def _send(self, to: str, message: Message) -> None:
+        if to and to != self.me.name:
+            self._actions.append(Send(to, message))
+
+    def _tell(self, source: str, text: str) -> None:
+        self._actions.append(Told(source, text))
+
+    def _done(self) -> list[Action]:
+        actions, self._actions = self._actions, []
+        return actions
+
+
+def numbers_of(partition: Partition) -> PartitionNumbers:
+    """How far it is."""
+    return PartitionNumbers(partition.id, partition.last, partition.purged)
+
+
+def named(partition: Partition) -> str:
+    """The partition, for people."""
+    return "the enterprise partition" if partition.id == ENTERPRISE_PARTITION else f"partition {partition.id.hex()}"

@@ -1,0 +1,173 @@
+"""A partition that another server owns: changes as they come, and all that is missing at once ([MC-MQDSRP] 3.1.7,
+3.3.7)."""
+
+from __future__ import annotations
+
+from agent.directory.objects.model import (
+    DirectoryError,
+)
+from agent.directory.replication import content
+from agent.directory.replication.common import named
+from agent.directory.replication.messages import (
+    AlreadyPurged,
+    ChangeReply,
+    DirectoryChange,
+    PartitionNumbers,
+    SyncReply,
+)
+from agent.directory.replication.numbers import epoch_of
+from agent.directory.replication.owning import Owning
+from agent.directory.replication.ports import (
+    Answered,
+    Partition,
+    State,
+)
+
+
+class Following(Owning):
+    """The rules for partitions that other servers own."""
+
+    def _propagated(self, sender: str, change: DirectoryChange) -> None:
+        partition = self._partitions.get(change.partition)
+        if partition is None or partition.authority == self.me.name or change.seq <= partition.last:
+            return
+        if sender != self._upstream(partition):
+            self._tell(sender, f"a change of {named(partition)} is not taken: {sender} is not whom it comes from")
+            return
+        if not self.complete(partition.id) or partition.id in self._asking or change.previous != partition.last or (
+            epoch_of(change.seq) != epoch_of(partition.last) and partition.last > 0
+        ):  # fmt: skip
+            pending = self._pending.setdefault(partition.id, {})
+            if len(pending) < self._sizes.pending:
+                pending[change.seq] = change
+            self._ask(partition)
+            return
+        if self._in_sync(partition, change):
+            self._check_pending(partition)
+
+    def _in_sync(self, partition: Partition, change: DirectoryChange) -> bool:
+        """A change comes next (3.1.7.2.3); whether it could be applied."""
+        try:
+            done = content.apply(self._store, change)
+        except DirectoryError as error:
+            self._tell(partition.authority, f"a change of {named(partition)} cannot be applied: {error}")
+            self._ask(partition)
+            return False
+        before, partition.last = partition.last, change.seq
+        self._store.put_partition(partition)
+        self._effects(done)
+        self._queue(self._own_bscs(), change)
+        if before // self._sizes.ack_every != partition.last // self._sizes.ack_every:
+            self._ack(partition)
+        return True
+
+    def _check_pending(self, partition: Partition) -> None:
+        """Apply what came too early and comes next now (3.1.7.2.4)."""
+        pending = self._pending.get(partition.id, {})
+        for seq in sorted(pending):
+            change = pending[seq]
+            if seq > partition.last and (change.previous != partition.last or not self._in_sync(partition, change)):
+                self._ask(partition)
+                return
+            del pending[seq]
+
+    def _numbers(self, sender: str, numbers: PartitionNumbers, claim: bool) -> None:
+        """How far the sender is in a partition (3.2.7.1). `claim`: it says that others have to follow it there; without
+        that it says what it has from somebody else, which is no news but to an owner."""
+        partition = self._partitions.get(numbers.partition)
+        if partition is None:
+            return
+        if partition.authority == self.me.name:
+            if self._never_given(partition, numbers.last):
+                self._dispute(partition, sender, numbers.last)
+            elif claim and epoch_of(numbers.last) < partition.epoch:  # a former owner
+                self._send_numbers(partition, sender)
+            return
+        seen = max(partition.last, partition.purged)
+        if not claim:
+            return
+        if sender != self._upstream(partition):
+            if epoch_of(numbers.last) <= epoch_of(seen):  # of a former owner, or of one that should not be
+                if numbers.last != partition.last:
+                    self._send_numbers(partition, sender)
+                return
+            partition.authority = sender
+            self._asking.pop(partition.id, None)
+            self._store.put_partition(partition)
+        if numbers.last != partition.last:
+            self._ask(partition)
+        elif self.complete(partition.id):
+            self._ack(partition)
+        if partition.state == State.NORMAL:
+            self._purge_copy(partition, numbers.purged)
+
+    def _purge_copy(self, partition: Partition, purged: int) -> None:
+        """Purge what the owner has purged."""
+        if partition.purged < purged <= partition.last:
+            self._store.purge(partition.id, purged)
+            partition.purged = purged
+            self._store.put_partition(partition)
+
+    def _change_reply(self, sender: str, message: ChangeReply) -> None:
+        if message.requester == self.me.name:
+            self._actions.append(Answered(message.request, message.result))
+        elif (message.requester, message.request) in self._forwarded:
+            self._forwarded.discard((message.requester, message.request))
+            self._send(message.requester, message)
+
+    def _sync_reply(self, sender: str, message: SyncReply) -> None:
+        """3.3.7.5, for the request that is under way and no other: `last` moves when all of it is here."""
+        partition, asking = self._partitions.get(message.partition), self._asking.get(message.partition)
+        if partition is None or asking is None or sender != asking.server or message.first != asking.cursor:
+            return
+        sync0 = partition.state == State.SYNC0
+        if (sync0 and message.purged < partition.purged) or message.complete == (0 if sync0 else 2):
+            return
+        more = message.complete == 1
+        if more and message.to <= asking.cursor:
+            return
+        if more and partition.whole:
+            partition.whole = False
+            self._store.put_partition(partition)
+        for change in message.changes:
+            try:
+                self._effects(content.apply(self._store, change))
+            except DirectoryError as error:
+                self._tell(sender, f"a synchronisation of {named(partition)} is not taken: {error}")
+                return
+        if more:
+            asking.cursor = message.to
+            self._send_request(partition)
+            return
+        del self._asking[partition.id]
+        if sync0:
+            self._store.drop_marked(partition.id)
+            self._store.purge(partition.id, message.purged)  # an earlier page may have some of these
+            partition.state, partition.purged = State.NORMAL, message.purged
+            self._bscs = None
+        partition.whole, partition.last = True, max(partition.last, message.to)
+        self._store.put_partition(partition)
+        self._purge_copy(partition, message.purged)
+        if partition.authority != self.me.name:
+            self._ack(partition)
+        self._announce |= set(self._own_bscs()) if self.is_psc else set()
+        self._check_pending(partition)
+
+    def _already_purged(self, sender: str, message: AlreadyPurged) -> None:
+        """3.3.7.7."""
+        partition, asking = self._partitions.get(message.partition), self._asking.get(message.partition)
+        if partition is None or asking is None or sender != asking.server:
+            return
+        if message.purged > max(asking.cursor, partition.last, partition.purged if partition.state else 0):
+            self._start_sync0(partition, message.purged)
+
+    def _start_sync0(self, partition: Partition, purged: int) -> None:
+        """All is taken anew from the owner, in one transaction (3.3.7.10): what of all that is here does not come again
+        goes at the end."""
+        self._store.mark(partition.id)
+        partition.state, partition.whole = State.SYNC0, False
+        partition.last, partition.purged = 0, purged
+        self._store.put_partition(partition)
+        self._pending.pop(partition.id, None)
+        self._asking.pop(partition.id, None)
+        self._ask(partition)

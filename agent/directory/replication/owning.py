@@ -1,0 +1,146 @@
+"""The owner of a partition: changes, their numbers, tombstones, and what it gives to others ([MC-MQDSRP] 3.2.7)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from agent.directory.objects.model import (
+    MQ_ERROR,
+    MQ_OK,
+    DirectoryError,
+    DsObject,
+)
+from agent.directory.replication import content
+from agent.directory.replication.common import Common, named
+from agent.directory.replication.messages import (
+    UPDATE,
+    AlreadyPurged,
+    ChangeReply,
+    ChangeRequest,
+    DirectoryChange,
+    PscAck,
+    SyncReply,
+    SyncRequest,
+)
+from agent.directory.replication.numbers import MAX_SEQ, epoch_of, following, seq_text
+from agent.directory.replication.ports import (
+    Partition,
+    Reign,
+    State,
+)
+
+MQDS_UNKNOWN_SOURCE: Final = 0xC00E0518
+
+
+_DISPUTED: Final = (
+    "No change is taken here until an administrator decides: `frs directory promote` on the server that is to be the "
+    "owner, `frs directory resign` on the others"
+)
+
+
+class Owning(Common):
+    """The rules for partitions that this server owns, and for whoever asks it."""
+
+    def _change(self, partition_id: bytes, change: DirectoryChange) -> int:
+        partition = self._partitions.get(partition_id)
+        if partition is None or partition.authority != self.me.name:
+            raise DirectoryError(MQDS_UNKNOWN_SOURCE, "another server owns this partition")
+        if partition.disputed:
+            raise DirectoryError(MQ_ERROR, _DISPUTED)
+        seq = following(partition.last, partition.epoch, self._reign)
+        made = content.asked(self._store, partition, change, seq)
+        if seq != partition.last + 1:
+            self._store.put_reign(partition_id, Reign(seq, partition.last))
+        self._effects(content.apply(self._store, made))
+        before, partition.last = partition.last, seq
+        self._queue(self._pscs(), made)
+        self._queue(self._own_bscs(), made)
+        self._store.put_partition(partition)
+        if before // self._sizes.ack_every != seq // self._sizes.ack_every:
+            self._purge(partition)
+        return seq
+
+    def _set(self, found: DsObject, prop: int) -> None:
+        """Make an object of the enterprise partition name this server as the owner."""
+        properties = ((prop, self.me.name),)
+        self._change(found.partition, DirectoryChange(UPDATE, found.guid, found.partition, 0, 0, 0, properties))
+
+    def _never_given(self, partition: Partition, seq: int) -> bool:
+        """Whether a number is of this epoch, or a later one, and this owner never gave it. Those of epochs before are
+        settled: everybody took the partition anew when this one began."""
+        return seq > partition.last or (
+            epoch_of(seq) == partition.epoch
+            and any(reign.base < seq < reign.first for reign in self._store.reigns(partition.id))
+        )
+
+    def _dispute(self, partition: Partition, sender: str, seq: int) -> None:
+        if not partition.disputed:
+            partition.disputed = True
+            self._store.put_partition(partition)
+            self._send_numbers(partition, sender)
+        self._tell(
+            sender,
+            f"{sender} has the number {seq_text(seq)} of {named(partition)}, which this server never gave: either its "
+            f"database is out of a backup, or another server is the owner. {_DISPUTED}",
+        )
+
+    def _purge(self, partition: Partition) -> None:
+        """Purge tombstones that all others have (3.1.7.2.9), but for the newest changes."""
+        acked = self._store.acked(partition.id)
+        least = min((acked.get(name, 0) for name in self._pscs()), default=MAX_SEQ)
+        to = min(least, self._store.nth_newest(partition.id, self._sizes.buffer))
+        if to > partition.purged:
+            self._store.purge(partition.id, to)
+            partition.purged = to
+            self._store.put_partition(partition)
+
+    def _psc_ack(self, sender: str, message: PscAck) -> None:
+        partition = self._partitions.get(message.partition)
+        if partition is None or partition.authority != self.me.name or sender not in self._pscs():
+            return
+        if self._never_given(partition, message.seq):
+            self._dispute(partition, sender, message.seq)
+        elif message.seq > self._store.acked(partition.id).get(sender, 0):
+            self._store.put_ack(partition.id, sender, message.seq)
+            self._purge(partition)
+
+    def _change_request(self, sender: str, message: ChangeRequest) -> None:
+        partition = self._partitions.get(message.partition)
+        if partition is not None and partition.authority != self.me.name and self.is_psc:
+            self._forwarded.add((message.requester, message.request))
+            self._send(partition.authority, message)
+            return
+        try:
+            self._change(message.partition, message.change)
+            result = MQ_OK
+        except DirectoryError as error:
+            result = error.status
+        to = message.requester if message.requester in (sender, *self.neighbours()) else message.psc
+        self._send(to, ChangeReply(self.me.site, message.request, result, message.requester))
+
+    def _sync_request(self, sender: str, message: SyncRequest) -> None:
+        """3.2.7.3. A server whose copy is not whole does not answer; it will be asked again."""
+        partition = self._partitions.get(message.partition)
+        if partition is None or not self.is_psc:
+            return
+        if partition.authority == self.me.name and self._never_given(partition, message.first):
+            self._dispute(partition, sender, message.first)
+            return
+        if partition.state != State.NORMAL or not partition.whole or message.first > partition.last:
+            return
+        if message.first < partition.purged and not (message.sync0 and message.purged >= partition.purged):
+            self._send(sender, AlreadyPurged(self.me.site, partition.id, partition.purged))
+            return
+        changes: list[DirectoryChange] = []
+        room, more = self._sizes.page_bytes, False
+        for found in self._store.changed(partition.id, message.first, partition.last, self._sizes.page + 1):
+            change = content.as_change(found, partition.purged)
+            room -= len(change.encode())
+            if changes and (room < 0 or len(changes) == self._sizes.page):
+                more = True
+                break
+            changes.append(change)
+        to = changes[-1].seq if more else partition.last
+        complete = 1 if more else 2 * message.sync0
+        reply = SyncReply(self.me.site, partition.id, message.first, to, partition.purged, complete, tuple(changes))
+        self._send(sender, reply)

@@ -1,0 +1,181 @@
+"""The rules by which directory servers keep the same objects ([MC-MQDSRP] 3): events in, actions out.
+
+Each event is handled in one transaction of the store, and its actions are carried out after the commit. Where the text
+would not converge, docs/directory.md has what is done instead, and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from agent.directory.objects.model import (
+    MQ_ERROR,
+    DirectoryError,
+)
+from agent.directory.objects.table import Type
+from agent.directory.replication.common import E_PECNAME, S_PSC, numbers_of
+from agent.directory.replication.following import Following
+from agent.directory.replication.messages import (
+    AlreadyPurged,
+    BscAck,
+    ChangeReply,
+    ChangeRequest,
+    DirectoryChange,
+    Message,
+    PartitionNumbers,
+    Propagation,
+    PscAck,
+    SyncReply,
+    SyncRequest,
+)
+from agent.directory.replication.numbers import MAX_EPOCH, MIN_SEQ, epoch_of
+from agent.directory.replication.owning import MQDS_UNKNOWN_SOURCE
+from agent.directory.replication.ports import (
+    ENTERPRISE_PARTITION,
+    Action,
+    State,
+)
+
+
+class Replicator(Following):
+    """One directory server: events in, actions out."""
+
+    def start(self) -> list[Action]:
+        """The server has come up (3.3.3)."""
+        for partition in self.partitions:
+            if partition.authority != self.me.name:
+                self._ask(partition)
+        self._announce |= set(self.neighbours())
+        return self._done()
+
+    def change(self, partition_id: bytes, change: DirectoryChange) -> tuple[int, list[Action]]:
+        """Make a change in a partition that this server owns; gives its number. Raises DirectoryError."""
+        seq = self._change(partition_id, change)
+        return seq, self._done()
+
+    def ask_owner(self, partition_id: bytes, change: DirectoryChange) -> tuple[int, list[Action]]:
+        """Have the owner of the partition make a change (3.1.7.1.1); gives the number by which `Answered` tells what
+        became of it. Raises DirectoryError where no owner is known."""
+        upstream = self._upstream(self._partitions.get(partition_id))
+        if not upstream:
+            raise DirectoryError(MQDS_UNKNOWN_SOURCE, "no owner of this partition is known here")
+        self._last_request = (self._last_request + 1) & 0xFFFFFFFF
+        psc = "" if self.is_psc else upstream
+        self._send(upstream, ChangeRequest(self.me.site, partition_id, self._last_request, self.me.name, change, psc))
+        return self._last_request, self._done()
+
+    def received(self, sender: str, message: Message) -> list[Action]:
+        """A message of a server that has authenticated as `sender`."""
+        match message:
+            case Propagation():
+                for change in message.changes:
+                    self._propagated(sender, change)
+                for numbers in message.numbers:
+                    self._numbers(sender, numbers, message.machine == sender)
+            case SyncRequest():
+                self._sync_request(sender, message)
+            case SyncReply():
+                self._sync_reply(sender, message)
+            case AlreadyPurged():
+                self._already_purged(sender, message)
+            case PscAck():
+                self._psc_ack(sender, message)
+            case ChangeRequest():
+                self._change_request(sender, message)
+            case ChangeReply():
+                self._change_reply(sender, message)
+            case BscAck():
+                pass  # that it called is known already: nothing is kept of replicas but that
+        return self._done()
+
+    def propagate(self) -> list[Action]:
+        """Send what waits for neighbours (3.3.7.2): again and again, every 2 seconds or so."""
+        for name in self.neighbours():
+            waiting = self._waiting.pop(name, [])
+            numbers = self._own_numbers(name) if name in self._announce else ()
+            batches = list(self._batches(waiting)) or ([[]] if numbers else [])
+            for index, batch in enumerate(batches):
+                last = numbers if index == len(batches) - 1 else ()
+                self._send(name, Propagation(self.me.site, tuple(batch), self.me.name if last else "", last))
+            self._announce.discard(name)
+        return self._done()
+
+    def announce(self) -> list[Action]:
+        """Tell all neighbours with the next propagation how far partitions are, every 20 minutes or so (note 12), and
+        ask for what nobody may have told here."""
+        self._announce |= set(self.neighbours())
+        for partition in self.partitions:
+            if partition.authority != self.me.name:
+                self._ask(partition)
+        return self._done()
+
+    def retry(self) -> list[Action]:
+        """Ask again for what was asked and did not come; ask for what is known to be missing."""
+        for partition in self.partitions:
+            if partition.authority != self.me.name and (
+                partition.id in self._asking or not self.complete(partition.id) or self._pending.get(partition.id)
+            ):
+                self._asking.pop(partition.id, None)
+                self._ask(partition)
+        return self._done()
+
+    def acknowledge(self) -> list[Action]:
+        """A replica tells its PSC that it is there (3.3.6.2): every 12 hours or so."""
+        upstream = self._upstream(self._partitions[ENTERPRISE_PARTITION])
+        if not self.is_psc and upstream:
+            self._send(upstream, BscAck(self.me.site, self.me.id, self.me.name))
+        return self._done()
+
+    def promote(self, partition_id: bytes) -> list[Action]:
+        """Make this server the owner of a partition whose owner is lost, or disputed: a new epoch begins, and whatever
+        its former owner says from now on is of the past. Every other server takes all of the partition from here.
+        Raises DirectoryError."""
+        partition = self._partitions.get(partition_id)
+        if partition is None or partition.state != State.NORMAL or not partition.whole:
+            raise DirectoryError(MQ_ERROR, "this server has not all of the partition: promote one that has")
+        if epoch_of(max(partition.last, partition.purged)) == MAX_EPOCH:
+            raise DirectoryError(MQ_ERROR, "there is no higher epoch")
+        former, partition.authority, partition.disputed = partition.authority, self.me.name, False
+        self._bscs = None
+        self._take(partition)
+        if partition_id == ENTERPRISE_PARTITION:
+            for found in self._store.of_type(Type.ENTERPRISE, partition_id):
+                self._set(found, E_PECNAME)
+            for site in self._store.of_type(Type.SITE, partition_id):
+                if site.text(S_PSC) == former and self.complete(site.guid):
+                    self._set(site, S_PSC)
+        self._announce |= set(self.neighbours())
+        return self._done()
+
+    def resign(self, partition_id: bytes, owner: str) -> list[Action]:
+        """Make this server a replica of a partition that another one owns: what was changed here and is not there is
+        lost. Raises DirectoryError."""
+        partition = self._partitions.get(partition_id)
+        if partition is None or owner == self.me.name:
+            raise DirectoryError(MQ_ERROR, "another server has to be the owner")
+        partition.authority, partition.disputed = owner, False
+        self._store.put_partition(partition)
+        self._start_sync0(partition, MIN_SEQ)
+        return self._done()
+
+    def _batches(self, changes: list[DirectoryChange]) -> Iterable[list[DirectoryChange]]:
+        batch: list[DirectoryChange] = []
+        room = self._sizes.page_bytes
+        for change in changes:
+            size = len(change.encode())
+            if batch and (size > room or len(batch) == self._sizes.page):
+                yield batch
+                batch, room = [], self._sizes.page_bytes
+            batch.append(change)
+            room -= size
+        if batch:
+            yield batch
+
+    def _own_numbers(self, name: str) -> tuple[PartitionNumbers, ...]:
+        """What is told to a PSC: of partitions that this server owns; to a replica: of all."""
+        replica = name in self._own_bscs()
+        return tuple(
+            numbers_of(one)
+            for one in self.partitions
+            if one.authority == self.me.name or (replica and one.state == State.NORMAL and one.whole)
+        )

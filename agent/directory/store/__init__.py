@@ -1,0 +1,1 @@
+"""What a directory server knows, in SQLite."""

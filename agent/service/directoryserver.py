@@ -1,0 +1,103 @@
+"""A directory server as a process: wiring it to its control socket, starting and stopping."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+from agent.directory.access.server import DirectoryServer, open_server
+from agent.directory.access.topology import changes, objects_of, sets_of
+from agent.directory.objects.model import DirectoryError
+from agent.directory.replication.numbers import seq_text
+from agent.directory.store.store import DirectoryStoreError
+from agent.reporting.exit_codes import ExitCode
+from agent.reporting.incidents import Incidents
+from agent.service.control import ControlError, ControlServer, Handler
+from config.directory import DirectoryServerConfig
+from config.errors import ConfigError
+from config.load import parse_topology
+from config.write import topology_text
+
+log = logging.getLogger("frs")
+
+
+async def run_directory(config: DirectoryServerConfig, incidents: Incidents) -> int:
+    """Run a directory server until cancelled; returns an exit code when it cannot go on."""
+    try:
+        server = open_server(config, incidents)
+    except DirectoryStoreError as error:
+        log.error("20101 cannot start: %s", error)
+        return ExitCode.FAILURE
+    control = ControlServer(config.state_dir, _handlers(server), incidents)
+    try:
+        try:
+            await server.start()
+            await control.start()
+        except (OSError, ControlError) as error:
+            log.error("20101 cannot start: %s", error)
+            return ExitCode.FAILURE
+        log.info("directory server %s is running, RPC on %s:%d", config.name, config.listen_host, server.port)
+        await asyncio.Event().wait()
+        return ExitCode.OK
+    finally:
+        await control.close()
+        await server.close()
+        server.store.close()
+
+
+def _handlers(server: DirectoryServer) -> dict[str, Handler]:
+    async def status(_: dict[str, Any]) -> dict[str, Any]:
+        return server.status()
+
+    async def export(_: dict[str, Any]) -> dict[str, Any]:
+        sets = sets_of(server.topology())
+        comment = f"The topology in the directory, generation {seq_text(server.generation)}."
+        return {"topology": topology_text(sets, comment) if sets else ""}
+
+    async def take(request: dict[str, Any]) -> dict[str, Any]:
+        """The topology is this one from now on."""
+        try:
+            sets = parse_topology(Path(str(request.get("name", "topology.toml"))), str(request.get("topology", "")))
+            made = changes(server.topology(), objects_of(sets))
+            await server.request(made)
+        except (ConfigError, DirectoryError, DirectoryStoreError) as error:
+            raise ControlError(str(error)) from None
+        return {"changes": len(made), "generation": seq_text(server.generation)}
+
+    async def promote(_: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return {"generation": seq_text(server.promote())}
+        except (DirectoryError, DirectoryStoreError) as error:
+            raise ControlError(str(error)) from None
+
+    async def resign(request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            server.resign(str(request.get("owner", "")))
+        except (DirectoryError, DirectoryStoreError) as error:
+            raise ControlError(str(error)) from None
+        return {}
+
+    async def backup(request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            server.store.backup(str(request.get("file", "")))
+        except DirectoryStoreError as error:
+            raise ControlError(str(error)) from None
+        return {}
+
+    async def add(request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return server.add_server(request)
+        except (DirectoryError, DirectoryStoreError) as error:
+            raise ControlError(str(error)) from None
+
+    return {
+        "status": status,
+        "export": export,
+        "import": take,
+        "promote": promote,
+        "resign": resign,
+        "backup": backup,
+        "add-server": add,
+    }

@@ -1,0 +1,154 @@
+"""The configuration of a directory server, directory.toml: read, and written by `frs directory init`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from config.document import Document, read_text
+from config.errors import ConfigError
+from config.keys import key_text
+from config.load import load_key, resolve
+from config.schema import Guid, Host, Name, PathText, Port, PortOrAny, PublicKey, Table
+from config.write import guid_text, quoted
+
+DATABASE_NAME = "directory.db"
+
+
+class _ListenTable(Table):
+    """`[listen]`."""
+
+    host: Host
+    port: PortOrAny
+
+
+class _DiscoveryTable(Table):
+    """`[discovery]`: on which interfaces this server lets itself be found."""
+
+    interfaces: Annotated[list[str], Field(min_length=1)]
+    port: Port = 1801
+
+
+class _UpstreamTable(Table):
+    """`[upstream]`: the server from which this one learns of the enterprise at first."""
+
+    name: Name
+    host: Host
+    port: Port
+    key: PublicKey
+
+
+class _LogTable(Table):
+    """`[log]`."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class DirectoryServerFile(Table):
+    """directory.toml."""
+
+    name: Name
+    state: PathText
+    key: PathText
+    enterprise: Guid
+    site: Guid
+    machine: Guid
+    listen: _ListenTable
+    discovery: _DiscoveryTable | None = None
+    upstream: _UpstreamTable | None = None
+    log: _LogTable = _LogTable()
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """Where another directory server is, and its public key."""
+
+    name: str
+    host: str
+    port: int
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryServerConfig:
+    """What a directory server needs. Paths are absolute; `machine` is the identifier of this server's own object."""
+
+    path: Path
+    name: str
+    state_dir: Path
+    key: bytes = field(repr=False)
+    enterprise: bytes
+    site: bytes
+    machine: bytes
+    listen_host: str
+    port: int
+    discovery_interfaces: tuple[str, ...] = ()
+    discovery_port: int = 1801
+    upstream: Upstream | None = None
+    log_level: str = "info"
+
+    @property
+    def database(self) -> Path:
+        """Where its store is."""
+        return self.state_dir / DATABASE_NAME
+
+
+def load_directory_server(path: str | os.PathLike[str]) -> DirectoryServerConfig:
+    """The configuration in `path`; raises ConfigError."""
+    path = Path(os.path.abspath(path))
+    text = read_text(path, "the configuration of the directory server", "`frs directory init` makes one")
+    table = Document(path, text).validate(DirectoryServerFile)
+    one = table.upstream
+    return DirectoryServerConfig(
+        path=path,
+        name=table.name,
+        state_dir=resolve(path, table.state),
+        key=load_key(resolve(path, table.key)),
+        enterprise=table.enterprise,
+        site=table.site,
+        machine=table.machine,
+        listen_host=table.listen.host,
+        port=table.listen.port,
+        discovery_interfaces=tuple(table.discovery.interfaces) if table.discovery is not None else (),
+        discovery_port=table.discovery.port if table.discovery is not None else 1801,
+        upstream=Upstream(one.name, one.host, one.port, one.key) if one is not None else None,
+        log_level=table.log.level,
+    )
+
+
+def directory_server_text(config: DirectoryServerConfig, key_file: str) -> str:
+    """A directory.toml. Raises ConfigError where a path cannot stand in it."""
+    try:
+        lines = [
+            "# The configuration of a directory server. Written by `frs directory init`; see docs/directory.md.",
+            f"name = {quoted(config.name)}",
+            f"state = {quoted(str(config.state_dir))}",
+            f"key = {quoted(key_file)}",
+            f"enterprise = {guid_text(config.enterprise)}",
+            f"site = {guid_text(config.site)}",
+            f"machine = {guid_text(config.machine)}",
+            "",
+            "[listen]",
+            f"host = {quoted(config.listen_host)}",
+            f"port = {config.port}",
+        ]
+    except UnicodeEncodeError:
+        raise ConfigError(config.path, None, "state", "must be UTF-8") from None
+    if config.discovery_interfaces:
+        names = ", ".join(quoted(name) for name in config.discovery_interfaces)
+        lines += ["", "[discovery]", f"interfaces = [{names}]", f"port = {config.discovery_port}"]
+    if config.upstream is not None:
+        one = config.upstream
+        lines += [
+            "",
+            "[upstream]",
+            f"name = {quoted(one.name)}",
+            f"host = {quoted(one.host)}",
+            f"port = {one.port}",
+            f"key = {quoted(key_text(one.key))}",
+        ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,107 @@
+"""Directory servers end with the same objects, tombstones and numbers, whatever the network and they themselves did.
+`python -m tests.directory FIRST COUNT` runs more schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from agent.directory.objects.model import DirectoryError
+from agent.directory.replication.messages import CREATE, DirectoryChange
+from agent.directory.replication.owning import Owning
+from agent.directory.replication.ports import ENTERPRISE_PARTITION
+from agent.directory.store.store import DirectoryStore
+from tests.directory.schedules import faults, owner_lost
+from tests.directory.world import World
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_servers_end_with_the_same(seed: int) -> None:
+    assert faults(seed) == []
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_an_owner_that_is_lost_restored_or_replaced(seed: int) -> None:
+    assert owner_lost(seed) == []
+
+
+def test_schedules_are_repeated_from_their_seed() -> None:
+    from tests.directory.schedules import run
+
+    first, second = run(7), run(7)
+    assert first.sent == second.sent
+    assert first.content("pec") == second.content("pec")
+
+
+def test_the_schedules_reach_what_is_rare() -> None:
+    """Synchronisation, its pages, purging and the sync0 state: or all that the others show would be little."""
+    from tests.directory.schedules import run
+
+    sent = sum((run(seed).sent for seed in range(31, 37)), start=run(30).sent)
+    assert min(sent[name] for name in ("Propagation", "SyncRequest", "SyncReply", "PscAck", "AlreadyPurged")) > 5
+
+
+def test_a_restored_owner_takes_no_change_until_it_is_promoted() -> None:
+    world = World(3, pscs=1, bscs=0)
+    world.save("pec")
+    world.some_change()
+    while not world.servers["pec"].store.of_type(10, ENTERPRISE_PARTITION):  # type: ignore[arg-type]
+        world.some_change()
+    world.settle()
+    world.restore("pec")
+    world.settle()
+    rules = world.servers["pec"].rules
+    assert rules is not None
+    properties = ((2001, b"n" * 16), (2002, "new"), (2004, b"n" * 16))
+    change = DirectoryChange(CREATE, None, ENTERPRISE_PARTITION, 0, 0, 0, properties)
+    with pytest.raises(DirectoryError, match="frs directory promote"):
+        world.change("pec", ENTERPRISE_PARTITION, change)
+    assert any("out of a backup" in text for text in world.servers["pec"].told)
+    world.promote("pec", ENTERPRISE_PARTITION)
+    assert world.change("pec", ENTERPRISE_PARTITION, change) is not None
+    world.settle()
+    assert world.differences() == []
+
+
+# -- the decisions are needed: without one of them the schedules find a fault --
+
+
+def _never(*_: Any) -> bool:
+    return False
+
+
+def _without_tombstones(store: DirectoryStore, partition: bytes, first: int, to: int, most: int) -> list[Any]:
+    return [one for one in _changed(store, partition, first, to, most) if hasattr(one, "properties")]
+
+
+def _descending(store: DirectoryStore, partition: bytes, first: int, to: int, most: int) -> list[Any]:
+    return _changed(store, partition, first, to, 1 << 30)[::-1][:most]
+
+
+_changed = DirectoryStore.changed
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "instead"),
+    [
+        (Owning, "_never_given", _never),
+        (DirectoryStore, "changed", _without_tombstones),
+        (DirectoryStore, "changed", _descending),
+        (DirectoryStore, "drop_marked", lambda store, partition: None),
+    ],
+    ids=["never given", "tombstones in a sync", "ascending", "what does not come again"],
+)
+def test_without_a_decision_the_schedules_find_a_fault(
+    monkeypatch: pytest.MonkeyPatch, where: object, name: str, instead: Callable[..., Any]
+) -> None:
+    monkeypatch.setattr(where, name, instead)
+    assert any(_goes_wrong(seed) for seed in range(30))
+
+
+def _goes_wrong(seed: int) -> bool:
+    try:
+        return bool(owner_lost(seed) or faults(seed))
+    except AssertionError:
+        return True

@@ -1,0 +1,195 @@
+"""Real directory servers on this host: an owner, a copy in its site and the owner of another site. They replicate
+over sealed RPC, are killed, come back with an old database, and have another owner in the end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from config.topology import new_replica_set
+from config.write import topology_text
+from tests.system.demo import PATIENCE, ask
+from tests.system.test_directory import Process, frs
+from tests.system.test_two_hosts import free_ports
+
+pytestmark = pytest.mark.slow
+
+
+class Server(Process):
+    """A directory server."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        super().__init__(folder / name, "directory.toml", "directory", "run")
+        self.name = name
+        self.port = free_ports()[0]
+
+    def init(self, *arguments: str) -> str:
+        """Make it; gives its public key."""
+        said = frs(
+            "directory", "init", "--name", self.name, "--state", str(self.state), "--listen", f"127.0.0.1:{self.port}",
+            "--config", str(self.config), *arguments,
+        )  # fmt: skip
+        found = re.search(rf"key of {self.name}: (\S+)", said)
+        assert found is not None
+        return found[1]
+
+    def directory(self, command: str, *arguments: str, code: int = 0) -> str:
+        return frs("directory", command, "--config", str(self.config), *arguments, code=code)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        found = ask(self.state, "status")
+        assert found is not None, self.log()
+        return found
+
+    @property
+    def enterprise(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.status["partitions"][0]
+        return found
+
+    def topology(self) -> str:
+        """What it has, without the line that says of which generation."""
+        found = ask(self.state, "export")
+        assert found is not None
+        return "\n".join(str(found["topology"]).splitlines()[1:])
+
+
+def until(what: str, condition: Callable[[], bool], *servers: Server) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        logs = "\n".join(f"--- {one.name}\n{one.log()}\n{json.dumps(ask(one.state, 'status'))}" for one in servers)
+        assert time.monotonic() < deadline, f"never: {what}\n{logs}"
+        assert all(one.running for one in servers), logs
+        time.sleep(0.1)
+
+
+class Enterprise:
+    """The owner `pec`, the copy `bsc` in its site, the owner `psc` of another site."""
+
+    def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
+        self.folder = folder
+        self.pec, self.bsc, self.psc = (Server(folder, name) for name in ("pec", "bsc", "psc"))
+        self.pec.init()
+        self.start(stack, self.pec)
+        self.join(self.bsc)
+        self.join(self.psc, "--site", "second")
+        for server in (self.bsc, self.psc):
+            self.start(stack, server)
+        self.all = (self.pec, self.bsc, self.psc)
+
+    @staticmethod
+    def start(stack: contextlib.ExitStack, server: Server) -> None:
+        stack.callback(server.stop)
+        server.start()
+
+    def join(self, server: Server, *more: str) -> None:
+        """As docs/directory.md says: its key to the owner, what that prints to it."""
+        key = server.init()
+        server.config.unlink()
+        shutil.rmtree(server.state)
+        text = self.pec.directory(
+            "add-server", "--name", server.name, "--address", f"127.0.0.1:{server.port}", "--key", key, *more
+        )
+        assert server.init("--joining", text.strip()) == key
+
+    def take(self, name: str, at: Server) -> None:
+        file = self.folder / "wanted.toml"
+        file.write_text(topology_text([new_replica_set(name, [("a", "a.example.org", 1)], "full-mesh")], "Wanted."))
+        at.directory("import", str(file))
+
+    def agree(self, *servers: Server) -> None:
+        until("all have the same", lambda: len({one.topology() for one in servers}) == 1, *servers)
+        until("of one number", lambda: len({one.enterprise["last"] for one in servers}) == 1, *servers)
+
+
+@pytest.fixture
+def enterprise(tmp_path: Path) -> Iterator[Enterprise]:
+    with contextlib.ExitStack() as stack:
+        yield Enterprise(tmp_path, stack)
+
+
+def test_servers_replicate_are_killed_restored_and_replaced(enterprise: Enterprise) -> None:
+    pec, bsc, psc = enterprise.all
+    enterprise.take("first", pec)
+    enterprise.agree(*enterprise.all)
+    assert "first" in bsc.topology()
+    assert [one.enterprise["owner"] for one in enterprise.all] == ["pec"] * 3
+    # A copy, and the owner of another site, have the owner make a change.
+    for number, server in enumerate((bsc, psc)):
+        enterprise.take(f"asked{number}", server)
+        enterprise.agree(*enterprise.all)
+        assert f"asked{number}" in pec.topology()
+
+    # A copy that was killed has what it missed when it is back.
+    bsc.kill()
+    enterprise.take("second", pec)
+    bsc.start()
+    enterprise.agree(*enterprise.all)
+    assert "second" in bsc.topology()
+
+    # The owner comes back out of a backup: the others know more, and it takes no change.
+    pec.directory("backup", str(enterprise.folder / "backup.db"))
+    enterprise.take("third", pec)
+    enterprise.agree(*enterprise.all)
+    pec.stop()
+    for file in pec.state.glob("directory.db*"):
+        file.unlink()
+    shutil.copy(enterprise.folder / "backup.db", pec.state / "directory.db")
+    pec.start()
+    until("it is noticed", lambda: bool(pec.enterprise["disputed"]), pec, psc)
+    assert "frs directory promote" in pec.directory("import", str(enterprise.folder / "wanted.toml"), code=4)
+    assert "DISPUTED" in pec.directory("status", code=1)
+
+    # The administrator has the other site's owner go on, which has the third topology.
+    psc.directory("promote")
+    until("the others follow", lambda: bsc.enterprise["owner"] == "psc", bsc, psc)
+    enterprise.take("fourth", psc)
+    enterprise.agree(bsc, psc)
+    assert "fourth" in bsc.topology()
+    pec.directory("resign", "--owner", "psc")
+    enterprise.agree(*enterprise.all)
+    assert [one.enterprise["owner"] for one in enterprise.all] == ["psc"] * 3
+    assert [one.status["complete"] for one in enterprise.all] == [True] * 3
+
+
+def test_who_is_no_directory_server_delivers_no_message(enterprise: Enterprise) -> None:
+    """A server whose key the directory does not have is not let in, and a member of a set may read and no more."""
+    import asyncio
+
+    from agent.directory.access import interface
+    from agent.directory.replication.messages import BscAck, encode_message
+    from agent.rpc.errors import RpcAuthError, RpcFault
+    from agent.rpc.noise import KeyPair
+    from agent.rpc.security import KeyCredential
+    from config.directory import load_directory_server
+    from config.keys import new_key, public_key
+
+    server = load_directory_server(enterprise.pec.config)
+    own = new_key()
+
+    async def deliver() -> None:
+        key = KeyCredential(KeyPair(own), public_key(server.key))
+        client = await interface.connect("127.0.0.1", enterprise.pec.port, key)
+        try:
+            await interface.deliver(client, encode_message(BscAck(server.site, bytes(16), "bsc")), 30)
+        finally:
+            await client.close()
+
+    with pytest.raises(RpcAuthError):
+        asyncio.run(deliver())
+    made = new_replica_set("docs", [("a", "a.example.org", 1)], "full-mesh")
+    (member,) = made.members.values()
+    object.__setattr__(member, "key", public_key(own))
+    file = enterprise.folder / "wanted.toml"
+    file.write_text(topology_text([made], ""))
+    enterprise.pec.directory("import", str(file))
+    with pytest.raises(RpcFault, match="0x00000005"):
+        asyncio.run(deliver())

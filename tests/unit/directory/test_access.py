@@ -1,0 +1,339 @@
+"""The topology as objects and back, what a host takes over of a snapshot, and pages as bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import random
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from agent.directory.access import interface
+from agent.directory.access import server as server_module
+from agent.directory.access.enterprise import make_directory
+from agent.directory.access.reading import DirectoryReader, whole
+from agent.directory.access.server import open_server
+from agent.directory.access.snapshot import Page, ReadRequest, Snapshot
+from agent.directory.access.topology import changes, objects_of, sets_of, taken_over
+from agent.directory.objects.model import DeletedObject, DsObject, new_object
+from agent.directory.objects.table import Type
+from agent.directory.replication.messages import CREATE, DELETE, UPDATE
+from agent.directory.replication.numbers import number
+from agent.directory.replication.ports import ENTERPRISE_PARTITION, Me
+from agent.directory.replication.replicator import Replicator
+from agent.directory.store.store import DirectoryStore, DirectoryStoreError
+from agent.reporting.causes import Cause
+from agent.reporting.incidents import Incidents
+from agent.rpc.noise import KeyPair
+from agent.rpc.security import KeyCredential
+from agent.wire.errors import WireError
+from config.directory import DirectoryServerConfig
+from config.errors import ConfigError
+from config.keys import new_key, public_key
+from config.load import load_agent_config, read_topology
+from config.model import AgentConfig, DirectorySource, ReplicaSet
+from config.topology import new_replica_set
+from config.write import agent_text, key_file_text, topology_text, write_file
+
+ENTERPRISE = b"E" * 16
+GENERATION = number(0, 1000, 7)
+
+
+def a_set(*members: str, name: str = "docs") -> ReplicaSet:
+    made = new_replica_set(
+        name, [(one, f"{one}.example.org", 28700) for one in members], "full-mesh", file_filter=("*.tmp", "a,b")
+    )
+    keyed = {key: dataclasses.replace(one, key=public_key(new_key())) for key, one in made.members.items()}
+    cxtions = made.connections
+    if cxtions:
+        first = dataclasses.replace(cxtions[0], priority=2, enabled=False, schedule=bytes(range(84)))
+        cxtions = (dataclasses.replace(first, ignore_schedule=True, two_way_sync=True), *cxtions[1:])
+    every = b"\xff" * 84
+    return dataclasses.replace(made, members=MappingProxyType(keyed), connections=cxtions, schedule=every)
+
+
+def stored(*sets: ReplicaSet) -> list[DsObject]:
+    return [
+        new_object(type_, guid, ENTERPRISE_PARTITION, properties)
+        for guid, (type_, properties) in objects_of(sets).items()
+    ]
+
+
+def same(one: ReplicaSet, other: ReplicaSet) -> bool:
+    def told(found: ReplicaSet) -> object:
+        connections = sorted(found.connections, key=lambda cxtion: cxtion.guid)
+        return dataclasses.replace(found, members=MappingProxyType({}), connections=tuple(connections)), dict(
+            found.members
+        )
+
+    return told(one) == told(other)
+
+
+def test_a_topology_comes_back_from_its_objects() -> None:
+    docs, music = a_set("a", "b", "c"), a_set("a", name="music")
+    found = sets_of(stored(docs, music))
+    assert [one.name for one in found] == ["docs", "music"]
+    assert same(found[0], docs)
+    assert same(found[1], music)
+
+
+def test_changes_are_what_differs_and_in_an_order_in_which_they_can_be_made() -> None:
+    docs = a_set("a", "b")
+    assert [one.command for one in changes([], objects_of([docs]))] == [CREATE] * 5
+    assert changes(stored(docs), objects_of([docs])) == []
+    renamed = dataclasses.replace(docs, name="papers")
+    (change,) = changes(stored(docs), objects_of([renamed]))
+    assert (change.command, change.guid, change.properties) == (UPDATE, docs.guid, ((2002, "papers"),))
+    gone = changes(stored(docs), {})
+    assert [one.command for one in gone] == [DELETE] * 5
+    assert gone[-1].guid == docs.guid, "the set after all that is in it"
+
+
+def snapshot(*sets: ReplicaSet, gone: tuple[DeletedObject, ...] = (), **more: object) -> Snapshot:
+    values = {"enterprise": ENTERPRISE, "generation": GENERATION, "complete": True, "reader": "a"} | more
+    return Snapshot(**values, objects=stored(*sets), tombstones=list(gone))  # type: ignore[arg-type]
+
+
+def tombstone(guid: bytes, type_: Type) -> DeletedObject:
+    return DeletedObject(guid, ENTERPRISE_PARTITION, GENERATION, type_)
+
+
+def without(docs: ReplicaSet, name: str) -> ReplicaSet:
+    members = {key: one for key, one in docs.members.items() if key != name}
+    connections = tuple(one for one in docs.connections if name not in (one.upstream, one.downstream))
+    return dataclasses.replace(docs, members=MappingProxyType(members), connections=connections)
+
+
+def test_absence_is_never_departure() -> None:
+    docs, music = a_set("a", "b", "c"), a_set("a", "b", name="music")
+    sets, kept = taken_over([docs, music], snapshot(without(docs, "c")))
+    assert len(sets) == 2
+    assert same(sets[0], docs)
+    assert same(sets[1], music)
+    assert "the set music" in kept
+    assert "the member c of the set docs" in kept
+    assert sum("connection" in one for one in kept) == 4
+
+
+def test_what_has_a_tombstone_goes_with_what_hangs_on_it() -> None:
+    docs, music = a_set("a", "b", "c"), a_set("a", "b", name="music")
+    gone = (tombstone(docs.members["c"].guid, Type.FRS_MEMBER), tombstone(music.guid, Type.FRS_SET))
+    sets, kept = taken_over([docs, music], snapshot(without(docs, "c"), gone=gone))
+    (left,) = sets
+    assert same(left, without(docs, "c"))
+    assert kept == []
+
+
+def test_a_member_that_was_deleted_leaves_its_set() -> None:
+    """It is told of no set that it is no member of: the tombstone of its own entry says why."""
+    docs, music = a_set("a", "b"), a_set("a", "b", name="music")
+    sets, kept = taken_over([docs, music], snapshot(music, gone=(tombstone(docs.members["a"].guid, Type.FRS_MEMBER),)))
+    assert [one.name for one in sets] == ["music"]
+    assert kept == []
+
+
+# -- what a host takes over --
+
+
+class Host:
+    """The files of the member a, and its reader."""
+
+    def __init__(self, folder: Path, docs: ReplicaSet, key: bytes) -> None:
+        self.docs = docs
+        self.topology = folder / "topology.toml"
+        (folder / "root").mkdir()
+        write_file(folder / "key.toml", key_file_text(key, "a"), 0o600)
+        self.write(docs, GENERATION)
+        text = agent_text(
+            comment="", member="a", topology="topology.toml", state=str(folder / "state"), key="key.toml",
+            sets=[("docs", str(folder / "root"))],
+            directory=(ENTERPRISE, [("dir1.example.org", 2879, public_key(new_key()))]),
+        )  # fmt: skip
+        (folder / "agent.toml").write_text(text)
+        self.config: AgentConfig = load_agent_config(folder / "agent.toml")
+        self.reader = DirectoryReader(lambda: self.config, lambda: None, Incidents(logging.getLogger("frs")))
+
+    def write(self, docs: ReplicaSet, generation: int) -> None:
+        self.topology.write_text(f"serial = {generation}\n" + topology_text([docs], ""))
+
+    def take(self, found: Snapshot) -> bool:
+        assert self.config.directory is not None
+        return self.reader.take(self.config.directory, found)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    key, docs = new_key(), a_set("a", "b")
+    members = {**docs.members, "a": dataclasses.replace(docs.members["a"], key=public_key(key))}
+    return Host(tmp_path, dataclasses.replace(docs, members=MappingProxyType(members)), key)
+
+
+def test_agent_toml_names_the_directory(host: Host) -> None:
+    found = host.config.directory
+    assert isinstance(found, DirectorySource)
+    assert found.enterprise == ENTERPRISE
+    assert found.servers[0][:2] == ("dir1.example.org", 2879)
+
+
+def test_a_higher_generation_is_written_with_its_number(host: Host) -> None:
+    changed = dataclasses.replace(host.docs, file_filter=("*.bak",))
+    assert host.take(snapshot(changed, generation=GENERATION + 1))
+    found = read_topology(host.topology)
+    assert found.serial == GENERATION + 1
+    assert found.sets[0].file_filter == ("*.bak",)
+    assert not host.take(snapshot(changed, generation=GENERATION + 1)), "nothing is new"
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"enterprise": b"X" * 16}, "another enterprise"),
+        ({"complete": False}, "not all of the directory"),
+        ({"generation": GENERATION - 1}, "older than what is known"),
+    ],
+)
+def test_a_snapshot_that_may_not_be_believed_changes_nothing(host: Host, more: dict[str, object], says: str) -> None:
+    before = host.topology.read_text()
+    changed = dataclasses.replace(host.docs, file_filter=("*.bak",))
+    with pytest.raises(ConfigError, match=says):
+        host.take(snapshot(changed, **more))
+    assert host.topology.read_text() == before
+
+
+def test_an_empty_snapshot_of_a_higher_generation_takes_nothing_away(host: Host) -> None:
+    (before,) = read_topology(host.topology).sets
+    assert host.take(snapshot(generation=GENERATION + 1))
+    assert read_topology(host.topology).sets == (before,)
+    assert host.reader.status()["kept"] == ["the set docs"]
+
+
+def test_a_topology_that_cannot_be_is_not_written(host: Host) -> None:
+    before = host.topology.read_text()
+    twice = dataclasses.replace(host.docs.members["b"], host="a.example.org")
+    wrong = dataclasses.replace(host.docs, members=MappingProxyType({**host.docs.members, "b": twice}))
+    with pytest.raises(ConfigError):
+        host.take(snapshot(wrong, generation=GENERATION + 1))
+    assert host.topology.read_text() == before
+
+
+# -- bytes --
+
+
+def test_pages_come_back() -> None:
+    docs = a_set("a", "b")
+    entries = (*stored(docs), tombstone(b"t" * 16, Type.FRS_MEMBER))
+    page = Page(ENTERPRISE, GENERATION, True, b"n" * 16, entries)
+    assert Page.decode(page.encode()) == page
+    assert Page.decode(Page(ENTERPRISE, 1, False, bytes(16)).encode()) == Page(ENTERPRISE, 1, False, bytes(16))
+    request = ReadRequest(GENERATION, b"a" * 16, 30_000)
+    assert ReadRequest.decode(request.encode()) == request
+
+
+def test_no_bytes_of_a_page_are_believed() -> None:
+    whole = Page(ENTERPRISE, GENERATION, True, bytes(16), tuple(stored(a_set("a", "b")))).encode()
+    rng = random.Random(2)
+    for end in range(len(whole)):
+        with pytest.raises(WireError):
+            Page.decode(whole[:end])
+    for _ in range(5000):
+        data = bytearray(whole)
+        for _ in range(rng.randrange(1, 4)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        try:
+            Page.decode(bytes(data))
+        except WireError:
+            pass
+
+
+# -- the store --
+
+
+def test_a_store_is_there_again_after_it_was_closed_and_refuses_other_files(tmp_path: Path) -> None:
+    path = tmp_path / "directory.db"
+    store = DirectoryStore(path)
+    with store.transaction():
+        rules = Replicator(Me("pec", b"m" * 16, b"s" * 16), store, 5)
+        one, *_ = stored(a_set("a"))
+        for change in changes([], {one.guid: (one.type, dict(one.properties))}):
+            rules.change(ENTERPRISE_PARTITION, change)
+    with pytest.raises(ZeroDivisionError), store.transaction():
+        store.drop_partition(ENTERPRISE_PARTITION)
+        raise ZeroDivisionError
+    store.close()
+    assert path.stat().st_mode & 0o777 == 0o600
+    store = DirectoryStore(path)
+    assert [found.guid for found in store.of_type(one.type, ENTERPRISE_PARTITION)] == [one.guid]
+    assert store.find(Type.FRS_SET, "DOCS") is not None
+    store.backup(tmp_path / "copy.db")
+    store.close()
+    copy = DirectoryStore(tmp_path / "copy.db")
+    assert copy.get(one.guid) is not None
+    copy.close()
+    (tmp_path / "other.db").write_text("no database")
+    with pytest.raises(DirectoryStoreError):
+        DirectoryStore(tmp_path / "other.db")
+
+
+# -- the server --
+
+
+async def test_a_server_whose_disk_is_full_for_a_while_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(server_module, "PROPAGATE_S", 0.001)
+    config = DirectoryServerConfig(
+        tmp_path / "directory.toml", "dir1", tmp_path, new_key(), ENTERPRISE, b"s" * 16, b"m" * 16, "127.0.0.1", 0
+    )
+    make_directory(config, "enterprise", "site", "127.0.0.1", 1)
+    incidents = Incidents(logging.getLogger("frs"))
+    server = open_server(config, incidents)
+    calls, again = 0, asyncio.Event()
+
+    def propagate(_: Replicator) -> list[object]:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise DirectoryStoreError("the disk is full")
+        again.set()
+        return []
+
+    monkeypatch.setattr(Replicator, "propagate", propagate)
+    await server.start()
+    try:
+        await again.wait()
+    finally:
+        await server.close()
+        server.store.close()
+    assert incidents.counts() == {Cause.DIRECTORY.value: 1}
+
+
+async def test_a_host_is_told_of_a_change_while_it_waits_and_only_of_its_own_sets(tmp_path: Path) -> None:
+    """A real server, real clients: the answer to a request for the next generation comes with the change."""
+    key, docs, music = new_key(), a_set("a", "b"), a_set("c", name="music")
+    config = DirectoryServerConfig(
+        tmp_path / "directory.toml", "dir1", tmp_path, new_key(), ENTERPRISE, b"s" * 16, b"m" * 16, "127.0.0.1", 0
+    )
+    make_directory(config, "enterprise", "site", "127.0.0.1", 1)
+    member = dataclasses.replace(docs.members["a"], key=public_key(key))
+    docs = dataclasses.replace(docs, members=MappingProxyType({**docs.members, "a": member}))
+    server = open_server(config, Incidents(logging.getLogger("frs")))
+    await server.start()
+    try:
+        server.change(changes([], objects_of([docs, music])))
+        client = await interface.connect("127.0.0.1", server.port, KeyCredential(KeyPair(key), public_key(config.key)))
+        first = await whole(client, 0, 0, "a")
+        assert first is not None
+        assert [one.name for one in sets_of(first.objects)] == ["docs"]
+        waiting = asyncio.ensure_future(whole(client, first.generation, 60, "a"))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        server.change(changes(server.topology(), objects_of([without(docs, "b")])))
+        second = await waiting
+        assert second is not None
+        assert second.generation > first.generation
+        assert {one.guid for one in second.tombstones} >= {docs.members["b"].guid, music.guid}
+        await client.close()
+    finally:
+        await server.close()
+        server.store.close()
