@@ -24,6 +24,9 @@ FRS_SERVICE: Final = "NtFrs-88f5d2bd-b646-11d2-a6d3-00c04fc9b232"
 #: Kerberos as a mechanism in DER, and the identifier of an AP-REQ of it.
 _AP_REQ: Final = bytes.fromhex("06092a864886f712010202") + b"\1\0"
 
+#: GSS_KRB5_CRED_NO_CI_FLAGS_X, the option of a credential not to offer integrity and confidentiality unasked.
+_NO_CI_FLAGS: Final = "1.2.752.43.13.29"
+
 #: Tickets that were refused are asked for anew after so many seconds, at the soonest.
 _ANEW_S: Final = 3600.0
 
@@ -255,6 +258,8 @@ class KerberosInitiator(_Exchange):
             own = gss.Credentials(
                 name=gss.Name(keytab.principal, named), usage="initiate", store=store, mechs=[kerberos]
             )
+            # Say no more than is asked for: Samba's server else makes room for seals where it only signs.
+            own = gss.raw.set_cred_option(gss.OID.from_int_seq(_NO_CI_FLAGS), own)
             return gss.SecurityContext(
                 name=gss.Name(self._service, named), creds=own, flags=self._demanded, mech=kerberos, usage="initiate"
             )

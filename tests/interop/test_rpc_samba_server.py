@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from agent.rpc import constants as c
 from agent.rpc.client import RpcClient
 from agent.rpc.epm import resolve
 from agent.rpc.errors import RpcClosed, RpcError, RpcFault
+from agent.rpc.kerberos import FRS_SERVICE, KerberosCredential, Keytab
 from agent.rpc.pdu import InterfaceId
 from agent.rpc.security import Credential
 
@@ -34,7 +37,7 @@ CONF = """[global]
   realm = FRS.TEST
   netbios name = DC1
   server role = active directory domain controller
-  server services = rpc
+  server services = rpc, kdc
   dcerpc endpoint servers = epmapper, dssetup
   rpc server port:dssetup = {port}
   interfaces = lo
@@ -47,6 +50,34 @@ CONF = """[global]
   ncalrpc dir = {dir}/ncalrpc
   log file = {dir}/log
 """
+
+KRB5_CONF = """[libdefaults]
+  default_realm = FRS.TEST
+  dns_lookup_kdc = false
+  dns_canonicalize_hostname = false
+  udp_preference_limit = 1
+[realms]
+  FRS.TEST = {
+    kdc = 127.0.0.1
+  }
+"""
+
+
+async def kerberos(client: Callable[..., Awaitable[RpcClient]]) -> list[object]:
+    """What our client gets with tickets of Samba's KDC; nothing where there is no keytab."""
+    keytab = os.environ.get("FRS_TEST_KEYTAB")
+    if keytab is None:
+        return []
+    found: list[object] = []
+    account = KerberosCredential(Keytab(keytab, "Administrator@FRS.TEST"), "FRS.TEST")
+    for level in (c.LEVEL_PKT, c.LEVEL_INTEGRITY, c.LEVEL_PRIVACY):
+        for fragment in (c.MIN_FRAGMENT, c.MAX_FRAGMENT):
+            one = await client(credential=account, level=level, max_fragment=fragment)
+            answers = await asyncio.gather(*(one.call(0, ROLE_REQUEST, T) for _ in range(9)))
+            answers.append(await one.call(0, ROLE_REQUEST + bytes(100_000), T))
+            found.append([len(answers), len(set(answers)), "FRSTEST".encode("utf-16-le") in answers[0]])
+            await one.close()
+    return found
 
 
 async def talk() -> dict[str, object]:
@@ -92,6 +123,7 @@ async def talk() -> dict[str, object]:
             found[f"{provider} wrong"] = "accepted"
         except RpcError:
             found[f"{provider} wrong"] = "refused"
+    found["kerberos"] = await kerberos(client)
     found["port"] = await resolve("127.0.0.1", 135, DSSETUP, T)
     try:
         await resolve("127.0.0.1", 135, UNKNOWN, T)
@@ -119,6 +151,16 @@ async def test_our_client_and_sambas_server(tmp_path: Path) -> None:
     )  # fmt: skip
     conf = tmp_path / "smb.conf"
     conf.write_text(CONF.format(dir=directory, port=PORT))
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    if importlib.util.find_spec("gssapi") is not None:
+        keytab = tmp_path / "administrator.keytab"
+        for command in (
+            ["spn", "add", f"{FRS_SERVICE}/127.0.0.1", "DC1$", "-H", f"{directory}/private/sam.ldb", "-s", conf],
+            ["domain", "exportkeytab", keytab, "--principal=Administrator", "-s", conf],
+        ):
+            subprocess.run(["samba-tool", *command], check=True, capture_output=True)
+        (tmp_path / "krb5.conf").write_text(KRB5_CONF)
+        environment |= {"KRB5_CONFIG": str(tmp_path / "krb5.conf"), "FRS_TEST_KEYTAB": str(keytab)}
     script = (
         "ip link set lo up; "
         f"samba -s {conf} -F --no-process-group -M single --debug-stdout > {tmp_path}/samba.out 2>&1 & "
@@ -126,10 +168,10 @@ async def test_our_client_and_sambas_server(tmp_path: Path) -> None:
     )
     process = await asyncio.create_subprocess_exec(
         "unshare", "-n", "sh", "-c", script, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        start_new_session=True, env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        start_new_session=True, env=environment,
     )  # fmt: skip
     try:
-        output, errors = await asyncio.wait_for(process.communicate(), 120)
+        output, errors = await asyncio.wait_for(process.communicate(), 400)
     finally:
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -137,6 +179,8 @@ async def test_our_client_and_sambas_server(tmp_path: Path) -> None:
     found = json.loads(output)
     assert found.pop("9 wrong") == "refused"
     assert found.pop("10 wrong") == "refused"
+    by_kerberos = found.pop("kerberos")
+    assert by_kerberos == ([[10, 1, True]] * 6 if "FRS_TEST_KEYTAB" in environment else [])
     assert found.pop("port") == PORT
     assert "knows no port of" in found.pop("no port")
     assert "reason 1" in found.pop("unknown")
