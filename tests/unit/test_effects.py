@@ -55,6 +55,7 @@ ALLOWED = {
     ("agent.conflicts.keptfolder", "KeptFolder.open"): STATE,
     ("agent.conflicts.keptindex", "Index._append"): STATE,
     ("agent.conflicts.keptindex", "Index.rewrite"): STATE,
+    ("agent.ntfrsapi.polling", "Polling.set"): STATE,
     ("agent.service.control", "ControlServer.start"): STATE,
     ("agent.service.control", "ControlServer.close"): STATE,
     ("agent.service.control", "request"): STATE,
