@@ -49,7 +49,9 @@ class Faults:
 
 def survives(event: ev.Event) -> bool:
     """The event means the same to an engine that was made anew: it is no answer to an action of the one before."""
-    return isinstance(event, ev.PacketReceived | ev.LocalChange | ev.PartnerUnreachable | ev.ForceReplication)
+    return isinstance(
+        event, ev.PacketReceived | ev.LocalChange | ev.PartnerUnreachable | ev.ForceReplication | ev.Freeze
+    )
 
 
 def told(event: ev.Event) -> str:
