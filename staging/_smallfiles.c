@@ -353,6 +353,24 @@ static int make(item *e)
     return is_plain(e->fd) ? 0 : ENOTSUP;
 }
 
+/* What was written is closed before it comes into the tree: else closing it would be an event there. */
+static int held(int folder, item *e)
+{
+    struct statx written;
+    int error = look(e->fd, &written);
+    close(e->fd);
+    about_to("openat");
+    e->fd = openat(folder, e->name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    if (error || e->fd < 0)
+        return error ? error : errno;
+    if ((error = look(e->fd, &e->found)))
+        return error;
+    return e->found.stx_ino == written.stx_ino && e->found.stx_dev_major == written.stx_dev_major &&
+                   e->found.stx_dev_minor == written.stx_dev_minor
+               ? 0
+               : ESTALE;
+}
+
 static void build_all(int folder, batch *b, int durable)
 {
     for (item *e = b->items; e < b->items + b->count; e++) {
@@ -365,10 +383,12 @@ static void build_all(int folder, batch *b, int durable)
     for (item *e = b->items; e < b->items + b->count; e++) {
         if (!e->error && durable && fsync(e->fd))
             e->error = errno;
+        int made = e->fd >= 0;
         if (!e->error)
-            e->error = look(e->fd, &e->found);
-        if (e->error && e->fd >= 0) {
+            e->error = held(folder, e);
+        if (e->error && e->fd >= 0)
             close(e->fd);
+        if (e->error && made) {
             about_to("unlinkat");
             unlinkat(folder, e->name, 0);
         }
