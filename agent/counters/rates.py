@@ -143,12 +143,16 @@ def _by_minute(steps: DataFrame, day: int) -> DataFrame:
 
 
 def _named(counted: DataFrame) -> DataFrame:
+    """With names and times. Any column may be null as far as Spark knows, as it may in a file that is read again."""
     from pyspark.sql import functions as F
 
     with_names = (
         counted.where("kind NOT IN (1, 2) OR try_add(moved, slow) > 0")
-        .withColumn("level", F.expr("CASE WHEN connection_guid = '' THEN 'replica' ELSE 'connection' END"))
-        .withColumn("time", F.expr(f"timestamp_micros(minute * {MINUTE_US}L)"))
+        .withColumn(
+            "level",
+            F.expr("CASE WHEN connection_guid = '' THEN 'replica' WHEN connection_guid > '' THEN 'connection' END"),
+        )
+        .withColumn("time", F.expr(f"timestamp_micros(CASE WHEN minute >= 0 THEN minute * {MINUTE_US}L END)"))
         .withColumn("total", F.expr("CASE WHEN kind IN (1, 2) THEN try_add(moved, slow) END"))
         .withColumn("peak_minute", F.expr("CASE WHEN kind IN (1, 2) THEN greatest(moved, coalesce(slowly, 0L)) END"))
         .withColumn("per_second", F.expr("peak_minute / 60D"))

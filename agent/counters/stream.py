@@ -60,6 +60,9 @@ def follow(
             update(spark, paths, output, progress, time.time_ns(), late_days=late_days)
         except NoSamples as error:
             progress(str(error))
+        except Exception as error:
+            progress(f"failed: {error}")
+            raise
 
     writer = whole.writeStream.foreachBatch(take).option("checkpointLocation", hadoop(output / CHECKPOINT))
     now: dict[str, Any] = {"availableNow": True} if every_s is None else {"processingTime": f"{every_s} seconds"}
@@ -73,8 +76,7 @@ def ended(query: StreamingQuery) -> None:
     try:
         query.awaitTermination()
     except StreamingQueryException as error:
-        said = str(error).strip().partition("\n")[0]
-        raise SummaryError(f"the stream has ended; the same command goes on from there: {said}") from error
+        raise SummaryError("the stream has ended; the same command goes on from there") from error
 
 
 def _local(path: str) -> Path:

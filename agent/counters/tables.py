@@ -10,7 +10,6 @@ A file is a function of the samples alone: the same samples give the same bytes,
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -30,11 +29,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TABLES: Final = ("minutes", "hours", "days", "health")
-_PART: Final = re.compile(r"part-(\d{5})-")
 _ABOVE: Final = "above.parquet"
 
 _SETTINGS: Final = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # A union of parts stays as many tasks, and files.
+    "spark.sql.unionOutputPartitioning": "false",
     # Files are named one by one: no job has to list them, whatever their number.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": str(10**9),
 }
@@ -105,10 +105,10 @@ class Tables:
         whole = frames[0]
         for frame in frames[1:]:
             whole = whole.union(frame)
-        for path in self._written(whole):
-            match = _PART.match(path.name)
-            assert match is not None
-            _replace(path, into / _part(list(parts)[int(match[1])]))
+        written = self._written(whole)
+        assert len(written) == len(parts), f"{len(parts)} parts are in {len(written)} files"
+        for number, path in zip(parts, written, strict=True):
+            _replace(path, into / _part(number))
 
     def _put(self, rows: DataFrame, path: Path) -> None:
         """Write what is one partition."""

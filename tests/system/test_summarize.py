@@ -16,6 +16,7 @@ import pytest
 from agent.cli import run_cli
 from agent.counters import parquet
 from agent.counters import summary as job
+from tests.system.cluster import JAVA
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,8 +29,10 @@ def spark() -> Iterator[SparkSession]:
     pytest.importorskip("pyspark", reason="needs PySpark: pip install 'frs-agent[spark]'")
     if shutil.which("java") is None:
         pytest.skip("needs Java: install openjdk-17-jre-headless")
-    with job.spark_session() as session:
-        yield session
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_TOOL_OPTIONS", JAVA)
+        with job.spark_session() as session:
+            yield session
 
 
 RUN_STARTS = {"r1": 0, "r2": 60, "r9": 36, "copy": 0}
