@@ -1,5 +1,5 @@
-"""The tables of a summary: what is in them, that they depend on the samples alone, and that nothing is
-computed twice."""
+"""The tables of a summary: what is in them, that they depend on the samples alone, that nothing is computed twice;
+as a job and as a stream, wherever it is killed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from agent.counters import history, parquet
+from agent.counters import history, parquet, stream
 from agent.counters import summary as job
 from agent.counters.archive import Policy, archive
 from agent.counters.ledger import bucket
@@ -198,3 +198,37 @@ def test_history_reads_what_is_asked_for(spark: SparkSession, tmp_path: Path) ->
     assert found["rows"][0]["peak_per_second"] == found["rows"][0]["per_second"] == 2.0
     with pytest.raises(FileNotFoundError, match="holds no table 'days'"):
         history.history(tmp_path, "days", "fleet")
+
+
+def test_a_stream_that_is_killed_at_any_point_counts_every_sample_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is ended before its n-th replacement of a file, for ten n, and begun again with the checkpoint. A batch makes
+    ten: the part, what is above it, hours, days, health, two charts, the summary, and two of the state."""
+    folder, out = tmp_path / "in", tmp_path / "out"
+    for number in range(3):
+        put(folder, number, range(max(600 * number - 5, 0), 600 * (number + 1), 5))
+    real, left = Path.replace, [0]
+
+    def replace(path: Path, into: Path) -> Path:
+        if out in Path(into).parents:
+            left[0] -= 1
+            if left[0] == 0:
+                raise OSError("killed")
+        return real(path, into)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    killed = 0
+    for number, point in enumerate(range(1, 11), 3):
+        left[0] = point
+        try:
+            stream.ended(stream.follow(spark, [folder], out, lambda _: None, every_s=None))
+        except job.SummaryError:
+            killed += 1
+        if number % 3 == 0:
+            put(folder, number, range(600 * number - 5, 600 * (number + 1), 5))
+    left[0] = 0
+    stream.ended(stream.follow(spark, [folder], out, lambda _: None, every_s=None))
+    assert killed >= 8
+    summed(spark, folder, tmp_path / "as a job")
+    assert content(out) == content(tmp_path / "as a job")
