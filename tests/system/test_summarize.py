@@ -16,7 +16,7 @@ import pytest
 from agent.cli import run_cli
 from agent.counters import parquet
 from agent.counters import summary as job
-from tests.system.cluster import JAVA
+from tests.system.java import JAVA
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

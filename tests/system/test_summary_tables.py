@@ -16,7 +16,7 @@ from agent.counters import history, parquet, stream
 from agent.counters import summary as job
 from agent.counters.archive import Policy, archive
 from agent.counters.ledger import bucket
-from tests.system.cluster import JAVA
+from tests.system.java import JAVA
 from tests.unit.counters.test_archive import line
 
 if TYPE_CHECKING:
