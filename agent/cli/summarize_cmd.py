@@ -17,7 +17,7 @@ from agent.reporting.exit_codes import ExitCode
     "--output",
     required=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for summary.json, summary.parquet and the charts; made if it is not there.",
+    help="Folder for the summary; made if it is not there. One that is there is gone on with.",
 )
 @click.option("--master", default="local[2]", show_default=True, metavar="URL", help="The Spark to run on.")
 @click.option(
@@ -34,6 +34,12 @@ from agent.reporting.exit_codes import ExitCode
     metavar="S",
     help="For how many seconds a cluster may take to begin.",
 )
+@click.option("--progress/--no-progress", default=False, help="Show how far each job of Spark is.")
+@click.option("--follow", is_flag=True, help="Go on with what comes, until it is stopped: SAMPLES are folders.")
+@click.option("--every", type=click.FloatRange(min=0), default=60.0, show_default=True, metavar="S",
+              help="With --follow: how often to look for what has come.")  # fmt: skip
+@click.option("--late", type=click.FloatRange(min=0), metavar="DAYS",
+              help="With --follow: leave out what is of days that ended so much before the newest sample.")  # fmt: skip
 def summarize(
     samples: tuple[Path, ...],
     output: Path,
@@ -41,6 +47,10 @@ def summarize(
     driver_host: str | None,
     event_log: str | None,
     patience: float,
+    progress: bool,
+    follow: bool,
+    every: float,
+    late: float | None,
 ) -> None:
     """Summarise the counter samples of any number of members with Spark.
 
@@ -60,8 +70,16 @@ def summarize(
     try:
         sample_files(samples)  # before the seconds that Spark takes to start
         tell(f"starting Spark ({master})")
-        with job.spark_session(master, driver_host=driver_host, event_log=event_log, patience_s=patience) as spark:
-            job.summarize(spark, samples, output, tell)
+        with job.spark_session(
+            master, driver_host=driver_host, event_log=event_log, progress=progress, patience_s=patience
+        ) as spark:
+            if follow:
+                from agent.counters import stream
+
+                folders = [path.resolve() for path in samples]
+                stream.ended(stream.follow(spark, folders, output.resolve(), tell, every_s=every, late_days=late))
+            else:
+                job.summarize(spark, samples, output, tell)
     except (job.NoSamples, FileNotFoundError) as error:
         raise CommandFailed(str(error), ExitCode.USAGE) from None
     except job.SummaryError as error:

@@ -20,8 +20,11 @@ One row for each counter of each sample::
 - Folders are ``date=YYYY-MM-DD``, the day (UTC) by the clock of the member. Files whose names begin with a dot are not
   complete yet.
 
+- Rows are sorted by whose they are, counter and time: so they are packed best, and read fastest.
+
 The version of this schema is in the metadata of each file, as ``frs.samples``; readers leave other versions alone. It
-changes when a column changes its meaning; columns may be added without.
+changes when a column changes its meaning; columns may be added without. What the file has of each start, as
+``agent.counters.stretches`` tells, is there too, as ``frs.stretches``.
 
 Nothing that runs in the agent imports this: pyarrow takes 42 MiB of its memory.
 """
@@ -31,7 +34,8 @@ from __future__ import annotations
 import json
 import os
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,6 +44,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from agent.counters import stretches
 from agent.counters.registry import (
     CONN_OBJECT,
     PERF_COUNTER_COUNTER,
@@ -48,13 +53,12 @@ from agent.counters.registry import (
     counter_types,
 )
 from agent.counters.samples import FORMAT
+from agent.counters.stretches import GAUGE, SAMPLE, Stretch
 
 VERSION: Final = b"1"
 VERSION_KEY: Final = b"frs.samples"
 SUFFIX: Final = ".parquet"
-#: The counter that every sample has, and its type.
-SAMPLE: Final = ("Sample", "sample")
-GAUGE: Final = "gauge"
+STRETCHES_KEY: Final = b"frs.stretches"
 
 _TEXTS: Final = (
     "fleet", "host", "member", "member_guid", "set", "set_guid", "connection", "connection_guid", "run",
@@ -126,7 +130,7 @@ class Journal:
         return self._numbers["time"][-1] if self._samples else 0
 
     def table(self) -> pa.Table:
-        """All rows, sorted as they are best packed."""
+        """All rows, in the order of the samples."""
         samples = {name: names.arrow() for name, names in self._texts.items()}
         samples |= {name: pa.array(numbers, pa.int64()) for name, numbers in self._numbers.items()}
         samples["time"] = samples["time"].cast(pa.timestamp("us", "UTC"))
@@ -186,6 +190,9 @@ _MICROSECOND: Final = datetime.resolution
 
 def write(rows: pa.Table, path: Path) -> None:
     """Write a file that nobody sees before it is complete, and durable. Raises ``OSError``."""
+    rows = stretches.arranged(rows)
+    found = json.dumps([stretch.as_json() for stretch in stretches.of_rows(rows)], separators=(",", ":"))
+    rows = rows.replace_schema_metadata({VERSION_KEY: VERSION, STRETCHES_KEY: found.encode()})
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.tmp")
     try:
@@ -207,16 +214,24 @@ def write(rows: pa.Table, path: Path) -> None:
 
 def read(path: str | os.PathLike[str]) -> pa.Table:
     """All rows of a file, each page held against its checksum. Raises ``NoSampleFile``, ``OSError``."""
-    look(path)
+    _looked_at(path)
     try:
         return pq.ParquetFile(path, page_checksum_verification=True).read().select(SCHEMA.names).cast(SCHEMA)
     except (pa.ArrowException, KeyError) as error:
         raise NoSampleFile(f"is damaged: {_told(error)}") from None
 
 
-def look(path: str | os.PathLike[str]) -> None:
-    """See whether a file is whole, and of this version, without reading all of it. Raises ``NoSampleFile``,
-    ``OSError``."""
+def look(path: str | os.PathLike[str]) -> list[Stretch]:
+    """What a file has of each start, without reading all of it where it says so itself. Raises ``NoSampleFile`` where
+    it is not whole, or of another version, and ``OSError``."""
+    told = _looked_at(path).get(STRETCHES_KEY)
+    if told is not None:
+        with suppress(ValueError, TypeError, KeyError):
+            return [Stretch.of_json(one) for one in json.loads(told)]
+    return stretches.of_rows(stretches.arranged(read(path)))
+
+
+def _looked_at(path: str | os.PathLike[str]) -> Mapping[bytes, bytes]:
     try:
         schema = pq.read_schema(path)
     except pa.ArrowException as error:
@@ -227,6 +242,8 @@ def look(path: str | os.PathLike[str]) -> None:
         raise NoSampleFile(f"{told}; this frs reads version {VERSION.decode()}")
     if missing := set(SCHEMA.names) - set(schema.names):
         raise NoSampleFile(f"lacks the columns {', '.join(sorted(missing))}")
+    metadata: Mapping[bytes, bytes] = schema.metadata
+    return metadata
 
 
 def _told(error: Exception) -> str:

@@ -1,184 +1,224 @@
 """Rates of counters out of samples, as DataFrame expressions: over restarts, resets, wraps, gaps, late and duplicate
-samples, and clocks that jump.
+samples. Clocks were corrected before (``agent.counters.clocks``).
 
-Samples are ordered by (start, ``mono_us``), which no clock disturbs. The wall clock is corrected first: one offset
-for each start of an agent, the median of what its samples say; then no start may reach into the next one, nor into the
-future. So one sample of a clock that was a day ahead changes nothing, and a run that began in 1970 is where its
-neighbours leave room.
+Rows are put together by minute first, which needs no order: where a sum never falls, the smallest and the largest value
+of a minute are the first and the last. Only what is left of them is sorted. Where a sum falls, each row is taken alone,
+and what follows is the same.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
+from agent.counters.ledger import DAY_US
 from agent.counters.registry import PERF_COUNTER_BULK_COUNT, PERF_COUNTER_COUNTER
+from agent.counters.stretches import LIFE, LONGEST_US, SAMPLE
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
-#: What a counter is of; the names of these may change.
-INSTANCE: Final = ("fleet", "member_guid", "set_guid", "connection_guid")
-NAMES: Final = ("host", "member", "set", "connection")
-#: One start of an agent, as its clocks are concerned.
-_LIFE: Final = ("fleet", "member_guid", "start", "run")
-#: Peaks are the highest mean of any of these windows of the wall clock.
-WINDOW_S: Final = 60
-#: An interval so much longer is not spread over the windows in it: its mean is the same in all of them.
-_LONG_S: Final = 10 * WINDOW_S
-#: No agent ran before.
-_EARLIEST: Final = "2020-01-01T00:00:00Z"
-#: A clock that is so far ahead of this one is still believed.
-_AHEAD_S: Final = 300
-_SUMS: Final = (PERF_COUNTER_COUNTER, PERF_COUNTER_BULK_COUNT)
-_S: Final = 10**6
-#: No agent runs for longer: 31 years.
-_LONGEST_US: Final = 10**15
-
-
-@dataclass(frozen=True, slots=True)
-class Frames:
-    """``steps``: what each counter grew by from one sample to the next (``step``) in ``dt_us``, up to ``at_us`` of the
-    corrected wall clock; ``totals``, ``raws``: one row a counter and instance; ``spans``: one an instance."""
-
-    steps: DataFrame
-    totals: DataFrame
-    raws: DataFrame
-    spans: DataFrame
-    cached: tuple[DataFrame, ...]
-
-    def release(self) -> None:
-        """Nothing of it is asked any more."""
-        for frame in self.cached:
-            frame.unpersist()
+#: What a row of a table is of.
+LEVELS: Final = ("connection", "replica", "member", "set", "fleet")
+GUIDS: Final = ("fleet", "member_guid", "set_guid", "connection_guid")
+WHOSE: Final = ("level", "fleet", "host", "member", "member_guid", "set", "set_guid", "connection", "connection_guid")
+COUNTED: Final = ("counter", "type")
+COLUMNS: Final = (
+    *WHOSE, *COUNTED, "time", "total", "peak_minute", "per_second", "last", "min", "max", "samples", "starts",
+    "observed_us", "first", "until",
+)  # fmt: skip
+MINUTE_US: Final = 60 * 10**6
+#: What was counted in an interval so much longer is not spread over the minutes in it: it is all of its last minute.
+_LONG_US: Final = 10 * MINUTE_US
+_KINDS: Final = {SAMPLE[1]: 0, PERF_COUNTER_COUNTER: 1, PERF_COUNTER_BULK_COUNT: 2}
+_AMOUNT: Final = 3
+_READ: Final = (
+    "fleet string, member_guid string, set_guid string, connection_guid string, start bigint, run string, "
+    "mono_us bigint, counter string, value bigint"
+)
+#: A number that stands for what is counted, of which instance and start: it is what is grouped and sorted by.
+_KEY: Final = f"xxhash64({', '.join(LIFE)}, connection_guid, counter) AS key"
 
 
-def frames(rows: DataFrame, now_us: int) -> Frames:
-    """All that is computed of ``rows``, of the schema of ``agent.counters.parquet``. No sample is later than
-    ``now_us``, Unix microseconds."""
+def minutes(spark: SparkSession, files: Sequence[str], keys: DataFrame, day: int) -> DataFrame:
+    """The minutes of a day (counted from 1970) of all that is in ``files``, of ``keys``: one row for each counter of
+    each instance of each start, with names, ``type``, ``correction`` and ``steady``. It is one task, which shuffles
+    nothing.
+
+    What was counted over midnight is of the day that it was sampled on.
+    """
     from pyspark.sql import functions as F
 
-    possible = rows.where(f"value >= 0 AND start >= 0 AND mono_us BETWEEN 0 AND {_LONGEST_US}L")
-    dated = _dated(possible, now_us)
-    steps = _steps(dated.where(F.col("type").isin(*_SUMS))).cache()
-    spans = _spans(dated.where("type = 'sample'"))
-    sums = steps.groupBy(*INSTANCE, "counter").agg(F.try_sum("step").alias("total")).where("total > 0")
-    totals = (
-        sums.join(spans.select(*INSTANCE, *NAMES, "observed_s"), list(INSTANCE))
-        .withColumn("per_second", F.expr("CASE WHEN observed_s > 0 THEN total / observed_s END"))
-        .join(_peaks(steps), [*INSTANCE, "counter"], "left")
-        .drop("observed_s")
-        .cache()
+    whens = " ".join(f"WHEN '{name}' THEN {number}" for name, number in _KINDS.items())
+    keys = keys.selectExpr("*", _KEY, f"CASE type {whens} ELSE {_AMOUNT} END AS kind")
+    rows = (
+        spark.read.schema(_READ)
+        .option("parquet.page.verify-checksum.enabled", "true")
+        .parquet(*files)
+        .where(f"value >= 0 AND mono_us BETWEEN 0 AND {LONGEST_US}L")
+        .selectExpr(_KEY, "mono_us", "value")
+        .join(F.broadcast(keys.select("key", "kind", "correction", "steady")), "key")
+        .selectExpr("key", "kind", "steady", "mono_us + correction AS at_us", "value")
+        .selectExpr("key", "kind", "at_us", "value",
+                    f"CASE WHEN kind = 0 OR (kind < {_AMOUNT} AND NOT steady) THEN at_us "
+                    f"ELSE at_us div {MINUTE_US}L END AS block")
+        .coalesce(1)
+    )  # fmt: skip
+    counted = _by_minute(_steps(_blocks(rows), day), day)
+    return _named(counted.join(F.broadcast(keys.drop("kind", "start", "run", "correction", "steady")), "key"))
+
+
+def _blocks(rows: DataFrame) -> DataFrame:
+    """From ``lo`` to ``hi``, a sum grew from ``least`` to ``most``; an amount was ``last`` at the end."""
+    from pyspark.sql import functions as F
+
+    return rows.groupBy("key", "kind", "block").agg(
+        F.min("at_us").alias("lo"),
+        F.max("at_us").alias("hi"),
+        F.min("value").alias("least"),
+        F.max("value").alias("most"),
+        F.max_by("value", "at_us").alias("last"),
     )
-    raws = (
-        dated.where(~F.col("type").isin(*_SUMS, "sample"))
-        .groupBy(*INSTANCE, "counter")
+
+
+def _steps(blocks: DataFrame, day: int) -> DataFrame:
+    """With ``step``, what was counted between a block and the one before, from ``since`` on; None where nothing was
+    before. Blocks of that day in which nothing moved are left out."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    order = Window.partitionBy("key").orderBy("block")
+    return (
+        blocks.withColumn("since", F.lag("hi").over(order))
+        .withColumn("before", F.lag("most").over(order))
+        .where(f"hi >= {day * DAY_US}L AND hi < {(day + 1) * DAY_US}L")
+        .withColumn("step", F.expr(f"""
+            CASE WHEN kind NOT IN (1, 2) OR before IS NULL THEN 0L
+                 WHEN least >= before THEN least - before
+                 WHEN kind = 1 AND before BETWEEN {2**31}L AND {2**32 - 1}L AND least < {2**31}L
+                 THEN least + {2**32}L - before
+                 ELSE least END"""))
+        .withColumn("grown", F.expr("CASE WHEN kind IN (1, 2) THEN most - least ELSE 0L END"))
+        .where("step > 0 OR grown > 0 OR kind NOT IN (1, 2)")
+    )  # fmt: skip
+
+
+def _by_minute(steps: DataFrame, day: int) -> DataFrame:
+    """What was counted between two blocks is shared among the minutes between by the time in each, in whole numbers."""
+    from pyspark.sql import functions as F
+
+    short = f"since IS NOT NULL AND lo - since <= {_LONG_US}L AND kind < {_AMOUNT}"
+    share = (
+        "CASE WHEN {0} >= lo - since THEN step WHEN {0} <= 0 THEN 0L "
+        "ELSE bigint(floor(step * ({0} / (lo - since)))) END"
+    )
+    until, begin = f"((minute + 1) * {MINUTE_US}L - since)", f"(minute * {MINUTE_US}L - since)"
+    pieces = (
+        steps.withColumn("own", F.expr(f"lo div {MINUTE_US}L"))
+        .withColumn("short", F.expr(short))
+        .withColumn("from", F.expr(f"CASE WHEN short THEN since div {MINUTE_US}L ELSE own END"))
+        .withColumn("minute", F.explode(F.sequence("from", "own")))
+        .withColumn("here", F.expr("minute = own"))
+        .withColumn("moved", F.expr(f"CASE WHEN short THEN {share.format(until)} - ({share.format(begin)}) "
+                                    "+ CASE WHEN here THEN grown ELSE 0L END ELSE grown END"))
+        .withColumn("slow", F.expr("CASE WHEN NOT short AND since IS NOT NULL THEN step ELSE 0L END"))
+        .withColumn("watched", F.expr(
+            f"CASE WHEN kind <> 0 OR since IS NULL THEN 0L WHEN NOT short THEN lo - since "
+            f"ELSE least(lo, (minute + 1) * {MINUTE_US}L) - greatest(since, minute * {MINUTE_US}L) END"))
+        .withColumn("minute", F.expr(f"greatest(minute, {day * DAY_US // MINUTE_US}L)"))
+    )  # fmt: skip
+    return pieces.groupBy("key", "kind", "minute").agg(
+        F.try_sum("moved").alias("moved"),
+        F.try_sum("slow").alias("slow"),
+        F.max(F.expr(f"bigint(round(slow * ({MINUTE_US}D / (lo - since))))")).alias("slowly"),
+        F.max_by("last", F.expr("CASE WHEN here THEN hi END")).alias("last"),
+        F.min(F.expr("CASE WHEN here THEN least END")).alias("least"),
+        F.max(F.expr("CASE WHEN here THEN most END")).alias("most"),
+        F.sum(F.expr("bigint(kind = 0 AND here)")).alias("samples"),
+        F.sum(F.expr("bigint(kind = 0 AND here AND since IS NULL)")).alias("starts"),
+        F.sum("watched").alias("observed_us"),
+        F.min(F.expr("CASE WHEN kind = 0 AND here THEN lo END")).alias("first"),
+        F.max(F.expr("CASE WHEN kind = 0 AND here THEN hi END")).alias("until"),
+    )
+
+
+def _named(counted: DataFrame) -> DataFrame:
+    """With names and times. Any column may be null as far as Spark knows, as it may in a file that is read again."""
+    from pyspark.sql import functions as F
+
+    with_names = (
+        counted.where("kind NOT IN (1, 2) OR try_add(moved, slow) > 0")
+        .withColumn(
+            "level",
+            F.expr("CASE WHEN connection_guid = '' THEN 'replica' WHEN connection_guid > '' THEN 'connection' END"),
+        )
+        .withColumn("time", F.expr(f"timestamp_micros(CASE WHEN minute >= 0 THEN minute * {MINUTE_US}L END)"))
+        .withColumn("total", F.expr("CASE WHEN kind IN (1, 2) THEN try_add(moved, slow) END"))
+        .withColumn("peak_minute", F.expr("CASE WHEN kind IN (1, 2) THEN greatest(moved, coalesce(slowly, 0L)) END"))
+        .withColumn("per_second", F.expr("peak_minute / 60D"))
+    )
+    amounts = {name: F.expr(f"CASE WHEN kind = {_AMOUNT} THEN {of} END") for name, of in _AMOUNTS.items()}
+    watched = {name: F.expr(f"CASE WHEN kind = 0 THEN {name} END") for name in ("samples", "starts", "observed_us")}
+    times = {name: F.expr(f"timestamp_micros({name})") for name in ("first", "until")}
+    return with_names.withColumns(amounts | watched | times).select(*COLUMNS)
+
+
+_AMOUNTS: Final = {"last": "last", "min": "least", "max": "most"}
+
+
+def sorted_rows(rows: DataFrame) -> DataFrame:
+    """All rows in one partition, in an order that depends on them alone: a counter of an instance after the other, each
+    by time. It is by a number that stands for them, for that costs least."""
+    from pyspark.sql import functions as F
+
+    return rows.coalesce(1).sortWithinPartitions(F.xxhash64(*WHOSE, "counter"), "time")
+
+
+def above(replicas: DataFrame) -> DataFrame:
+    """The minutes of members, sets and fleets, of those of ``replicas``: sums are added up, and amounts; what any of
+    them observed was observed."""
+    from pyspark.sql import functions as F
+
+    levels = {
+        "member": ("fleet", "host", "member"), "set": ("fleet", "set", "set_guid"), "fleet": ("fleet",),
+    }  # fmt: skip
+    whose = [F.col(name) for name in WHOSE[1:]]
+    grouping = [[F.col(name) for name in (*of, *COUNTED, "time")] for of in levels.values()]
+    added = replicas.where("level = 'replica'").groupingSets(grouping, *whose, *COUNTED, "time").agg(
+        F.expr("CASE WHEN grouping(member) = 0 THEN 'member' WHEN grouping(set_guid) = 0 THEN 'set' ELSE 'fleet' END")
+        .alias("level"),
+        *(F.try_sum(name).alias(name) for name in ("total", "peak_minute", "last", "min", "max", "samples", "starts")),
+        F.max("observed_us").alias("observed_us"),
+        F.min("first").alias("first"),
+        F.max("until").alias("until"),
+    )  # fmt: skip
+    nobody = {name: F.coalesce(name, F.lit("")) for name in WHOSE[1:]}
+    return added.withColumns(nobody).withColumn("per_second", F.expr("peak_minute / 60D")).select(*COLUMNS)
+
+
+def longer(rows: DataFrame, width: str) -> DataFrame:
+    """Of rows of shorter times those of each hour, or day (``width``). Rates are over the time in which there were
+    samples."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    of = [*WHOSE, *COUNTED, "begin"]
+    summed = (
+        rows.withColumn("begin", F.date_trunc(width, "time"))
+        .groupBy(*of)
         .agg(
-            F.max_by("value", F.struct("start", "at_us", "seq")).alias("last"),
-            F.min("value").alias("min"),
-            F.max("value").alias("max"),
+            *(F.try_sum(name).alias(name) for name in ("total", "samples", "starts", "observed_us")),
+            F.max_by("last", F.expr("CASE WHEN last IS NOT NULL THEN time END")).alias("last"),
+            F.max("peak_minute").alias("peak_minute"),
+            *(F.expr(f"{name}({name})").alias(name) for name in ("min", "max")),
+            F.min("first").alias("first"),
+            F.max("until").alias("until"),
         )
     )
-    return Frames(steps, totals, raws, spans, (steps, totals))
-
-
-def _dated(rows: DataFrame, now_us: int) -> DataFrame:
-    """With ``at_us``, the corrected wall clock of each row."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
-    believed = f"time >= timestamp'{_EARLIEST}' AND unix_micros(time) <= {now_us + _AHEAD_S * _S}L"
-    lives = rows.where("type = 'sample'").groupBy(*_LIFE).agg(
-        F.expr(f"percentile_approx(CASE WHEN {believed} THEN unix_micros(time) - mono_us END, 0.5)")
-        .alias("offset"),
-        F.min("mono_us").alias("low"),
-        F.max("mono_us").alias("high"),
-    )  # fmt: skip
-    # A start begins at `begin`, but so early that it and all that came after it could take place before the next.
-    life = Window.partitionBy("fleet", "member_guid").orderBy("start", "run")
-    earlier = life.rowsBetween(Window.unboundedPreceding, -1)
-    later = life.rowsBetween(0, Window.unboundedFollowing)
-    all_of_it = life.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
-    lives = (
-        lives.withColumn("long", F.expr("high - low"))
-        .withColumn("begin", F.expr("offset + low"))
-        .withColumn("begin", F.coalesce("begin", F.max(F.expr("begin + long")).over(earlier)))
-        .withColumn("before", F.coalesce(F.sum("long").over(earlier), F.lit(0)))
-        .withColumn("whole", F.sum("long").over(all_of_it))
-        .withColumn("latest", F.min(F.expr("begin - before")).over(later))
-        .withColumn("begin", F.expr(f"before + least(latest, {now_us}L - whole)"))
-        .select(*_LIFE, F.expr("begin - low").alias("correction"))
-    )
-    return rows.join(F.broadcast(lives), list(_LIFE)).withColumn("at_us", F.expr("greatest(mono_us + correction, 0L)"))
-
-
-def _steps(sums: DataFrame) -> DataFrame:
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
-    # By a number that stands for whose it is: it is what is moved and sorted by. A sample that is there twice has steps
-    # of 0 in no time.
-    order = Window.partitionBy("life", "counter").orderBy("mono_us", "seq")
+    whole = Window.partitionBy(*WHOSE, "begin")
     return (
-        sums.withColumn("life", F.xxhash64(*INSTANCE, "start", "run"))
-        .select(*INSTANCE, "life", "counter", "type", "seq", "mono_us", "at_us", "value")
-        .withColumn("before", F.lag("value").over(order))
-        .withColumn("dt_us", F.expr("mono_us") - F.lag("mono_us").over(order))
-        .where("before IS NOT NULL")
-        .withColumn("step", _step())
+        summed.withColumn("watched", F.max("observed_us").over(whole))
+        .withColumn("per_second", F.expr("CASE WHEN watched > 0 THEN total / (watched / 1e6) END"))
+        .withColumnRenamed("begin", "time")
+        .select(*COLUMNS)
     )
-
-
-def _step() -> Column:
-    """What was counted between two samples. A value below the one before means that counting began anew (a set that was
-    left and joined again), or, where one of 32 bits came to its end, that it wrapped."""
-    from pyspark.sql import functions as F
-
-    return F.expr(f"""
-        CASE WHEN value >= before THEN value - before
-             WHEN type = '{PERF_COUNTER_COUNTER}' AND before BETWEEN {2**31}L AND {2**32 - 1}L AND value < {2**31}L
-             THEN value + {2**32}L - before
-             ELSE value END""")
-
-
-def _spans(samples: DataFrame) -> DataFrame:
-    from pyspark.sql import functions as F
-
-    runs = samples.groupBy(*INSTANCE, "start", "run").agg(
-        *(F.max_by(name, "seq").alias(name) for name in NAMES),
-        F.min("at_us").alias("first_us"),
-        F.max("at_us").alias("last_us"),
-        F.count_distinct("seq").alias("samples"),
-    )
-    return runs.groupBy(*INSTANCE).agg(
-        *(F.max_by(name, F.struct("start", "last_us")).alias(name) for name in NAMES),
-        F.min("first_us").alias("first_us"),
-        F.max("last_us").alias("last_us"),
-        F.expr("sum(last_us - first_us) / 1e6").alias("observed_s"),
-        F.count("*").alias("runs"),
-        F.sum("samples").alias("samples"),
-    )
-
-
-def _peaks(steps: DataFrame) -> DataFrame:
-    """The highest mean of any window. What was counted over the edge of two is shared between them by the time in
-    each, so that it does not matter when samples are taken, and both ends of a connection have the same peak."""
-    from pyspark.sql import functions as F
-
-    window = WINDOW_S * _S
-    moved = steps.where("step > 0 AND dt_us > 0").withColumn("from_us", F.expr("at_us - dt_us"))
-    short = moved.where(f"dt_us <= {_LONG_S * _S}L").withColumn(
-        "window", F.explode(F.expr(f"sequence(from_us div {window}L, (at_us - 1) div {window}L)"))
-    )
-    within = F.expr(f"least(at_us, (window + 1) * {window}L) - greatest(from_us, window * {window}L)")
-    shared = short.groupBy(*INSTANCE, "counter", "window").agg(
-        (F.sum(F.col("step").cast("double") * within / F.col("dt_us")) / WINDOW_S).alias("rate")
-    )
-    long = moved.where(f"dt_us > {_LONG_S * _S}L").withColumn("rate", F.expr(f"step * {float(_S)}D / dt_us"))
-    found = shared.drop("window").unionByName(long.select(*INSTANCE, "counter", "rate"))
-    return found.groupBy(*INSTANCE, "counter").agg(F.max("rate").alias("peak_per_second"))
-
-
-def collected(rows: DataFrame, *by: str) -> list[dict[str, Any]]:
-    """The rows as dictionaries, sorted by these columns."""
-    return sorted((row.asDict() for row in rows.collect()), key=lambda row: tuple(row[name] for name in by))

@@ -22,7 +22,7 @@ CLUSTER_S: Final = 50.0
 _POLL_S: Final = 0.2
 
 _LOG4J: Final = """\
-rootLogger.level = error
+rootLogger.level = fatal
 rootLogger.appenderRef.stderr.ref = console
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = error
@@ -52,12 +52,14 @@ def spark_session(
     *,
     driver_host: str | None = None,
     event_log: str | None = None,
+    progress: bool = False,
     patience_s: float = CLUSTER_S,
 ) -> Iterator[SparkSession]:
     """A quiet session, ended afterwards; one that is active already is used and kept.
 
     ``driver_host`` is where the workers of a cluster reach this host: unless given, the address from which the master
-    is reached. ``event_log`` is a folder that takes Spark's event log. ``patience_s``: for how long a cluster may take
+    is reached. ``event_log`` is a folder that takes Spark's event log. ``progress`` shows on stderr how far
+    each job is. ``patience_s``: for how long a cluster may take
     to begin, once Java runs here. Raises ``SparkMissing``, ``ClusterUnreachable``.
     """
     if not (os.environ.get("JAVA_HOME") or shutil.which("java")):
@@ -81,7 +83,7 @@ def spark_session(
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         settings = {
             "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
+            "spark.ui.showConsoleProgress": str(progress).lower(),
             "spark.driver.host": host,
             # What was given need not be an address of this host: it may be that of a router before it.
             "spark.driver.bindAddress": host if driver_host is None else "0.0.0.0",  # noqa: S104
@@ -101,7 +103,7 @@ def spark_session(
         until = time.monotonic() + patience_s
         spark = _begin(SparkSession.builder.config(conf=conf), master, patience_s)
         try:
-            spark.sparkContext.setLogLevel("ERROR")
+            spark.sparkContext.setLogLevel("FATAL")
             if not local:
                 _await_worker(spark, master, host, until, patience_s)
             yield spark

@@ -4,6 +4,7 @@
     /api/status    the status of this member, as `frs status --json` gives it
     /api/counters  the counters of this member
     /api/summary   the last summary of `frs summarize`, 404 before there is one
+    /api/history   what its tables say: ?table=hours&level=fleet&counter=NAME, see `agent.counters.history`
     /metrics       the counters for Prometheus
     /healthz       200 while all sets replicate, else 503 and why not
 
@@ -30,6 +31,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from agent.counters.registry import Snapshot
+from agent.dashboard.past import NotAnswered, Past
 from agent.edge.http import HttpEdge
 from agent.reporting.causes import Cause
 from agent.reporting.health import stopped
@@ -105,6 +107,7 @@ class DashboardServer:
         self._runner: web.AppRunner | None = None
         self._edge: HttpEdge | None = None
         self._kept: dict[str, tuple[float, Any]] = {}  # by what was asked, with the loop's time
+        self._past = Past()
         self._checked: tuple[object, bytes] | None = None  # a summary that is JSON, by what tells it from others
 
     async def start(self) -> int:
@@ -156,6 +159,7 @@ class DashboardServer:
         app.router.add_get("/api/status", self._status)
         app.router.add_get("/api/counters", self._counters)
         app.router.add_get("/api/summary", self._summary)
+        app.router.add_get("/api/history", self._history)
         for name in CHART_FILES:
             app.router.add_get(f"/summary/{name}", self._chart)
         app.router.add_get("/metrics", self._metrics)
@@ -235,6 +239,17 @@ class DashboardServer:
         body = await asyncio.to_thread(self._read_summary)
         if body is None:
             return _json({"error": "there is no summary yet: run `frs summarize`"}, status=404)
+        return web.Response(body=body, content_type="application/json")
+
+    async def _history(self, request: web.Request) -> web.Response:
+        folder = await asyncio.to_thread(self._newest)
+        if folder is None:
+            return _json({"error": "there is no summary yet: run `frs summarize`"}, status=404)
+        try:
+            version = (folder / SUMMARY_FILE).stat().st_mtime_ns
+            body = await self._past.ask(folder, version, list(request.query.items()))
+        except NotAnswered as error:
+            return _json({"error": str(error)}, status=400)
         return web.Response(body=body, content_type="application/json")
 
     async def _chart(self, request: web.Request) -> web.Response:

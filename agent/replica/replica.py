@@ -183,9 +183,9 @@ class Replica:
         """See ReplicaStatus.waiting()."""
         return await self.shown.waiting()
 
-    def backlogs(self) -> dict[str, int]:
-        """See ReplicaStatus.backlogs()."""
-        return self.shown.backlogs()
+    def amounts(self) -> dict[str, dict[str, int]]:
+        """See ReplicaStatus.amounts()."""
+        return self.shown.amounts()
 
     @property
     def originator_guid(self) -> bytes:

@@ -15,6 +15,7 @@ from agent.replica.running import Running
 from agent.replica.setstatus import State, set_status
 from agent.replica.watching import Watching
 from agent.reporting.events import numbered
+from agent.reporting.health import JOINED
 from config.model import LocalSet
 from idtable.errors import StoreError
 from idtable.store import Store
@@ -132,10 +133,15 @@ class ReplicaStatus:
             return []  # the set has stopped, and says why
         return await asyncio.to_thread(awaited.told, self._root, waiting) if waiting else []
 
-    def backlogs(self) -> dict[str, int]:
-        """Unfinished change orders per connection; none where the database cannot be read."""
+    def amounts(self) -> dict[str, dict[str, int]]:
+        """What there is now, by connection: unfinished change orders, and whether it is not joined though its schedule
+        is open; none where the database cannot be read."""
         try:
             with self._lock:
-                return {x["name"]: x["backlog"] for x in self._engine().connections()}
+                told = self._engine().connections()
+                return {
+                    x["name"]: {"Backlog": x["backlog"], "Unjoined": int(x["scheduled"] and x["state"] not in JOINED)}
+                    for x in told
+                }
         except StoreError:
             return {}

@@ -432,11 +432,11 @@ class Service:
         return self.counters.snapshot()
 
     def _gauges(self) -> dict[str, dict[str, int]]:
-        """Present amounts for the samples: the backlog of each connection."""
+        """Present amounts of each connection, for the samples."""
         return {
-            f"{replica.name}/{name}": {"Backlog": backlog}
+            f"{replica.name}/{name}": amounts
             for replica in self.replicas.values()
-            for name, backlog in replica.backlogs().items()
+            for name, amounts in replica.amounts().items()
         }
 
 

@@ -87,7 +87,7 @@ async def test_a_page_is_damaged(tmp_path: Path, tree: str, use: Callable[[Membe
             assert "move this file and its -wal companion aside" in shown["error"]
             assert "trying again" not in shown["error"]
             assert any("damaged" in line for line in replica.pending())
-            assert replica.backlogs().keys() <= {"a->b", "b->a"}
+            assert replica.amounts().keys() <= {"a->b", "b->a"}
             never_joined(replica)
             await replica.barrier()
         assert other.replica.error is None

@@ -29,7 +29,7 @@ pytestmark = [
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 
 SUMMARY = {
-    "format": 1,
+    "format": 3,
     "generated": "2026-01-01T01:00:00.000Z",
     "first": "2026-01-01T00:00:00.000Z",
     "last": "2026-01-01T00:00:10.000Z",
@@ -48,6 +48,11 @@ SUMMARY = {
             "totals": {"Packets Sent": 12}, "per_second": {}, "peak_per_second": {}, "raw": {},
             "derived": {"backlog_max": 77},
         }
+    ],
+    "left_out": {"sets": 9, "connections": 0},
+    "health": [
+        {"rule": "not joined", "member": "b", "set": "docs", "connection": "a->b", "value": 1,
+         "since": "2026-01-01T00:00:00.000Z", "advice": f"ask {HOSTILE}"},
     ],
     "series": {
         "bucket_s": 5, "start": "2026-01-01T00:00:00.000Z",
@@ -256,6 +261,7 @@ async def test_it_shows_the_member_live_and_the_fleet(page: Page, agent: FakeAge
     assert (await page.rows("FileReplicaSet"))["Joins"][0] == "0"
 
     # the fleet
+    assert HOSTILE in (await page.rows("What is not well"))["not joined"][-1]
     assert (await page.rows("Replica sets of all members"))["b"][3] == "31,337"
     assert (await page.rows("Connections of all members"))["a → b"][-1] == "77"
     assert [row[0] for row in (await page.rows("Files Installed, every 5 s")).values()] == ["30,000", "1,337"]

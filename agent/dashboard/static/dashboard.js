@@ -374,6 +374,7 @@ function showCounters(snapshot) {
 // ---- the summary that Spark made
 
 const fleetMembers = new Table("Replica sets of all members", "dense");
+const fleetHealth = new Table("What is not well", "dense");
 const fleetConns = new Table("Connections of all members", "dense");
 let shown = "";
 
@@ -385,11 +386,23 @@ function showSummary(summary) {
   setText(byId("fleet-when"), `${moment(summary.first)} to ${moment(summary.last)}, made ${moment(summary.generated)}`);
   const corrupt = summary.source?.corrupt_lines || 0;
   const skipped = summary.source?.skipped?.length || 0;
-  byId("fleet-warn").hidden = !corrupt && !skipped;
+  const more = summary.left_out || { sets: 0, connections: 0 };
   setText(byId("fleet-warn"), [
     corrupt ? `${number(corrupt)} of ${number(summary.source.lines)} sample lines could not be read and are not counted.` : "",
     skipped ? `${number(skipped)} of ${number(summary.source.files)} sample files could not be read: summary.json names them.` : "",
+    more.sets || more.connections ? `Shown are those not well, and those with most traffic; ${number(more.sets)} more sets and ${number(more.connections)} more connections are in the tables of the summary.` : "",
   ].filter(Boolean).join(" "));
+  byId("fleet-warn").hidden = !byId("fleet-warn").textContent;
+  const unwell = summary.health || [];
+  byId("fleet-health").hidden = !unwell.length;
+  if (unwell.length) fleetHealth.update(
+    [{ head: "Not well", cls: "name" }, { head: "Member", cls: "name" }, { head: "Set", cls: "name" },
+      { head: "Connection", cls: "name" }, { head: "Since" }, { head: "What to do" }],
+    unwell.map((one) => ({
+      key: JSON.stringify([one.rule, one.fleet, one.member_guid, one.set_guid, one.connection_guid]),
+      cells: [one.rule, one.member, one.set, arrow(one.connection), moment(one.since), one.advice],
+    })),
+  );
 
   byId("fleet-chart").hidden = !summary.charts;
   if (summary.charts) {
@@ -487,6 +500,7 @@ async function pollSummary() {
   setTimeout(pollSummary, SUMMARY_MS);
 }
 
+byId("fleet-health").append(fleetHealth.node);
 byId("fleet-members").append(fleetMembers.node);
 byId("fleet-conns").append(fleetConns.node);
 document.addEventListener("visibilitychange", () => { before = null; });

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from aiohttp import ClientSession
 from aiohttp.test_utils import TestClient, TestServer
@@ -311,3 +315,50 @@ def test_texts_have_the_contrast_of_wcag_aa() -> None:
             assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, back)
         dark, light = sorted((luminance(theme["bar"]), luminance(theme["bar-back"])))
         assert (light + 0.05) / (dark + 0.05) >= 3, "graphics"
+
+
+def hours(folder: Path) -> None:
+    """A table as `frs summarize` writes it: two hours of a fleet."""
+    texts = ("level", "fleet", "member", "set", "connection", "counter")
+    numbers = ("total", "peak_minute", "last", "min", "max")
+    rows = [
+        dict.fromkeys(texts, "") | {"level": "fleet", "fleet": "hq", "counter": "Joins", "per_second": 0.5}
+        | {"time": datetime(2026, 1, 10, hour, tzinfo=UTC)} | dict.fromkeys(numbers) | {"total": 7, "peak_minute": 30}
+        for hour in (0, 1)
+    ]  # fmt: skip
+    schema = pa.schema(
+        [*((name, pa.string()) for name in texts), *((name, pa.int64()) for name in numbers),
+         ("per_second", pa.float64()), ("time", pa.timestamp("us", "UTC"))]
+    )  # fmt: skip
+    path = folder / "hours" / "date=2026-01-10" / "part.parquet"
+    path.parent.mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist(rows, schema), path)
+
+
+async def test_history_is_read_from_the_tables_of_the_newest_summary(client: TestClient, tmp_path: Path) -> None:
+    question = "/api/history?table=hours&level=fleet&counter=Joins&since=2026-01-10T01:00:00Z"
+    assert (await client.get(question)).status == 404
+    hours(tmp_path)
+    (tmp_path / "summary.json").write_text("{}")
+    answer = await client.get(question)
+    assert await answer.json() == {
+        "table": "hours",
+        "rows": [
+            {"level": "fleet", "fleet": "hq", "member": "", "set": "", "connection": "", "counter": "Joins"}
+            | {"time": "2026-01-10T01:00:00Z", "total": 7, "per_second": 0.5, "peak_per_second": 0.5}
+            | {"last": None, "min": None, "max": None}
+        ],
+        "more": False,
+    }
+    shutil.rmtree(tmp_path / "hours")
+    assert (await client.get(question)).status == 200, "it is known"
+    for wrong, why in (
+        ("table=hours", "holds no table 'hours'"),
+        ("table=weeks", "invalid choice: 'weeks'"),
+        ("output=/etc", "what can be asked is table, level"),
+        ("since=yesterday", "invalid moment value: 'yesterday'"),
+        ("counter=%00", "what can be asked is"),
+    ):
+        answer = await client.get(f"/api/history?{wrong}")
+        assert answer.status == 400, wrong
+        assert why in (await answer.json())["error"]
