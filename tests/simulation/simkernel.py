@@ -18,24 +18,16 @@ from journal.inotify import Source
 from journal.log import JournalLog
 from journal.system import System
 from staging.fsops import Fingerprint
+from tests.simulation.simloop import seconds
+from tests.simulation.simscan import fingerprint
 from tests.simulation.simtree import UNIX_EPOCH, Node
 
 if TYPE_CHECKING:
     from tests.simulation.journalmember import JournalMember
+    from tests.simulation.simmember import Member
 
 _HEADER = struct.Struct("iIII")
-_BOOTED = 1000.0  # seconds before the world began
-_TICKS = 10_000_000
-
-
-def seconds(ticks: int) -> float:
-    """A time of the world, as a monotonic clock has it."""
-    return _BOOTED + ticks / _TICKS
-
-
-def fingerprint(node: Node) -> Fingerprint:
-    f = node.facts()
-    return Fingerprint(f.dev, f.ino, f.btime_ns, f.fsize, f.mtime_ns, f.ctime_ns, f.mode, f.uid, f.gid, 1)
+_FIRST_FD = 1 << 20  # no descriptor of the process that simulates
 
 
 def stat_of(node: Node) -> os.stat_result:
@@ -68,10 +60,10 @@ class Listed:
 class SimSystem(System):
     """The system of one member, from a start of its process to the end."""
 
-    def __init__(self, member: JournalMember) -> None:
+    def __init__(self, member: Member) -> None:
         self._member = member
         self._open: dict[int, Node] = {}
-        self._fds = itertools.count(3)
+        self._fds = itertools.count(_FIRST_FD)
 
     # -- clocks
 
