@@ -104,6 +104,8 @@ class Schedule:
     journal: bool = False  # the real one, with the tree's events late or lost now and then
     sole: bool = False  # only the first member has users
     busy: bool = False  # hundreds of changes, more names, looked at after 0.3 s
+    edges: tuple[tuple[str, str], ...] = ()  # instead of those of the topology
+    classes: tuple[tuple[tuple[str, str], int], ...] = ()  # instead of drawn priorities
 
     def world(self) -> World:
         """The world in which the steps are taken."""
@@ -115,7 +117,9 @@ class Schedule:
         if self.lifetime:
             limits = replace(limits, tombstone_lifetime=self.lifetime * SECOND, outlog_most=self.lifetime * SECOND)
         rng = random.Random(self.seed)
-        if self.topology in DRAWN:
+        if self.edges:
+            edges = list(self.edges)
+        elif self.topology in DRAWN:
             edges = drawn(rng, self.topology, self.names)
         else:
             edges = TOPOLOGIES[self.topology](self.names)
@@ -123,6 +127,7 @@ class Schedule:
         world = World(self.names, edges, self.seed, limits=limits, minor=self.minor, member=member)
         if self.priorities:
             world.priorities = priorities(rng, self.names, edges)
+        world.priorities |= dict(self.classes)
         world.sole = self.sole
         if self.busy:
             world.aging, world.file_names = 3 * SECOND // 10, MANY_NAMES
