@@ -27,8 +27,7 @@ from staging.header import NetworkOpenInformation
 from staging.rootdir import RootDir
 from staging.unstored import Unstored
 from tests.simulation.simdisk import stage_of
-from tests.simulation.simkernel import SimSystem
-from tests.simulation.simscan import fingerprint
+from tests.simulation.simkernel import SimSystem, fingerprint
 from tests.simulation.simtree import Node
 
 if TYPE_CHECKING:

@@ -19,9 +19,8 @@ from staging.beneath import same_entry
 from staging.errors import StagingError
 from staging.generate import Staged
 from tests.simulation.simhost import SimArea, generated
-from tests.simulation.simkernel import SimSystem
+from tests.simulation.simkernel import SimSystem, fingerprint
 from tests.simulation.simloop import Dead
-from tests.simulation.simscan import fingerprint
 
 
 class Turns:

@@ -19,7 +19,6 @@ from journal.log import JournalLog
 from journal.system import System
 from staging.fsops import Fingerprint
 from tests.simulation.simloop import seconds
-from tests.simulation.simscan import fingerprint
 from tests.simulation.simtree import UNIX_EPOCH, Node
 
 if TYPE_CHECKING:
@@ -28,6 +27,11 @@ if TYPE_CHECKING:
 
 _HEADER = struct.Struct("iIII")
 _FIRST_FD = 1 << 20  # no descriptor of the process that simulates
+
+
+def fingerprint(node: Node) -> Fingerprint:
+    f = node.facts()
+    return Fingerprint(f.dev, f.ino, f.btime_ns, f.fsize, f.mtime_ns, f.ctime_ns, f.mode, f.uid, f.gid, 1)
 
 
 def stat_of(node: Node) -> os.stat_result:

@@ -33,9 +33,8 @@ from idtable.errors import StoreFull
 from idtable.records import IDRecord
 from tests.simulation.simdisk import Disk
 from tests.simulation.simhost import PART, NoCounters, Nothing, SimFiles, SimStore, Stumble, Told
-from tests.simulation.simkernel import SimSystem
+from tests.simulation.simkernel import SimSystem, fingerprint
 from tests.simulation.simloop import Dead, SimLoop, SimThreads
-from tests.simulation.simscan import fingerprint
 from tests.simulation.simtree import Node
 from tests.simulation.simwatch import SimWatch
 
@@ -217,7 +216,7 @@ class Member:
 
     def watch_maker(self, system: SimSystem) -> Callable[..., Any]:
         """What makes a watch of the tree."""
-        return partial(SimWatch, self)
+        return partial(SimWatch, self, system)
 
     def is_excluded(self, path: str, folder: bool | None) -> bool:
         node: Node | None = self.disk.root

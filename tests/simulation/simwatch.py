@@ -1,5 +1,5 @@
-"""How a simulated member without a journal notices local changes: it compares its tree with the IDTable (simscan) when
-something happened in it and it has been quiet for a while.
+"""How a simulated member without a journal notices local changes: it compares its whole tree with the IDTable, by the
+real examiner, when something happened in it and it has been quiet for a while.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from agent.replica.replica import Replica
 from agent.wire import constants as c
 from agent.wire.filetime import SECOND
 from journal.changes import Change, Kind
+from journal.examine import Examiner
 from tests.simulation.simdisk import stage_of
-from tests.simulation.simscan import Scan
+from tests.simulation.simkernel import SimSystem
 
 if TYPE_CHECKING:
     from tests.simulation.simmember import Member
@@ -26,8 +27,17 @@ _KINDS = {k: ev.ChangeKind[k.name] for k in Kind}
 class SimWatch:
     """In place of agent.localchanges.watch.LocalWatch."""
 
-    def __init__(self, member: Member, host: Replica, *_: object, **__: Any) -> None:
+    def __init__(self, member: Member, system: SimSystem, host: Replica, root: str, *_: object, **more: Any) -> None:
         self._member, self._host, self._world = member, host, member.world
+        self._examiner = Examiner(
+            root,
+            host.store,
+            more["excluded"],
+            root_guid=host.root_guid,
+            root_key=host.root_key,
+            ours=lambda record: record.originator_guid == host.originator_guid,
+            system=system,
+        )
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._at = self._by = 0
@@ -71,27 +81,31 @@ class SimWatch:
             self._wake.clear()
             self.scanning = True
             self._member.disk.now = self._world.now
-            events = self._changes()
-            while events:  # staging takes a while, and everything else goes on meanwhile
-                for _ in range(min(len(events), rng.choice((1, 4, 16)))):
-                    self._host.post(events.popleft())
-                await asyncio.sleep(rng.randrange(1, 200_000) / SECOND)
-                await self._host.settled()
+            self._made: dict[str, bytes] = {}
+            examiner = self._examiner
+            for batch in examiner.scan():
+                events = self._events(batch)
+                while events:  # staging takes a while, and everything else goes on meanwhile
+                    for _ in range(min(len(events), rng.choice((1, 4, 16)))):
+                        self._host.post(events.popleft())
+                    await asyncio.sleep(rng.randrange(1, 200_000) / SECOND)
+                    await self._host.settled()
+            if examiner.retry:
+                self.noticed(SECOND)
             self.scanning = False
             self.scanned.set()
 
-    def _changes(self) -> deque[ev.LocalChange]:
+    def _events(self, changes: list[Change]) -> deque[ev.LocalChange]:
         under_way = self._host.look()
-        made: dict[str, bytes] = {}
         out: deque[ev.LocalChange] = deque()
-        for change in Scan(self._member.disk, self._host.store, self._host.root_guid).changes():
-            parent = change.parent_guid if change.parent_guid is not None else made.get(change.parent_path)
+        for change in changes:
+            parent = change.parent_guid if change.parent_guid is not None else self._made.get(change.parent_path)
             if parent is None or self._is_unsure(change, parent, under_way):
                 self.noticed(SECOND)
                 continue
             guid = change.file_guid or self._world.new_guid()
             if change.kind is Kind.CREATE:
-                made[change.path] = guid
+                self._made[change.path] = guid
             out.append(self._local_change(change, guid, parent))
         return out
 
