@@ -69,6 +69,10 @@ class Told:
     def __init__(self, member: Member) -> None:
         self._member = member
 
+    def of(self, set_name: str) -> Told:
+        """The same, for a set: it is the only one."""
+        return self
+
     def report(self, cause: Cause, source: str, text: str, *, level: str = "warning") -> None:
         self._add(ev.Report(level, text, cause, source), None)
 
