@@ -265,9 +265,9 @@ class Context:
             last_join_time=last_join_time,
         )
 
-    def send(self, cxtion: Cxtion, packet: Packet) -> None:
+    def send(self, cxtion: Cxtion, packet: Packet, *, passed_on: bool = False) -> None:
         """Queue the packet for the connection's partner."""
-        self.out.append(Send(cxtion.partner.guid, packet))
+        self.out.append(Send(cxtion.partner.guid, packet, passed_on))
 
     # -- numbers --
 

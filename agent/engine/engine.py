@@ -227,6 +227,11 @@ class Engine:
             return NOT_FOR_US
         return SUCCESS
 
+    def passes_on(self, packet: Packet) -> bool:
+        """The packet has a change order, and that of another originator than its sender."""
+        co = packet.remote_co
+        return co is not None and co.originator_guid != self.ctx.originator_of.get(packet.from_.guid)
+
     def is_present(self, packet: Packet) -> bool:
         """The packet is of the connection's present session, or of the one that is about to begin."""
         session = self._session(packet)

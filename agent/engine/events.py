@@ -229,10 +229,12 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Deliver the packet to the partner, after those sent to it before."""
+    """Deliver the packet to the partner, after those sent to it before. `passed_on`: the change order of another
+    originator, which may come after what this member sends of its own."""
 
     partner: bytes
     packet: Packet
+    passed_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,12 @@ class InFlight(dict[int, bytes]):
         super().__init__()
         self._sent: dict[int, int] = {}  # of those that take a place in the window, when they were sent
         self._numbers: dict[bytes, list[int]] = {}  # of each change order, which may be sent twice
+        self._passed_on: set[int] = set()  # those of other members' changes
 
-    def send(self, number: int, co_guid: bytes, now: int) -> None:
-        """The change order is sent now (FILETIME)."""
+    def send(self, number: int, co_guid: bytes, now: int, *, passed_on: bool = False) -> None:
+        """The change order is sent now (FILETIME). `passed_on`: it came from another member."""
+        if passed_on:
+            self._passed_on.add(number)
         self[number] = co_guid
         self._sent[number] = now
         self._numbers.setdefault(co_guid, []).append(number)
@@ -44,6 +47,7 @@ class InFlight(dict[int, bytes]):
         """The change order is in flight no more, if it was."""
         co_guid = self.pop(number, None)
         self._sent.pop(number, None)
+        self._passed_on.discard(number)
         if co_guid is not None:
             numbers = self._numbers[co_guid]
             numbers.remove(number)
@@ -54,7 +58,13 @@ class InFlight(dict[int, bytes]):
         """Nothing is in flight."""
         self.clear()
         self._sent.clear()
+        self._passed_on.clear()
         self._numbers.clear()
+
+    @property
+    def mostly_passed_on(self) -> bool:
+        """Whether more than half of them are other members' changes."""
+        return 2 * len(self._passed_on) > len(self)
 
     def room(self, window: int, now: int) -> int:
         """How many more may be sent now, where a window has `window` places; 0 or less for none."""

@@ -294,9 +294,10 @@ class Inbound:
 
     def futile(self, entry: Entry) -> str:
         """Why the entry is not tried again; empty while it is. The limits of notes 35 and 36 are passed, or its folder
-        never comes."""
+        never comes. One that had no turn yet is tried, however long it has waited."""
         limits, tried = self.ctx.limits, f"given up after {entry.attempts} attempts"
-        if entry.attempts > limits.max_retries or self.ctx.now - entry.first_try > limits.max_retry_time:
+        too_late = bool(entry.attempts) and self.ctx.now - entry.first_try > limits.max_retry_time
+        if entry.attempts > limits.max_retries or too_late:
             return tried if entry.waits_for is not Outcome.NO_SPACE else ""
         if not self.orphans.wait_in_vain(entry):
             return ""

@@ -90,19 +90,24 @@ class Outbound:
         ctx.count_co("Propagated", co.originator_guid in ctx.own_originators)
         if staged:
             self.staged[seq] = co.change_order_guid
-        if fl.is_folder(co.location_cmd, co.flags, co.file_attributes):
-            self._send_early(co.file_guid, from_members)
+        self._send_early(co, seq, from_members)
 
-    def _send_early(self, folder: bytes, from_members: bytes) -> None:
-        """What is on its way to a partner may all wait for this folder: where its change order cannot follow at once,
-        because of a VVJoin or a full window, it goes out of order, and again in its turn."""
+    def _send_early(self, co: ChangeOrder, seq: int, from_members: bytes) -> None:
+        """Where a change order cannot follow at once, because of a VVJoin or a full window, it goes out of order, and
+        again in its turn: that of a folder, for all that is on its way to a partner may wait for it; and one of this
+        member where what is on its way is mostly of others, who may send without end."""
+        is_folder = fl.is_folder(co.location_cmd, co.flags, co.file_attributes)
+        if not is_folder and from_members:
+            return
+        limit, now = self.ctx.limits.window, self.ctx.now
         for flow in self.flows.values():
-            session = flow.session
-            stuck = session.state is JoinState.VVJOIN or (
-                session.joined and flow.unacked.room(self.ctx.limits.window, self.ctx.now) <= 0
-            )
-            record = self.ctx.store.get(folder) if stuck and self._wanted(flow, from_members) else None
-            if record is not None and not record.deleted:  # a deletion waits for those of what was in the folder
+            full = flow.session.joined and (flow.leading < seq - 1 or flow.unacked.room(limit, now) <= 0)
+            if is_folder:
+                stuck = full or flow.session.state is JoinState.VVJOIN
+            else:
+                stuck = full and flow.unacked.mostly_passed_on and flow.vvjoin_unacked.room(limit, now) > 0
+            record = self.ctx.store.get(co.file_guid) if stuck and self._wanted(flow, from_members) else None
+            if record is not None and not (is_folder and record.deleted):  # that waits for what was in the folder
                 self.send_present(flow, record)
 
     def trim(self) -> list[Session]:
@@ -226,7 +231,7 @@ class Outbound:
                 flow.leading = row.seq
                 if self._skip(flow, row):
                     continue
-                flow.unacked.send(row.seq, row.co_guid, ctx.now)
+                flow.unacked.send(row.seq, row.co_guid, ctx.now, passed_on=bool(row.from_members))
                 flow.moved_at = ctx.now
                 self._send(flow, co, checksum, row.seq)
         self._advance(flow)
@@ -270,7 +275,7 @@ class Outbound:
         ctx.count_co("Sent", local)
         if at_join and local:
             ctx.count_both(session.cxtion, "Local Change Orders Sent at Join")
-        ctx.send(session.cxtion, packet)
+        ctx.send(session.cxtion, packet, passed_on=not local)
 
     # -- acknowledgements --
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from agent.conflicts.deleted import DeletedStore
 from agent.conflicts.kept import KeptStore
 from agent.engine import events as ev
+from agent.files.cutshort import give_times_back
 from agent.files.displaced import NOT_OURS, Report
 from agent.files.installing import Installer, ResolvedInstall
 from agent.files.keeping import keep_displaced
@@ -18,6 +19,7 @@ from agent.files.stages import Stages
 from agent.files.underway import Key
 from agent.reporting.causes import Cause
 from config.model import SetIdPolicy
+from idtable.records import IDRecord
 from staging.area import StagingArea
 from staging.lending import Lending
 from staging.preinstall import RESERVED_NAME, Preinstall
@@ -95,6 +97,10 @@ class FileOps:
     def check(self) -> None:
         """Now and then: see that the folder of unfinished installs is where it should be. Raises StagingError."""
         self._installer.check()
+
+    def give_times_back(self, folders: Iterable[tuple[str, IDRecord]]) -> None:
+        """See cutshort.give_times_back()."""
+        give_times_back(self.root, folders)
 
     def store_blocks(self, blocks: deque[ev.StoreBlock | ev.DropStage]) -> list[Event]:
         """See Stages.store_blocks()."""

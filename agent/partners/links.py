@@ -1,4 +1,9 @@
-"""Delivering packets to partners: one queue and one association each, in order, several calls in flight."""
+"""Delivering packets to partners: in order, several calls in flight.
+
+Each has one queue and one association for what this member has to say itself, and another for the change orders of
+others that it passes on. Those may be many, and the partner takes them at its leisure (see agent.work.timeshares); a
+server runs the calls of an association one after the other.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from agent.rpc.errors import RpcError
 from agent.rpc.frsrpc import FrsPartner
@@ -25,8 +31,32 @@ ROOM = 4 << 20
 MOST = 16 << 20
 
 
+class _Way:
+    """One association with a partner, and the packets for it."""
+
+    def __init__(self, partner: FrsPartner) -> None:
+        self.partner = partner
+        self.queue: deque[tuple[bytes, str]] = deque()
+        self.calls: set[asyncio.Task[None]] = set()
+        self.wake = asyncio.Event()
+        self.room = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None  # sends what is queued
+
+    async def close(self) -> None:
+        """Drop what is queued and end the association."""
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.wait((self.task,))
+        for call in list(self.calls):
+            call.cancel()
+        if self.calls:
+            await asyncio.gather(*self.calls, return_exceptions=True)
+        with contextlib.suppress(RpcError, OSError, asyncio.TimeoutError):
+            await asyncio.wait_for(self.partner.close(), 2.0)
+
+
 class PartnerLink:
-    """Sends encoded packets to one partner in the order of `send`.
+    """Sends encoded packets to one partner in the order of `send`, but for what is passed on, which has its own order.
 
     When one cannot be delivered the ones behind it are dropped, `on_unreachable` is told why, and the session that
     they belonged to is over; likewise when the partner does not take what it asks for, and too much is queued. It
@@ -55,16 +85,6 @@ class PartnerLink:
         on_flood: Callable[[str], None] = lambda why: None,
     ) -> None:
         self.name = name
-        self._partner = FrsPartner(
-            host,
-            port,
-            credential,
-            key=key,
-            connect_timeout=CONNECT_TIMEOUT_S,
-            max_in_flight=IN_FLIGHT,
-            on_bind=on_bind,
-            on_authentication=on_authentication,
-        )
         self._missing = missing
         if missing is None and credential is None and key is None:
             raise ValueError(f"{name} would be called without authentication")
@@ -76,27 +96,40 @@ class PartnerLink:
         self._on_flood = on_flood
         self._supervisor = supervisor
         self._bytes = 0  # queued, or not yet answered
-        self._queue: deque[tuple[bytes, str]] = deque()
-        self._wake = asyncio.Event()
-        self._room = asyncio.Event()
         self._quiet = asyncio.Event()  # nothing is queued or under way
         self._quiet.set()
-        self._calls: set[asyncio.Task[None]] = set()
-        self._failed: str | None = None
         self._was_connected = False
-        self._task = supervisor.start(self._run(), f"sending to {name}")
 
-    def send(self, packet: bytes, cxtion: str) -> None:
-        """Queue the Pkt bytes of a packet of the connection `cxtion` ("a->b")."""
+        def way() -> _Way:
+            partner = FrsPartner(
+                host,
+                port,
+                credential,
+                key=key,
+                connect_timeout=CONNECT_TIMEOUT_S,
+                max_in_flight=IN_FLIGHT,
+                on_bind=on_bind,
+                on_authentication=on_authentication,
+            )
+            return _Way(partner)
+
+        self._own, self._passed_on = self._ways = way(), way()
+        for each in self._ways:
+            each.task = supervisor.start(self._run(each), f"sending to {name}")
+
+    def send(self, packet: bytes, cxtion: str, *, passed_on: bool = False) -> None:
+        """Queue the Pkt bytes of a packet of the connection `cxtion` ("a->b"). `passed_on`: the change order of
+        another member."""
         if self._bytes + len(packet) > MOST:
             why = f"{self.name} does not take what it asks for: {self._bytes} bytes wait for it"
             self._on_flood(why)
             self._fail(why)
             return
         self._bytes += len(packet)
-        self._queue.append((packet, cxtion))
+        way = self._passed_on if passed_on else self._own
+        way.queue.append((packet, cxtion))
         self._quiet.clear()
-        self._wake.set()
+        way.wake.set()
 
     @property
     def has_room(self) -> bool:
@@ -106,11 +139,11 @@ class PartnerLink:
     @property
     def queued(self) -> int:
         """Packets not yet answered."""
-        return len(self._queue) + len(self._calls)
+        return sum(len(way.queue) + len(way.calls) for way in self._ways)
 
     def check(self) -> None:
         """Notice an association that ended while nothing was being sent."""
-        if self._was_connected and not self._partner.connected and not self._queue and not self._calls:
+        if self._was_connected and not self._own.partner.connected and not self.queued:
             self._was_connected = False
             self._on_unreachable(f"{self.name} closed the connection")
 
@@ -122,51 +155,44 @@ class PartnerLink:
 
     async def close(self) -> None:
         """Drop what is queued and end the association."""
-        self._task.cancel()
-        await asyncio.wait((self._task,))
-        for call in list(self._calls):
-            call.cancel()
-        if self._calls:
-            await asyncio.gather(*self._calls, return_exceptions=True)
-        with contextlib.suppress(RpcError, OSError, asyncio.TimeoutError):
-            await asyncio.wait_for(self._partner.close(), 2.0)
+        await asyncio.gather(*(way.close() for way in self._ways))
 
-    async def _run(self) -> None:
+    async def _run(self, way: _Way) -> None:
         while True:
-            await self._wake.wait()
-            self._wake.clear()
+            await way.wake.wait()
+            way.wake.clear()
             if self._missing is not None:
                 self._fail(self._missing)
                 continue
             try:
-                await self._partner.connect()
+                await way.partner.connect()
             except (RpcError, OSError) as error:
                 self._fail(str(error))
                 continue
             except Exception as error:
                 self._broken(error)
                 continue
-            self._was_connected = True
-            await self._deliver()
+            self._was_connected = self._own.partner.connected
+            await self._deliver(way)
 
-    async def _deliver(self) -> None:
-        while self._queue:
-            if len(self._calls) >= IN_FLIGHT:
-                self._room.clear()
-                await self._room.wait()
+    async def _deliver(self, way: _Way) -> None:
+        while way.queue:
+            if len(way.calls) >= IN_FLIGHT:
+                way.room.clear()
+                await way.room.wait()
                 continue
-            packet, cxtion = self._queue.popleft()
-            call = self._supervisor.start(self._call(packet, cxtion), f"a call to {self.name}")
-            self._calls.add(call)
-            call.add_done_callback(self._done)
+            packet, cxtion = way.queue.popleft()
+            call = self._supervisor.start(self._call(way, packet, cxtion), f"a call to {self.name}")
+            way.calls.add(call)
+            call.add_done_callback(partial(self._done, way))
 
-    def _done(self, call: asyncio.Task[None]) -> None:
-        self._calls.discard(call)
-        self._room.set()
+    def _done(self, way: _Way, call: asyncio.Task[None]) -> None:
+        way.calls.discard(call)
+        way.room.set()
         self._look_if_quiet()
 
     def _look_if_quiet(self) -> None:
-        if not self._queue and not self._calls:
+        if not self.queued:
             self._quiet.set()
 
     def _taken(self, size: int) -> None:
@@ -175,15 +201,15 @@ class PartnerLink:
         if full and self.has_room:
             self._on_room()
 
-    async def _call(self, packet: bytes, cxtion: str) -> None:
+    async def _call(self, way: _Way, packet: bytes, cxtion: str) -> None:
         try:
-            await self._send(packet, cxtion)
+            await self._send(way, packet, cxtion)
         finally:
             self._taken(len(packet))
 
-    async def _send(self, packet: bytes, cxtion: str) -> None:
+    async def _send(self, way: _Way, packet: bytes, cxtion: str) -> None:
         try:
-            result = await self._partner.send_stub(encode_send_comm_pkt(packet), CALL_TIMEOUT_S)
+            result = await way.partner.send_stub(encode_send_comm_pkt(packet), CALL_TIMEOUT_S)
         except TimeoutError as error:
             self._on_timeout()
             self._on_sent(cxtion, len(packet), False)
@@ -207,9 +233,10 @@ class PartnerLink:
         self._fail(f"13506 a fault of frs in sending to {self.name}: {type(error).__name__}: {error}")
 
     def _fail(self, why: str) -> None:
-        dropped = sum(len(packet) for packet, _ in self._queue)
-        self._queue.clear()
+        dropped = sum(len(packet) for way in self._ways for packet, _ in way.queue)
+        for way in self._ways:
+            way.queue.clear()
         self._look_if_quiet()
-        self._was_connected = self._partner.connected
+        self._was_connected = self._own.partner.connected
         self._on_unreachable(why)
         self._taken(dropped)

@@ -13,11 +13,10 @@ from typing import Final
 from agent.engine import events as ev
 from agent.engine.records import UNSTORED, place_of
 from agent.files.fileops import Event as FileEvent
-from agent.files.fileops import FileOps
 from agent.files.installing import ResolvedInstall, ResolvedStep
 from agent.files.underway import UnderWay
+from agent.replica.ports import Files
 from agent.reporting.incidents import Incidents
-from agent.wire.packet import encode_packet
 from agent.work.bysize import LargeFileThreads, WorkBySize, size_class
 from agent.work.supervise import Supervisor
 from agent.work.workqueue import Job, WorkQueue
@@ -29,8 +28,8 @@ INSTALLS_AT_ONCE: Final = 32
 
 
 class Actions:
-    """The actions of one replica set. `send` is given a partner's member GUID, an encoded packet and the key of its
-    connection (`keys`: by GUID); `has_room` says whether a partner has taken what was sent to it before, as far as
+    """The actions of one replica set. `send` is given a partner's member GUID, a packet and the key of its connection
+    (`keys`: by GUID); `has_room` says whether a partner has taken what was sent to it before, as far as
     that it may be given more staging files; `post` takes the events in which work ends. Only for the event loop's
     thread."""
 
@@ -38,12 +37,12 @@ class Actions:
         self,
         store: Store,
         lock: threading.RLock,
-        files: FileOps,
+        files: Files,
         workers: tuple[Executor, int],
         large: LargeFileThreads,
         *,
         keys: Mapping[bytes, str],
-        send: Callable[[bytes, bytes, str], None],
+        send: Callable[[ev.Send, str], None],
         has_room: Callable[[bytes], bool],
         post: Callable[[ev.Event], None],
         under_way: UnderWay,
@@ -100,7 +99,7 @@ class Actions:
     def act(self, action: ev.Action) -> None:
         """Carry out or begin an action; those of the replica set itself are left alone."""
         if isinstance(action, ev.Send):
-            self._send(action.partner, encode_packet(action.packet), self._keys[action.packet.cxtion.guid])
+            self._send(action, self._keys[action.packet.cxtion.guid])
         elif isinstance(action, ev.StoreBlock):
             self._store_block(action)
         elif isinstance(action, ev.ReadStage):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -20,16 +20,24 @@ from typing import Final
 from agent.engine import events as ev
 from agent.engine.cutoff import Cutoff
 from agent.engine.engine import Engine
-from agent.replica.eventqueue import EventQueue, is_asked_for, partner_of
+from agent.replica.eventqueue import EventQueue, is_asked_for
 from agent.wire.filetime import SECOND
+from agent.wire.packet import Packet
 from agent.work.clock import filetime_now
 from agent.work.supervise import Supervisor
-from agent.work.timeshares import TimeShares
+from agent.work.timeshares import Sender, TimeShares
 from idtable.errors import StoreError
 from idtable.store import Store
 
 BATCH: Final = 1024
-LONGEST: Final = SECOND * 3 // 100  # of handling events, before their transaction is committed
+LONGEST_S: Final = 0.03  # of handling events, before their transaction is committed
+#: So many packets that were not asked for a transaction has of a partner, while others are there: what the others have
+#: to say waits for a whole transaction each time, and for what is passed on of it.
+UNASKED: Final = 16
+#: What there is to tell an administrator of takes so many times as much of its sender's time.
+INCIDENT: Final = 8
+#: A sender's calls are answered at once while no more of its packets than this wait.
+ANSWERED_AT_ONCE: Final = 64
 #: While this many events came within so many seconds, transactions begin so many seconds after each other.
 BUSY: Final = 24
 BUSY_S: Final = 0.05
@@ -39,11 +47,11 @@ IDLE_MOST_S: Final = 60.0
 
 
 class Gap:
-    """How long the next transaction has to wait. A single change waits for nothing on its way: it is a few events at
-    each member."""
+    """How long the next transaction has to wait, by the event loop's clock. A single change waits for nothing on its
+    way: it is a few events at each member."""
 
     def __init__(self) -> None:
-        self._at = 0.0  # when the last transaction began, by time.monotonic()
+        self._at = 0.0  # when the last transaction began
         self._events = 0.0  # how many came lately: each counts for less as time passes
 
     def began(self, at: float, events: int) -> None:
@@ -58,10 +66,12 @@ class Gap:
 
 @dataclass(slots=True)
 class _Taken:
-    """An event that was handled: whether it was asked for, and for how many seconds the engine was at it."""
+    """An event that was handled: whose packet it is, how many times what it took counts of the sender's time (0 where
+    it was asked for), and for how many seconds the engine was at it."""
 
     event: ev.Event
-    asked_for: bool
+    sender: Sender | None
+    weight: int
     seconds: float = 0.0
 
 
@@ -71,7 +81,8 @@ class Batches:
 
     `failed` is told what went wrong with the store, and what is queued is dropped then. `broken` is told of an event
     that the engine failed on: nothing is handled any more then until go_on(). `unacted` is told of an action that
-    raised an error; it raises none itself. `shares` learns who took how much of the time.
+    raised an error; it raises none itself. `shares` learns who took how much of the time. `now` is the time of day
+    (FILETIME); an engine without events is shown it after at most `idle_most_s` seconds.
     """
 
     def __init__(
@@ -87,6 +98,8 @@ class Batches:
         runs: Callable[[], bool],
         supervisor: Supervisor,
         shares: TimeShares,
+        now: Callable[[], int] = filetime_now,
+        idle_most_s: float = IDLE_MOST_S,
     ) -> None:
         self._store = store
         self._lock = lock
@@ -98,10 +111,12 @@ class Batches:
         self._runs = runs
         self._supervisor = supervisor
         self._shares = shares
-        self._events = EventQueue()
+        self._now = now
+        self._idle_most = idle_most_s
+        self._events = EventQueue(lambda packet: self._engine().passes_on(packet))
         self._cutoff = Cutoff()
         self._gap = Gap()
-        self._scheduled = False
+        self._next: asyncio.TimerHandle | None = None
         self._held = False
         self._closed = False
         self._timer: asyncio.TimerHandle | None = None
@@ -141,13 +156,20 @@ class Batches:
             if not future.done():
                 future.set_result(None)
 
+    def wait(self, packet: Packet) -> float:
+        """So many seconds the partner is to wait for the answer, for too much of it waits here to be handled."""
+        if self._events.waiting(packet) <= ANSWERED_AT_ONCE:
+            return 0.0
+        return self._shares.wait(self._events.sender(packet), _clock())
+
     def has_room(self, partner: bytes) -> bool:
         """Whether a packet of the partner with this member GUID may be queued; else it had better wait."""
         return self._events.has_room(partner)
 
     async def settled(self) -> None:
-        """Wait until all events queued so far are handled and committed, or dropped."""
-        if self._closed or (not self._events and not self._scheduled):
+        """Wait until all events queued so far are handled and committed, or dropped; but for those of partners that had
+        too much of the time."""
+        if self._closed or (not self._events and self._next is None):
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._settled.append(future)
@@ -163,24 +185,27 @@ class Batches:
         for future in self._settled:
             future.cancel()
 
-    def _schedule(self) -> None:
-        if not self._scheduled and not self._held and not self._closed:
-            self._scheduled = True
-            run, wait = self._supervisor.guard(self._run, "handling events"), self._gap.wait(time.monotonic())
-            if wait > 0:
-                asyncio.get_running_loop().call_later(wait, run)
-            else:
-                asyncio.get_running_loop().call_soon(run)
+    def _schedule(self, pause: float = 0.0) -> None:
+        """The next transaction begins after so many seconds, or before where it was to."""
+        if self._held or self._closed:
+            return
+        loop = asyncio.get_running_loop()
+        due = loop.time() + max(pause, self._gap.wait(loop.time()))
+        if self._next is not None:
+            if self._next.when() <= due:
+                return
+            self._next.cancel()
+        self._next = loop.call_at(due, self._supervisor.guard(self._run, "handling events"))
 
     def _run(self) -> None:
-        self._scheduled = False
+        self._next = None
         if self._held:
             return
         if self._closed or not self._runs():
             self.drop()
             return
         engine = self._engine()
-        began = time.monotonic()
+        began = _clock()
         taken: list[_Taken] = []
         actions = self._handle(engine, taken)
         self._gap.began(began, len(taken))
@@ -199,39 +224,63 @@ class Batches:
             self._hold(ev.Tick(), error)
             return
         if self._events:
-            self._schedule()
-        else:
+            self._schedule(0.0 if taken else self._pause())
+        if not (self._events and taken):
             self._tell_settled()
+
+    def _pause(self) -> float:
+        """Seconds until one of those may go on who had too much of the time."""
+        now = _clock()
+        return min((self._shares.wait(sender, now) for sender in self._events.senders()), default=0.0)
 
     def _account(self, began: float, taken: list[_Taken]) -> None:
         """Of the time that one transaction took, the engine's is that of each event, all other time everybody's.
-        That of packets that were asked for does not count."""
-        now = time.monotonic()
+        Not all of it counts as much."""
+        now = _clock()
         each = (now - began - sum(one.seconds for one in taken)) / max(len(taken), 1)
-        spent: dict[bytes, float] = {}
+        spent: dict[Sender, float] = {}
         for one in taken:
-            if (partner := partner_of(one.event)) is not None:
-                spent[partner] = spent.get(partner, 0.0) + (0.0 if one.asked_for else one.seconds + each)
+            if one.sender is not None:
+                spent[one.sender] = spent.get(one.sender, 0.0) + one.weight * (one.seconds + each)
         self._shares.took(spent, now)
 
     def _handle(self, engine: Engine, taken: list[_Taken]) -> list[ev.Action] | None:
         """One transaction; its actions, or None when it failed, and somebody has been told. `taken` is told the
         events."""
         actions: list[ev.Action] = []
-        now = filetime_now()
+        now, at = self._now(), _clock()
+        unasked = Counter[Sender]()
+
+        def early(event: ev.Event) -> bool:
+            sender = self._events.sender_of(event)
+            if sender is None or is_asked_for(event, engine.awaits):
+                return False
+            enough = unasked[sender] >= UNASKED and not self._shares.is_alone(sender, at)
+            return enough or self._shares.wait(sender, at) > 0
+
         in_engine = False
         try:
             with self._lock:
                 self._store.begin()
                 for _ in range(min(BATCH, len(self._events))):
-                    event = self._events.popleft()
-                    taken.append(_Taken(event, is_asked_for(event, engine.awaits)))
+                    try:
+                        event = self._events.popleft(early)
+                    except IndexError:
+                        break
+                    asked_for, sender = is_asked_for(event, engine.awaits), self._events.sender_of(event)
+                    taken.append(_Taken(event, sender, 0 if asked_for else 1))
+                    if sender is not None and not asked_for:
+                        unasked[sender] += 1
                     self._cutoff.handled(event, actions)
-                    in_engine, began = True, time.monotonic()
-                    actions += engine.handle(event, now)
+                    in_engine, began = True, _clock()
+                    made = engine.handle(event, now)
+                    actions += made
                     in_engine = False
-                    taken[-1].seconds = time.monotonic() - began
-                    if filetime_now() - now > LONGEST:
+                    if any(isinstance(action, ev.Report) and action.cause is not None for action in made):
+                        taken[-1].weight *= INCIDENT
+                    ended = _clock()
+                    taken[-1].seconds = ended - began
+                    if ended > at + LONGEST_S:
                         break
                 self._store.commit()
         except Exception as error:
@@ -255,6 +304,11 @@ class Batches:
         deadline = engine.next_deadline()
         if deadline is None:
             return
-        delay = max((deadline - filetime_now()) / SECOND, 0.01)
+        delay = max((deadline - self._now()) / SECOND, 0.01)
         tick = self._supervisor.guard(self.post, "handling events")
-        self._timer = asyncio.get_running_loop().call_later(min(delay, IDLE_MOST_S), tick, ev.Tick())
+        self._timer = asyncio.get_running_loop().call_later(min(delay, self._idle_most), tick, ev.Tick())
+
+
+def _clock() -> float:
+    """Seconds, by the event loop's clock."""
+    return asyncio.get_running_loop().time()

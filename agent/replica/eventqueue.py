@@ -1,4 +1,6 @@
-"""The events that wait for an engine: those of each partner in their order, the partners by turns.
+"""The events that wait for an engine: those of each partner in their order, the partners by turns. What a partner may
+have been asked for (blocks of staging files, acknowledgements) does not wait for what it sends by itself, nor that for
+the change orders of others that it passes on.
 
 What the packets of one partner may take of memory is bounded, and where it has sent too many, the others do not wait
 for them to be handled: their next packet, and whatever ends in this member, comes after one of that partner.
@@ -6,13 +8,15 @@ for them to be handled: their next packet, and whatever ends in this member, com
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
+from enum import Enum, auto
 from typing import Final
 
 from agent.engine import events as ev
 from agent.wire import constants as c
 from agent.wire.packet import Packet
+from agent.work.timeshares import Sender
 
 #: Bytes of packets of one partner that may wait. Of what our own agents have in flight, blocks of staging files that
 #: were asked for take at most 16 MiB, all else a few.
@@ -22,6 +26,7 @@ _EACH: Final = 4096
 _GVSN: Final = 128
 _OURS: Final = b""  # whatever is from no partner
 _STAGING: Final = frozenset((c.CMD_SEND_STAGE, c.CMD_RECEIVING_STAGE, c.CMD_RETRY_FETCH, c.CMD_ABORT_FETCH))
+_ANSWERS: Final = _STAGING | {c.CMD_REMOTE_CO_DONE}
 
 
 def size_of(packet: Packet) -> int:
@@ -29,13 +34,28 @@ def size_of(packet: Packet) -> int:
     return _EACH + len(packet.block or b"") + _GVSN * len(packet.vvector)
 
 
-class EventQueue:
-    """A queue with turns. Only for the event loop's thread."""
+class Kind(Enum):
+    """Of packets."""
 
-    def __init__(self) -> None:
+    ANSWER = auto()  # may have been asked for
+    OWN = auto()  # of the partner itself
+    PASSED_ON = auto()  # a change order of another originator
+
+
+#: A member GUID, and what is queued of it in the order it came.
+_Lane = tuple[bytes, Kind]
+
+
+class EventQueue:
+    """A queue with turns. `passes_on` says of a change order that it is not of the partner that sends it. Only for the
+    event loop's thread."""
+
+    def __init__(self, passes_on: Callable[[Packet], bool] = lambda packet: False) -> None:
+        self._passes_on = passes_on
         self._front: deque[ev.Event] = deque()  # before all others
-        self._lanes: dict[bytes, deque[ev.Event]] = {}  # by member GUID, those with events; whose turn is next first
+        self._lanes: dict[_Lane, deque[ev.Event]] = {}  # those with events; whose turn is next first
         self._bytes: dict[bytes, int] = {}
+        self._packets = Counter[Sender]()
         self._length = 0
 
     def __len__(self) -> int:
@@ -58,16 +78,28 @@ class EventQueue:
             self._front.append(event)
             return
         self._count(event, 1)
-        self._lanes.setdefault(_lane(event), deque()).append(event)
+        self._lanes.setdefault(self._lane(event), deque()).append(event)
 
-    def popleft(self) -> ev.Event:
-        """The next event. Raises IndexError when there is none."""
+    def waiting(self, packet: Packet) -> int:
+        """How many packets of the same sender are queued."""
+        return self._packets[self.sender(packet)]
+
+    def senders(self) -> Iterator[Sender]:
+        """Those of whom packets are queued."""
+        yield from self._packets
+
+    def sender_of(self, event: ev.Event) -> Sender | None:
+        """Whose packet it is; None for all else."""
+        return self.sender(event.packet) if isinstance(event, ev.PacketReceived) else None
+
+    def popleft(self, early: Callable[[ev.Event], bool] = lambda event: False) -> ev.Event:
+        """The next event, and none that is too early. Raises IndexError when there is none."""
         if self._front:
             event = self._front.popleft()
         else:
-            if not self._lanes:
-                raise IndexError("no event is queued")
-            name = next(iter(self._lanes))
+            name = next((name for name, lane in self._lanes.items() if not early(lane[0])), None)
+            if name is None:
+                raise IndexError("no event is queued, or all of them are too early")
             lane = self._lanes.pop(name)
             event = lane.popleft()
             if lane:
@@ -88,6 +120,7 @@ class EventQueue:
         self._front.clear()
         self._lanes.clear()
         self._bytes.clear()
+        self._packets.clear()
         self._length = 0
 
     def _count(self, event: ev.Event, sign: int) -> None:
@@ -96,20 +129,25 @@ class EventQueue:
             self._bytes[partner] = self._bytes.get(partner, 0) + sign * size_of(event.packet)
             if self._bytes[partner] <= 0:
                 del self._bytes[partner]
+            sender = self.sender(event.packet)
+            self._packets[sender] += sign
+            if self._packets[sender] <= 0:
+                del self._packets[sender]
 
+    def sender(self, packet: Packet) -> Sender:
+        """Whose packet it is."""
+        return packet.from_.guid, packet.command == c.CMD_REMOTE_CO and self._passes_on(packet)
 
-def partner_of(event: ev.Event) -> bytes | None:
-    """The partner whose packet it is; None for all else."""
-    return event.packet.from_.guid if isinstance(event, ev.PacketReceived) else None
+    def _lane(self, event: ev.Event) -> _Lane:
+        if not isinstance(event, ev.PacketReceived):
+            return (event.partner if isinstance(event, ev.PartnerUnreachable) else _OURS), Kind.OWN
+        partner, passed_on = self.sender(event.packet)
+        if passed_on:
+            return partner, Kind.PASSED_ON
+        return partner, Kind.ANSWER if event.packet.command in _ANSWERS else Kind.OWN
 
 
 def is_asked_for(event: ev.Event, awaits: Callable[[Packet], bool]) -> bool:
     """A packet for a staging file, or the acknowledgement of a change order that is on its way (`awaits` says so): of
     these no more come than this member has asked for."""
     return isinstance(event, ev.PacketReceived) and (event.packet.command in _STAGING or awaits(event.packet))
-
-
-def _lane(event: ev.Event) -> bytes:
-    if isinstance(event, ev.PacketReceived):
-        return event.packet.from_.guid
-    return event.partner if isinstance(event, ev.PartnerUnreachable) else _OURS

@@ -4,7 +4,6 @@ purpose, and which is to cost its finder more than the others.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -23,7 +22,7 @@ class Faults:
     """Keeps the partners whose packets the engine failed on away for a while that doubles each time, from 10 s to an
     hour, and counts the other faults. `clock` in seconds."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._bars: dict[bytes, tuple[float, float]] = {}  # partner -> barred until, for how long
         self._times: deque[float] = deque(maxlen=FAULTS_MOST)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Callable
 from typing import Final
 
@@ -55,7 +54,8 @@ class Holding:
                     await self._accepted.wait()
             except TimeoutError:
                 pass
-            began = time.monotonic()
+            loop = asyncio.get_running_loop()
+            began = loop.time()
             try:
                 async with self._looking:
                     self._accepted.clear()
@@ -68,7 +68,7 @@ class Holding:
                 raise
             except StoreError as error:
                 log.error("20207 what is missing cannot be looked at: %s", error)
-            pause = max(LOOK_S, _SHARE * (time.monotonic() - began))
+            pause = max(LOOK_S, _SHARE * (loop.time() - began))
 
     async def accept(self, *, dry_run: bool) -> Loss | None:
         """See MissingFiles.accept(); None when the set does not wait. Raises ReplicaError."""

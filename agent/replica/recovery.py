@@ -10,11 +10,11 @@ from agent.engine.stored import Unreadable
 from agent.replica.actions import Actions
 from agent.replica.batches import Batches
 from agent.replica.faults import Faults, answer_to, survives, told
+from agent.replica.ports import Ports
 from agent.replica.running import Running
 from agent.reporting.causes import Cause
 from agent.reporting.incidents import Incidents
 from agent.reporting.log import ContextAdapter
-from agent.work.clock import filetime_now
 from agent.work.supervise import Supervisor
 from idtable.errors import StoreError
 from idtable.store import Store
@@ -24,6 +24,7 @@ class Parts(Protocol):
     """What this module needs of the replica set."""
 
     name: str
+    ports: Ports
     store: Store
     engine: Engine
     batches: Batches
@@ -66,7 +67,7 @@ class Recovery:
             return
         else:
             parts.incidents.report(Cause.FAULT, parts.name, f"{what}; it is dropped", level="error")
-            parts.engine.note_error(filetime_now(), what)
+            parts.engine.note_error(parts.ports.now(), what)
         parts.log.error("%s", "13506 where it failed:", exc_info=error)
         parts.supervisor.start(self.renew_engine(), "starting the engine anew")
 

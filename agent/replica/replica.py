@@ -3,109 +3,72 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
 from collections.abc import Callable
-from concurrent.futures import Executor
 from typing import Any
 
-from agent.conflicts.deleted import DeletedStore
 from agent.conflicts.kept import KeptStore
 from agent.counters.registry import Counters
 from agent.engine import events as ev
-from agent.engine.context import Cxtion
+from agent.engine.context import Cxtion, EngineConfig
 from agent.engine.engine import Engine
 from agent.engine.stored import Unreadable
-from agent.files.fileops import FileOps
 from agent.files.underway import UnderWay
 from agent.localchanges.missing import TooMuchMissing
 from agent.replica.actions import Actions
 from agent.replica.batches import Batches
-from agent.replica.enginesetup import connections_of, engine_config, stage_compressions
+from agent.replica.enginesetup import connections_of, engine_config
 from agent.replica.faults import Faults
-from agent.replica.holding import missing_files
 from agent.replica.intake import Intake
+from agent.replica.ports import Ports
 from agent.replica.reconfiguring import Reconfiguring
 from agent.replica.recovery import Recovery
 from agent.replica.replicastatus import ReplicaStatus
 from agent.replica.running import Running
 from agent.replica.watching import Watching
 from agent.reporting.incidents import Incidents
-from agent.reporting.log import get_logger
-from agent.tree.excluded import Excluded
+from agent.reporting.log import ContextAdapter, get_logger
 from agent.tree.identity import ReplicaError
-from agent.tree.incidents import TreeIncidents
-from agent.tree.root import ReplicaRoot
-from agent.wire.guid import ZERO_GUID, guid_text, new_guid
+from agent.wire.guid import ZERO_GUID, guid_text
 from agent.wire.packet import Packet
-from agent.work.bysize import LargeFileThreads
-from agent.work.clock import filetime_now
 from agent.work.supervise import Supervisor
 from agent.work.timeshares import TimeShares
 from config.model import AgentConfig, LocalSet
 from idtable.errors import StoreDamaged
-from idtable.store import Store
-from staging.area import StagingArea
 
 
 class Replica:
-    """One replica set. `send` delivers an encoded packet to the partner with that member GUID, on the connection
-    of that key; `has_room` says whether that partner takes what it is sent (see partners)."""
+    """One replica set. `send` delivers a packet to the partner with that member GUID, on the connection of that key;
+    `has_room` says whether that partner takes what it is sent (see partners). It owns its ports, and closes them."""
 
     def __init__(
         self,
         config: AgentConfig,
         local: LocalSet,
+        ports: Ports,
         counters: Counters,
         kept: KeptStore,
-        deleted: DeletedStore,
-        workers: Executor,
         incidents: Incidents,
-        send: Callable[[bytes, bytes, str], None],
+        send: Callable[[ev.Send, str], None],
         has_room: Callable[[bytes], bool],
         shares: TimeShares,
+        log: ContextAdapter | None = None,
     ) -> None:
-        """Opens the store and the tree. Raises ReplicaError, StoreError, StagingError, OSError."""
+        """Raises StoreError."""
         self.config = config
         self.local = local
         self.name = local.name
-        self.excluded = Excluded(local.set.file_filter, local.set.directory_filter)
+        self.ports = ports
+        self.store, self.lock = ports.store, ports.lock
+        self.root, self.files, self.area = ports.root, ports.files, ports.area
+        self.root_guid, self.root_key = ports.identity.root_guid, ports.identity.root_key
+        self.deleted, self.missing, self.excluded = ports.deleted, ports.missing, ports.excluded
+        self.under_way, self.told = ports.under_way, ports.told
+        self.workers, self.large = ports.workers, ports.large
         self.counters = counters
-        self._kept = kept
-        self.deleted = deleted
-        self.workers = workers
-        self.incidents = incidents.of(self.name)
-        self._send = send
-        self._has_room = has_room
-        self._shares = shares
-        self.log = get_logger("frs", set_name=self.name)
-        self.lock = threading.RLock()
+        self.incidents = incidents
+        self.log = log or get_logger("frs", set_name=self.name)
         self._loop = asyncio.get_running_loop()
         self.supervisor = Supervisor(self.part_failed)
-        self.under_way = UnderWay()
-        self.large = LargeFileThreads(config.workers // 2)
-        self.told = TreeIncidents(self.incidents)
-        self.root = ReplicaRoot(local, str(config.state_dir), self.told)
-        try:
-            os.makedirs(local.state_dir, mode=0o700, exist_ok=True)
-            self.store = Store(local.state_dir / "frs.db", synchronous="FULL" if config.fsync else "NORMAL")
-            try:
-                self.store.require_sound()
-                self._prepare()
-                self.store.on_damage = self._damaged
-            except BaseException:
-                self.store.close()
-                raise
-        except BaseException:
-            self.root.close()
-            raise
-
-    # -- setting up --
-
-    def _prepare(self) -> None:
-        self._identity = self.root.identify(self.store, self.counters)
-        self.root_guid = self._identity.root_guid
-        self.root_key = self._identity.root_key
         self.member_guids = frozenset(member.guid for member in self.local.set.members.values())
         for guid in self.member_guids:
             record = self.store.get(guid)
@@ -113,42 +76,34 @@ class Replica:
                 self.told.taken_for_a_member(self.store.path_of(guid) or record.name)
         self.cxtions = connections_of(self.local)
         self.keys = {cxtion.guid: cxtion.key for cxtion in self.cxtions}
-        partners = {cxtion.partner.guid for cxtion in self.cxtions}
-        self.area = StagingArea(str(self.local.state_dir / "staging"), self.local.staging_quota_bytes, partners)
-        self.area.sweep()
-        self.files = FileOps(
-            str(self.local.root),
-            str(self.local.state_dir),
-            self.area,
-            self._kept,
-            durable=self.config.fsync,
-            compressions=stage_compressions(self.config.compression),
-            root_key=self.root_key,
-            set_id=self.config.set_id,
-            report=self.incidents.report,
-            dropped=self._stage_dropped,
-            deleted=self.deleted,
-            made=self.under_way.made,
-            lent=self.under_way.lent,
-        )
-        try:
-            self._make_parts()
-        except BaseException:
-            self.files.close()
-            raise
-
-    def _make_parts(self) -> None:
         self.counters.add_set(self.name)
         for cxtion in self.cxtions:
             self.counters.add_cxtion(self.name, cxtion.key)
         self.counters.set_value(self.name, "KB of Staging Space In Use", lambda: self.area.used_bytes >> 10)
         self.counters.set_value(self.name, "KB of Staging Space Free", lambda: self.area.free_bytes >> 10)
-        self.make_engine()
-        self.missing = missing_files(self.config, self.local, self.excluded, self._identity, self.store, self.lock)
-        self.watching = Watching(self, self.missing.examiner)
+        try:
+            self.make_engine()
+            self._make_parts(kept, send, has_room, shares)
+        except BaseException:
+            ports.close()
+            raise
+        self.store.on_damage = self._damaged
+        ports.dropped = self._stage_dropped
+
+    # -- setting up --
+
+    def _make_parts(
+        self,
+        kept: KeptStore,
+        send: Callable[[ev.Send, str], None],
+        has_room: Callable[[bytes], bool],
+        shares: TimeShares,
+    ) -> None:
+        ports = self.ports
+        self.watching = Watching(self, ports.watch, self.missing.examiner)
         self.running = Running(self, self.missing)
         self.holding = self.running.holding
-        self.faults = Faults()
+        self.faults = Faults(self._loop.time)
         self.recovery = Recovery(self, self.running, self.faults)
         self.reconfiguring = Reconfiguring(self, self.running, self.recovery)
         self.batches = Batches(
@@ -161,7 +116,9 @@ class Replica:
             broken=self.recovery.broken,
             runs=lambda: self.error is None,
             supervisor=self.supervisor,
-            shares=self._shares,
+            shares=shares,
+            now=ports.now,
+            idle_most_s=ports.idle_most_s,
         )
         self._intake = Intake(
             self.batches, self.faults, self.incidents, engine=lambda: self.engine, runs=self._takes_packets
@@ -173,8 +130,8 @@ class Replica:
             (self.workers, self.config.workers),
             self.large,
             keys=self.keys,
-            send=self._send,
-            has_room=self._has_room,
+            send=send,
+            has_room=has_room,
             post=self.post,
             under_way=self.under_way,
             supervisor=self.supervisor,
@@ -185,7 +142,7 @@ class Replica:
             self.store,
             self.lock,
             self.area,
-            self._kept,
+            kept,
             self.deleted,
             self.files.root,
             self.running,
@@ -196,12 +153,15 @@ class Replica:
 
     def make_engine(self) -> None:
         """An engine made from the store. Raises StoreError."""
-        config = engine_config(self.config, self.local, self._identity, self.cxtions)
         try:
             with self.lock, self.store.transaction():
-                self.engine = Engine(config, self.store, self.counters, new_guid)
+                self.engine = Engine(self.engine_config(), self.store, self.counters, self.new_guid)
         except Unreadable as error:
             raise self.store.damage(error) from error
+
+    def engine_config(self) -> EngineConfig:
+        """What an engine of this set is to know."""
+        return engine_config(self.config, self.local, self.ports.identity, self.cxtions)
 
     # -- what it tells --
 
@@ -258,6 +218,7 @@ class Replica:
 
     async def start(self) -> None:
         """Begin to replicate. A set that cannot has stopped, and says so."""
+        self.running.keep_looking()
         await self.running.start()
 
     async def reconfigure(self, local: LocalSet) -> None:
@@ -277,10 +238,7 @@ class Replica:
         self.batches.close()
         await self.actions.idle()
         await asyncio.to_thread(self.large.close)
-        with self.lock:
-            self.store.close()
-        self.files.close()
-        self.root.close()
+        self.ports.close()
 
     # -- events --
 
@@ -363,7 +321,7 @@ class Replica:
         """A local change could not be staged. Called from any thread."""
         self.log.error("%s", text)
         if not self.running.closed:
-            self._loop.call_soon_threadsafe(self._note_error, filetime_now(), text)
+            self._loop.call_soon_threadsafe(self._note_error, self.ports.now(), text)
 
     def _note_error(self, when: int, text: str) -> None:
         self.engine.note_error(when, text)
@@ -390,7 +348,7 @@ class Replica:
 
     def new_guid(self) -> bytes:
         """A new GUID."""
-        return new_guid()
+        return self.ports.new_guid()
 
     async def barrier(self) -> None:
         """All that the kernel has told by now is known, and what came of it is committed."""

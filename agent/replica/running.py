@@ -13,7 +13,7 @@ from agent.engine import events as ev
 from agent.engine.engine import Engine
 from agent.engine.entry import Stage
 from agent.engine.stored import Unreadable
-from agent.files.cutshort import folders_of_unfinished, give_times_back
+from agent.files.cutshort import folders_of_unfinished
 from agent.files.fileops import FileOps
 from agent.localchanges.missing import MissingFiles, TooMuchMissing
 from agent.localchanges.watch import LocalWatch
@@ -78,12 +78,14 @@ class Running:
 
     async def start(self) -> None:
         """Begin to replicate. A set that cannot has stopped, and says so."""
-        if self.stopped:
-            return
-        parts = self._parts
-        parts.supervisor.start(self._watch_root(), "watching the root")
-        parts.supervisor.start(self._expire(), "removing what was kept of deletions")
-        await self._start()
+        if not self.stopped:
+            await self._start()
+
+    def keep_looking(self) -> None:
+        """Look at the root, and for what need not be kept any more, as long as the set runs."""
+        if not self.stopped:
+            self._parts.supervisor.start(self._watch_root(), "watching the root")
+            self._parts.supervisor.start(self._expire(), "removing what was kept of deletions")
 
     async def _start(self) -> None:
         try:
@@ -108,7 +110,7 @@ class Running:
         parts = self._parts
         with parts.lock:
             folders = folders_of_unfinished(parts.store)
-        await asyncio.to_thread(give_times_back, parts.files.root, folders)
+        await asyncio.to_thread(parts.files.give_times_back, folders)
         if not parts.engine.is_online:  # what is in the tree is looked at when the initial sync is over
             self._begin()
             return

@@ -24,12 +24,13 @@ class Host(watch.Host, periodicscan.Host, Protocol):
 
 
 class Watching:
-    """`watch` and `scan` are None while there is none. `examiner` makes an examiner for the scan."""
+    """`watch` and `scan` are None while there is none. `make` makes a watch, `examiner` an examiner for the scan."""
 
-    def __init__(self, host: Host, examiner: Callable[[], Examiner]) -> None:
+    def __init__(self, host: Host, make: Callable[..., LocalWatch], examiner: Callable[[], Examiner]) -> None:
         self.watch: LocalWatch | None = None
         self.scan: PeriodicScan | None = None
         self._host = host
+        self._make = make
         self._examiner = examiner
         self._scanning: asyncio.Task[None] | None = None
 
@@ -38,7 +39,7 @@ class Watching:
         then stop() is to be called."""
         host = self._host
         config = host.config
-        self.watch = LocalWatch(
+        self.watch = self._make(
             host,
             str(host.local.root),
             str(config.state_dir),

@@ -11,6 +11,7 @@ from agent.partners.links import PartnerLink
 from agent.partners.reaching import Reaching
 from agent.replica.replica import Replica
 from agent.reporting.causes import Cause
+from agent.wire.packet import encode_packet
 from config.model import LocalSet, Member
 
 if TYPE_CHECKING:
@@ -112,11 +113,11 @@ class PartnerLinks:
             on_flood=lambda why: replica.incidents.report(Cause.FLOOD, name, f"{why}; its sessions end"),
         )
 
-    def send(self, partner: bytes, packet: bytes, cxtion: str) -> None:
-        """Send the encoded packet of the connection `cxtion` to the partner with that member GUID, if it is one."""
-        link = self.links.get(partner)
+    def send(self, action: ev.Send, cxtion: str) -> None:
+        """Send the packet of the connection `cxtion` to the partner that it is for, if that is one."""
+        link = self.links.get(action.partner)
         if link is not None:  # else it is no partner any more
-            link.send(packet, cxtion)
+            link.send(encode_packet(action.packet), cxtion, passed_on=action.passed_on)
 
     def has_room(self, partner: bytes) -> bool:
         """Whether the partner takes what it is sent."""

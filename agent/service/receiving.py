@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
@@ -37,7 +36,8 @@ class Receiving:
             self.malformed(context, error)
             return c.ERROR_INVALID_PARAMETER
         status = self._take(context, packet, comm)
-        wait = self._service.shares.wait(packet.from_.guid, time.monotonic())
+        replica = self._service.replicas.get(packet.to.guid)
+        wait = replica.batches.wait(packet) if replica is not None and status != c.ERROR_ACCESS_DENIED else 0.0
         return asyncio.sleep(wait, status) if wait else status
 
     def malformed(self, context: CallContext, error: WireError) -> None:

@@ -25,6 +25,7 @@ from agent.counters.registry import Counters, Snapshot
 from agent.counters.samples import SAMPLES_FOLDER, SampleWriter
 from agent.edge.partners import PartnerAddresses
 from agent.partners.identities import Identities
+from agent.replica.ports import open_ports
 from agent.replica.replica import Replica
 from agent.replica.waiting import RETRY_S, WaitingSet, disk_is_full
 from agent.reporting.causes import Cause
@@ -196,14 +197,14 @@ class Service:
             self.kept[guid] = KeptStore(place, config.kept_quota_bytes, durable=config.fsync)
         if guid not in self.deleted:
             self.deleted[guid] = deleted_store(config, local)
+        kept, deleted, incidents = self.kept[guid], self.deleted[guid], self.incidents.of(local.name)
         replica = Replica(
             config,
             local,
+            open_ports(config, local, self.counters, kept, deleted, self._workers, incidents),
             self.counters,
-            self.kept[guid],
-            self.deleted[guid],
-            self._workers,
-            self.incidents,
+            kept,
+            incidents,
             self.partners.send,
             self.partners.has_room,
             self.shares,

@@ -17,9 +17,10 @@ from agent.conflicts.kept import KeptStore
 from agent.conflicts.keptcontrol import deleted_store
 from agent.counters.registry import Counters
 from agent.engine import events as ev
+from agent.replica.ports import open_ports
 from agent.replica.replica import Replica
 from agent.reporting.incidents import Incidents
-from agent.wire.packet import decode_packet
+from agent.wire.packet import Packet, decode_packet, encode_packet
 from agent.work.timeshares import TimeShares
 from config.load import load_agent_config
 from idtable.records import IDRecord
@@ -178,12 +179,12 @@ async def _running(
     os.makedirs(local.state_dir, mode=0o700, exist_ok=True)
     loop = asyncio.get_running_loop()
 
-    def send(partner: bytes, packet: bytes, _: str) -> None:
+    def send(partner: bytes, packet: Packet, _: str) -> None:
         loop.call_soon(deliver, partner, packet)
 
-    def deliver(partner: bytes, packet: bytes) -> None:
+    def deliver(partner: bytes, packet: Packet) -> None:
         there = replicas.get(partner)
-        if there is None or there.receive(decode_packet(packet), MINOR) != 0:
+        if there is None or there.receive(decode_packet(encode_packet(packet)), MINOR) != 0:
             replica.post(ev.PartnerUnreachable(partner, "it does not answer"))
 
     with (
@@ -192,9 +193,9 @@ async def _running(
     ):
         incidents = Incidents(logging.getLogger("frs"))
         deleted = deleted_store(config, local)
-        replica = Replica(
-            config, local, Counters(), kept, deleted, workers, incidents, send, lambda _: True, TimeShares()
-        )
+        counters = Counters()
+        ports = open_ports(config, local, counters, kept, deleted, workers, incidents)
+        replica = Replica(config, local, ports, counters, kept, incidents, send, lambda _: True, TimeShares())
         replicas[local.member.guid] = replica
         try:
             await replica.start()

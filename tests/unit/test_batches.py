@@ -15,7 +15,7 @@ from agent.engine import events as ev
 from agent.replica.batches import Batches, Gap
 from agent.wire.packet import NamedGuid, Packet
 from agent.work.supervise import Supervisor
-from agent.work.timeshares import TimeShares
+from agent.work.timeshares import Sender, TimeShares
 from idtable.errors import StoreFull
 from idtable.store import Store
 
@@ -47,6 +47,9 @@ class Talker:
         return list[ev.Action](both)
 
     def awaits(self, packet: Packet) -> bool:
+        return False
+
+    def passes_on(self, packet: Packet) -> bool:
         return False
 
     def next_deadline(self) -> int | None:
@@ -134,8 +137,8 @@ class Shares(TimeShares):
         super().__init__()
         self.taken: dict[bytes, float] = {}
 
-    def took(self, seconds: Mapping[bytes, float], now: float) -> None:
-        for partner, one in seconds.items():
+    def took(self, seconds: Mapping[Sender, float], now: float) -> None:
+        for (partner, _), one in seconds.items():
             self.taken[partner] = self.taken.get(partner, 0.0) + one
 
 
@@ -187,6 +190,9 @@ class Fails:
         return [ev.Report("info", str(event))]
 
     def awaits(self, packet: Packet) -> bool:
+        return False
+
+    def passes_on(self, packet: Packet) -> bool:
         return False
 
     def next_deadline(self) -> int | None:

@@ -30,9 +30,11 @@ ONE, OTHER = b"1" * 16, b"2" * 16
 BLOCK = bytes(c.MAX_BLOCK)
 
 
-def packet(partner: bytes, number: int = 0, block: bytes | None = None) -> ev.PacketReceived:
+def packet(
+    partner: bytes, number: int = 0, block: bytes | None = None, command: int = c.CMD_REMOTE_CO
+) -> ev.PacketReceived:
     name = NamedGuid(partner, "x")
-    made = Packet(command=c.CMD_REMOTE_CO, to=name, from_=name, replica=name, cxtion=name, last_join_time=number)
+    made = Packet(command=command, to=name, from_=name, replica=name, cxtion=name, last_join_time=number)
     made.block = block
     return ev.PacketReceived(made, 9)
 
@@ -78,14 +80,21 @@ def test_an_engine_begins_with_started() -> None:
     assert isinstance(queue.popleft(), ev.Started)
 
 
-def lane(event: ev.Event) -> bytes:
-    if isinstance(event, ev.PacketReceived):
-        return event.packet.from_.guid
-    return event.partner if isinstance(event, ev.PartnerUnreachable) else b""
+def passes_on(packet: Packet) -> bool:
+    return packet.last_join_time % 3 == 0
+
+
+def lane(event: ev.Event) -> tuple[bytes, int]:
+    if not isinstance(event, ev.PacketReceived):
+        return (event.partner if isinstance(event, ev.PartnerUnreachable) else b""), 1
+    if event.packet.command != c.CMD_REMOTE_CO:
+        return event.packet.from_.guid, 0
+    return event.packet.from_.guid, 2 if passes_on(event.packet) else 1
 
 
 events = st.one_of(
     st.builds(packet, st.sampled_from([ONE, OTHER, b"3" * 16]), st.integers(0, 1000)),
+    st.builds(packet, st.sampled_from([ONE, OTHER]), command=st.sampled_from([c.CMD_SEND_STAGE, c.CMD_REMOTE_CO_DONE])),
     st.builds(ev.PartnerUnreachable, st.sampled_from([ONE, OTHER]), st.text(max_size=3)),
     st.builds(ev.FetchStored, st.binary(min_size=16, max_size=16), st.booleans(), st.integers(0, 10)),
 )
@@ -94,7 +103,7 @@ events = st.one_of(
 @given(st.lists(st.one_of(events, st.none(), st.just("back")), max_size=60))
 def test_each_partner_keeps_its_order(steps: list[Any]) -> None:
     """Put in, take out (None), and put back what was taken out last, as after a failed transaction."""
-    queue, model = EventQueue(), dict[bytes, deque[ev.Event]]()
+    queue, model = EventQueue(passes_on), dict[tuple[bytes, int], deque[ev.Event]]()
     taken: list[ev.Event] = []
     for step in steps:
         if step == "back":
@@ -116,6 +125,7 @@ def test_each_partner_keeps_its_order(steps: list[Any]) -> None:
     with pytest.raises(IndexError):
         queue.popleft()
     assert not queue._bytes
+    assert not list(queue.senders())
 
 
 def test_turns_are_taken_one_by_one() -> None:
@@ -130,18 +140,21 @@ def test_turns_are_taken_one_by_one() -> None:
 
 def test_a_transaction_ends_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each event takes its time: what comes meanwhile does not wait for a thousand of them."""
-    now = [0]
-    monkeypatch.setattr(batches, "filetime_now", lambda: now[0])
-    handled: list[int] = []
+    now = [0.0]
+    monkeypatch.setattr(batches, "_clock", lambda: now[0])
+    handled: list[float] = []
     commits: list[int] = []
 
     class Slow:
         def handle(self, event: ev.Event, at: int) -> list[ev.Action]:
-            now[0] += batches.LONGEST // 10
+            now[0] += batches.LONGEST_S / 10
             handled.append(now[0])
             return []
 
         def awaits(self, packet: Packet) -> bool:
+            return False
+
+        def passes_on(self, packet: Packet) -> bool:
             return False
 
         def next_deadline(self) -> int | None:

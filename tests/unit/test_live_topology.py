@@ -11,15 +11,17 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from agent.cli.demo_layout import DemoOptions, prepare
+from agent.engine import events as ev
 from agent.service import directory as directory_module
 from agent.service.directory import Departures
 from agent.service.service import Service
 from agent.tree.mark import read_mark
+from agent.wire.packet import Packet
 from config.load import load_agent_config, load_topology
 from config.model import ReplicaSet
 from config.topology import new_replica_set
@@ -394,7 +396,7 @@ async def test_nothing_goes_to_who_is_no_partner_any_more(tmp_path: Path) -> Non
         (partner,) = a.partners.links
         for link in a.partners.take("demo"):
             await link.close()
-        a.partners.send(partner, b"packet", "a->b")
+        a.partners.send(ev.Send(partner, cast(Packet, None)), "a->b")
         assert a.partners.has_room(partner)
         a.partners.begin(replica, replica.local)
         assert set(a.partners.links) == {partner}

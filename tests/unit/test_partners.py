@@ -160,7 +160,7 @@ async def test_a_fault_in_sending_ends_the_session_and_not_the_link(
         raise ValueError("injected")
 
     with monkeypatch.context() as patch:
-        patch.setattr(link._partner, what, fail)
+        patch.setattr(link._own.partner, what, fail)
         link.send(b"a packet", "a->b")
         async with asyncio.timeout(30):
             while not partner.unreachable:

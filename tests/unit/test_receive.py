@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 
 import pytest
 
@@ -32,7 +33,9 @@ class Receiver:
         self.packet = world.last(world.members["a"], c.CMD_REMOTE_CO)
         self.queue = EventQueue()
         self.incidents = Incidents(logging.getLogger("test"))
-        self.intake = Intake(self, Faults(), self.incidents, engine=lambda: self.engine, runs=lambda: True)
+        self.intake = Intake(
+            self, Faults(time.monotonic), self.incidents, engine=lambda: self.engine, runs=lambda: True
+        )
 
     def has_room(self, partner: bytes) -> bool:
         return self.queue.has_room(partner)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Awaitable
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import pytest
 from agent.engine import events as ev
 from agent.replica import batches
 from agent.replica.batches import Batches
+from agent.reporting.causes import Cause
 from agent.service.receiving import Receiving
 from agent.wire import constants as c
 from agent.wire.comm_packet import decode_send_comm_pkt, encode_send_comm_pkt
@@ -22,67 +24,76 @@ from agent.work.timeshares import LATEST_S, THERE_S, TimeShares
 from idtable.store import Store
 
 ONE, OTHER = b"1" * 16, b"2" * 16
+SENDER, ANOTHER = (ONE, False), (OTHER, False)
 CONTEXT: Any = None
 
 
-def packet(partner: bytes, command: int = c.CMD_REMOTE_CO) -> Packet:
+def packet(partner: bytes, command: int = c.CMD_REMOTE_CO, last_join_time: int = 0) -> Packet:
     name = NamedGuid(partner, "x")
-    return Packet(command=command, to=name, from_=name, replica=name, cxtion=name)
+    return Packet(command=command, to=name, from_=name, replica=name, cxtion=name, last_join_time=last_join_time)
 
 
 def test_who_is_alone_has_all_of_the_time() -> None:
     shares = TimeShares()
     for second in range(100):
-        shares.took({ONE: 1.0}, float(second))
-        assert shares.wait(ONE, float(second)) == 0
-    shares.took({OTHER: 0.0}, 100.0)
-    shares.took({ONE: 0.25}, 101.0 + THERE_S)  # the other is not there any more
-    assert shares.wait(ONE, 101.0 + THERE_S) == 0
+        shares.took({SENDER: 1.0}, float(second))
+        assert shares.wait(SENDER, float(second)) == 0
+    shares.took({ANOTHER: 0.0}, 100.0)
+    shares.took({SENDER: 0.25}, 101.0 + THERE_S)  # the other is not there any more
+    assert shares.wait(SENDER, 101.0 + THERE_S) == 0
 
 
 def test_who_is_not_alone_has_an_eighth() -> None:
     shares = TimeShares()
-    shares.took({OTHER: 0.0}, 0.0)
+    shares.took({ANOTHER: 0.0}, 0.0)
     now = taken = 0.0
     for _ in range(100):
         now += 0.03
         taken += 0.03
-        shares.took({ONE: 0.03}, now)
-        now += shares.wait(ONE, now)
-        assert shares.wait(ONE, now) == pytest.approx(0)
-        shares.took({OTHER: 0.0}, now)
-        assert shares.wait(OTHER, now) == 0
+        shares.took({SENDER: 0.03}, now)
+        now += shares.wait(SENDER, now)
+        assert shares.wait(SENDER, now) == pytest.approx(0)
+        shares.took({ANOTHER: 0.0}, now)
+        assert shares.wait(ANOTHER, now) == 0
     assert taken / now == pytest.approx(1 / 8)
 
 
 def test_nobody_waits_for_long() -> None:
     shares = TimeShares()
-    shares.took({OTHER: 0.0, ONE: 100.0}, 7.0)
-    assert shares.wait(ONE, 7.0) == LATEST_S
+    shares.took({ANOTHER: 0.0, SENDER: 100.0}, 7.0)
+    assert shares.wait(SENDER, 7.0) == LATEST_S
 
 
 class Slow:
     """Stands for the engine; the clock goes on by a second with every event."""
+
+    cause: Cause | None = None
 
     def __init__(self, clock: list[float]) -> None:
         self.clock = clock
 
     def handle(self, event: ev.Event, now: int) -> list[ev.Action]:
         self.clock[0] += 1.0
-        return [ev.Report("info", "")]
+        return [ev.Report("info", "", self.cause)]
 
     def awaits(self, packet: Packet) -> bool:
+        return False
+
+    def passes_on(self, packet: Packet) -> bool:
         return False
 
     def next_deadline(self) -> int | None:
         return None
 
 
-def test_packets_for_staging_files_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine's time for each event, and of what the transaction takes beside that as much for each."""
+@pytest.mark.parametrize("cause", [None, Cause.IMPLAUSIBLE])
+def test_packets_for_staging_files_do_not_count(monkeypatch: pytest.MonkeyPatch, cause: Cause | None) -> None:
+    """The engine's time for each event, and of what the transaction takes beside that as much for each; and of what
+    there is to tell an administrator of, many times as much."""
+    monkeypatch.setattr(Slow, "cause", cause)
     clock, told = [0.0], list[dict[bytes, float]]()
-    monkeypatch.setattr(batches, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    monkeypatch.setattr(batches, "LONGEST", 1 << 62)
+    monkeypatch.setattr(batches, "_clock", lambda: clock[0])
+    monkeypatch.setattr(batches, "LONGEST_S", float("inf"))
 
     class Told(TimeShares):
         def took(self, seconds: Any, now: float) -> None:
@@ -116,22 +127,121 @@ def test_packets_for_staging_files_do_not_count(monkeypatch: pytest.MonkeyPatch)
         store.close()
 
     asyncio.run(all_of_it())
-    assert told == [{ONE: 3 * (1.0 + 2.0), OTHER: 0.0}]
+    assert told == [{SENDER: (1 if cause is None else batches.INCIDENT) * 3 * (1.0 + 2.0), ANOTHER: 0.0}]
 
 
-def answers(shares: TimeShares, sender: bytes, status: int) -> Any:
+class Stepwise:
+    """Stands for the engine: nothing that comes was asked for, but acknowledgements; each event takes a millisecond."""
+
+    def __init__(self, clock: list[float], store: Store) -> None:
+        self.clock, self.handled = clock, list[tuple[float, bytes, Packet]]()
+
+    def handle(self, event: ev.Event, now: int) -> list[ev.Action]:
+        assert isinstance(event, ev.PacketReceived)
+        self.clock[0] += 0.001
+        self.handled.append((self.clock[0], event.packet.from_.guid, event.packet))
+        return []
+
+    def awaits(self, packet: Packet) -> bool:
+        return packet.command == c.CMD_REMOTE_CO_DONE
+
+    def passes_on(self, packet: Packet) -> bool:
+        return False
+
+    def next_deadline(self) -> int | None:
+        return None
+
+
+def handled_of(posted: list[ev.PacketReceived], monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, bytes, Packet]]:
+    """When what was handled, of packets that were all there at the beginning; seconds of a clock that only the engine
+    and pauses move."""
+    clock = [0.0]
+    monkeypatch.setattr(batches, "_clock", lambda: clock[0])
+
+    async def all_of_it() -> list[tuple[float, bytes, Packet]]:
+        store = Store(":memory:")
+        engine: Any = Stepwise(clock, store)
+        loop = asyncio.get_running_loop()
+        made = Batches(
+            store,
+            threading.RLock(),
+            lambda: engine,
+            act=lambda action: None,
+            unacted=lambda action, error: pytest.fail(str(error)),
+            failed=lambda error: pytest.fail(str(error)),
+            broken=lambda event, error: pytest.fail(str(error)),
+            runs=lambda: True,
+            supervisor=Supervisor(lambda what, error: pytest.fail(str(error))),
+            shares=TimeShares(),
+        )
+        real, paused = loop.call_at, list[float]()
+
+        def call_at(when: float, callback: Any, *args: Any) -> asyncio.TimerHandle:
+            if when > clock[0]:
+                paused.append(when - clock[0])
+            clock[0] = max(clock[0], when)
+            return real(loop.time(), callback, *args)
+
+        monkeypatch.setattr(loop, "call_at", call_at)
+        monkeypatch.setattr(loop, "time", lambda: clock[0])
+        for event in posted:
+            made.post(event)
+        while len(engine.handled) < len(posted):
+            await made.settled()
+        made.close()
+        store.close()
+        return list(engine.handled)
+
+    return asyncio.run(all_of_it())
+
+
+def test_what_comes_unasked_has_an_eighth_of_the_time_and_holds_up_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flood = [ev.PacketReceived(packet(ONE), 9) for _ in range(160)]
+    others = [ev.PacketReceived(packet(OTHER), 9)] + [
+        ev.PacketReceived(packet(ONE, c.CMD_REMOTE_CO_DONE), 9) for _ in range(5)
+    ]
+    handled = handled_of([*flood, *others], monkeypatch)
+    assert len(handled) == 166
+    asked = [number for number, (_, _, one) in enumerate(handled) if one.command == c.CMD_REMOTE_CO_DONE]
+    assert max(asked) < 2 * len(asked) + 1  # by turns with the flood
+    assert [sender for _, sender, _ in handled].index(OTHER) < 3
+    # But for the first transaction, which nobody shared before, 16 of them come at a time, and 7 times as long nothing.
+    times = [at for at, sender, one in handled if sender == ONE and one.command == c.CMD_REMOTE_CO]
+    gaps = [after - before for before, after in itertools.pairwise(times) if after - before > 0.05]
+    assert len(gaps) in (len(flood) // batches.UNASKED - 1, len(flood) // batches.UNASKED - 2)
+    assert all(gap >= 7 * batches.UNASKED * 0.001 for gap in gaps[1:])
+
+
+def test_what_is_passed_on_holds_up_nothing_of_who_passes_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stepwise, "passes_on", lambda self, packet: packet.last_join_time == 1)
+    flood = [ev.PacketReceived(packet(ONE, last_join_time=1), 9) for _ in range(160)]
+    own = [ev.PacketReceived(packet(ONE), 9) for _ in range(5)]
+    handled = handled_of([ev.PacketReceived(packet(OTHER), 9), *flood, *own], monkeypatch)
+    assert max(number for number, (_, _, one) in enumerate(handled) if one.last_join_time != 1) < 12
+
+
+class WaitingFor:
+    """Stands for the events of a set."""
+
+    def __init__(self, seconds: dict[bytes, float]) -> None:
+        self.seconds = seconds
+
+    def wait(self, packet: Packet) -> float:
+        return self.seconds.get(packet.from_.guid, 0.0)
+
+
+def answers(sender: bytes, status: int) -> Any:
     """What a service returns to a call, when the set returned `status`."""
     comm = decode_send_comm_pkt(encode_send_comm_pkt(encode_packet(packet(sender, c.CMD_NEED_JOIN))))
-    receiving = Receiving(SimpleNamespace(shares=shares))  # type: ignore[arg-type]
+    replica = SimpleNamespace(batches=WaitingFor({ONE: 0.125}))
+    receiving = Receiving(SimpleNamespace(replicas={sender: replica}))  # type: ignore[arg-type]
     receiving._take = lambda *_: status  # type: ignore[method-assign]
     return receiving.packet(CONTEXT, comm)
 
 
 def test_who_took_too_much_is_answered_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Waits(TimeShares):
-        def wait(self, partner: bytes, now: float) -> float:
-            return 0.125 if partner == ONE else 0.0
-
     slept: list[float] = []
 
     async def sleep(seconds: float, result: int) -> int:
@@ -139,9 +249,9 @@ def test_who_took_too_much_is_answered_later(monkeypatch: pytest.MonkeyPatch) ->
         return result
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
-    assert answers(Waits(), OTHER, 0) == 0
+    assert answers(OTHER, 0) == 0
     for status in (0, 0x45D):
-        later = answers(Waits(), ONE, status)
+        later = answers(ONE, status)
         assert isinstance(later, Awaitable)
         assert asyncio.run(_wait(later)) == status
     assert slept == [0.125] * 2
