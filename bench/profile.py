@@ -110,13 +110,14 @@ def read_samples(path: Path, cpu_s: float) -> Profile:
 class Sampler:
     """py-spy on one process, from now until `stop`."""
 
-    def __init__(self, pid: int, output: Path, rate: int) -> None:
+    def __init__(self, pid: int, output: Path, rate: int, *, gil: bool) -> None:
         beside = Path(sys.executable).with_name("py-spy")
         program = str(beside) if beside.exists() else shutil.which("py-spy")
         if not program:
             raise Failed("py-spy is not installed: pip install py-spy")
         self.output = output
         command = [program, "record", "--pid", str(pid), "--rate", str(rate), "--format", "raw"]
+        command += ["--gil"] if gil else []
         command += ["--full-filenames", "--threads", "--duration", "unlimited", "--output", str(output)]
         self.process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -174,7 +175,9 @@ def profiled(base: Path, sizes: Sizes, options: argparse.Namespace) -> dict[str,
     peer = started(base / "run", options.aging)
     try:
         before = {member: peer.counters(member) for member in "ab"}
-        samplers = {m: Sampler(d.pid, base / f"{m}.raw", options.rate) for m, d in peer.daemons.items()}
+        samplers = {
+            m: Sampler(d.pid, base / f"{m}.raw", options.rate, gil=options.gil) for m, d in peer.daemons.items()
+        }
         meters = {m: Meter([d.pid]) for m, d in peer.daemons.items()}
         with meters["a"], meters["b"]:
             seconds = drop_files(peer, hold, options.timeout)
@@ -275,6 +278,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--files", type=int, default=2000, help="in folders of 50 (default: 2000)")
     parser.add_argument("--aging", type=float, default=1, help="seconds (default: 1)")
     parser.add_argument("--rate", type=int, default=100, help="samples a second (default: 100)")
+    parser.add_argument(
+        "--gil",
+        action="store_true",
+        help="sample only who holds the interpreter's lock: on a busy machine waiting threads look as if they ran",
+    )
     parser.add_argument("--top", type=int, default=20, help="how many functions and system calls to show")
     parser.add_argument("--timeout", type=float, default=1800, help="seconds until a run is given up")
     parser.add_argument("--syscalls", action="store_true", help="count system calls in a second run")

@@ -16,8 +16,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from staging import smallfiles
 from staging.compression import COMPRESSION_LZNT1, COMPRESSION_NONE, COMPRESSION_ZSTD
-from staging.fsops import Fingerprint
+from staging.fsops import Fingerprint, fingerprint
 from staging.generate import generate
 from staging.install import InstallResult, install
 from staging.preinstall import Preinstall
@@ -70,10 +71,48 @@ def small(folder: Path) -> None:
 
     new = micros(lambda i: done.append(put("stored", i)))
     over = micros(lambda i: put("LZNT1", i, done[i].fingerprint))
-    area.close()
-    root.close()
     print(f"  {'install, new name':<24}{new:>8.1f}")
     print(f"  {'install over a file':<24}{over:>8.1f}")
+    if smallfiles.native is not None:
+        many(folder, source, root, area)
+    area.close()
+    root.close()
+
+
+def many(folder: Path, source: Path, root: RootDir, area: Preinstall) -> None:
+    """The same in batches, in C: a file's share."""
+    names = [str(i).encode() for i in range(FILES)]
+    staged, to = folder / "staged", folder / "root" / "many"
+    staged.mkdir()
+    to.mkdir()
+    fds = [os.open(path, os.O_RDONLY) for path in (source, staged, to)]
+    source_fd, staged_fd, to_fd = fds
+
+    def stage(part: list[bytes]) -> None:
+        seen = [fingerprint(os.fsdecode(name), dir_fd=source_fd) for name in part]
+        sources = [smallfiles.Source(name, OBJECT_ID, False, one) for name, one in zip(part, seen)]
+        made = smallfiles.generate_all(source_fd, sources, COMPRESSION_ZSTD)
+        smallfiles.write_all(staged_fd, [(name, one.head, one.body) for name, one in zip(part, made) if one])
+
+    def put(part: list[bytes], durable: bool) -> None:
+        read = smallfiles.read_all(staged_fd, part)
+        wanted = [(name, one) for name, one in zip(part, read) if one]
+        built = [one for one in smallfiles.build_all(area.fd, wanted, durable=durable) if one]
+        smallfiles.place_all(area.fd, to_fd, [(one, one.name + (b"d" if durable else b"")) for one in built])
+        smallfiles.close_all(built)
+
+    for text, action in (
+        ("many: generate, zstd", stage),
+        ("many: to a new name", lambda part: put(part, False)),
+        ("many: and with fsync", lambda part: put(part, True)),
+    ):
+        began = time.process_time()
+        for start in range(0, FILES, 32):
+            action(names[start : start + 32])
+        print(f"  {text:<24}{(time.process_time() - began) / FILES * 1e6:>8.1f}   of the processor")
+    assert len(os.listdir(to)) == 2 * FILES
+    for fd in fds:
+        os.close(fd)
 
 
 def large(folder: Path, size: int) -> None:

@@ -97,6 +97,7 @@ def _nesting_faults(config: AgentConfig, root: Path, real: Path, seen: list[tupl
         (config.path, "the configuration"),
         (config.topology_path, "the topology"),
         (config.key_path, "the key"),
+        (config.keytab, "the keytab"),
         (config.secret_path, "the secret"),
     ):
         if path is not None and Path(os.path.realpath(path)).is_relative_to(real):

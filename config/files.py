@@ -94,7 +94,7 @@ class FileSource:
 
 
 def _paths(config: AgentConfig) -> tuple[Path, ...]:
-    files = (config.path, config.topology_path, config.key_path, config.secret_path)
+    files = (config.path, config.topology_path, config.key_path, config.keytab, config.secret_path)
     return tuple(file for file in files if file is not None)
 
 

@@ -6,6 +6,7 @@ file, the line, the key and what to do. Nothing here looks at replica roots; tha
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import uuid
 from collections.abc import Iterator, Mapping
@@ -15,10 +16,10 @@ from types import MappingProxyType
 from config.document import Document, read_text, suggestion
 from config.errors import ConfigError, joined
 from config.keys import public_key
-from config.model import AgentConfig, Connection, LocalSet, Member, ReplicaSet, Secret, Topology
+from config.model import AgentConfig, Connection, LocalSet, Member, NtFrsApi, ReplicaSet, Secret, Topology
 from config.positions import KeyPath
-from config.private import read_private
-from config.schema import AgentFile, KeyFile, LocalSetTable, SecretFile, SetTable, TopologyFile
+from config.private import check_private, read_private
+from config.schema import AgentFile, KeyFile, LocalSetTable, NtFrsApiTable, SecretFile, SetTable, TopologyFile
 
 __all__ = [
     "ConfigError", "load_agent_config", "load_key", "load_secret", "load_topology", "parse_topology", "read_topology",
@@ -66,6 +67,8 @@ def load_agent_config(path: str | os.PathLike[str], known: Mapping[str, bytes] =
         key=key,
         secret_for_all=table.secret_for_all,
         raw_ntlm=table.raw_ntlm,
+        keytab=_keytab(document, table, topology_path, local),
+        endpoint_mapper_port=table.listen.endpoint_mapper,
         dashboard_host=table.dashboard.host if table.dashboard else "127.0.0.1",
         dashboard_port=table.dashboard.port if table.dashboard else None,
         pid_file=resolve(path, table.pid_file) if table.pid_file is not None else None,
@@ -96,7 +99,15 @@ def load_agent_config(path: str | os.PathLike[str], known: Mapping[str, bytes] =
         tombstone_days=replication.tombstone_days,
         serial=topology.serial,
         poll_interval_s=table.directory.poll_interval,
+        ntfrsapi=_ntfrsapi(table.ntfrsapi),
     )
+
+
+def _ntfrsapi(table: NtFrsApiTable | None) -> NtFrsApi | None:
+    if table is None:
+        return None
+    checks = table.model_dump(exclude={"readers", "writers"})
+    return NtFrsApi(tuple(table.readers), tuple(table.writers), MappingProxyType(checks))
 
 
 def load_topology(path: Path) -> tuple[ReplicaSet, ...]:
@@ -139,7 +150,7 @@ def load_secret(path: Path) -> Secret:
 
 def _key_path(document: Document, table: AgentFile) -> Path | None:
     if table.key is None:
-        if table.secret is None:
+        if table.secret is None and table.keytab is None:
             raise document.fail(
                 ("key",),
                 f"is missing: nobody could tell that this is the member {table.member}; "
@@ -177,7 +188,7 @@ def _check_own_key(
                 "name the key file there"
             )  # fmt: skip
     elif found is None:
-        if table.secret is None and local:
+        if table.secret is None and table.keytab is None and local:
             raise ConfigError(
                 topology, None, "", f"has no key for the member {table.member}, so nobody would let it in; "
                 "run frs key with its configuration, and copy the topology to the other members"
@@ -188,6 +199,22 @@ def _check_own_key(
             "nobody would let it in. Put the right key file there, or take the new key over on all members: frs key "
             "--replace"
         )  # fmt: skip
+
+
+def _keytab(document: Document, table: AgentFile, topology: Path, local: tuple[LocalSet, ...]) -> Path | None:
+    """The keytab, whose principal must be that of this member, and which needs the extra `kerberos`."""
+    if table.keytab is None:
+        return None
+    path = resolve(document.path, table.keytab)
+    if importlib.util.find_spec("gssapi") is None:
+        raise document.fail(("keytab",), "needs the extra kerberos of this program: pip install 'frs-agent[kerberos]'")
+    check_private(path, "the keytab", "kadmin, or samba-tool domain exportkeytab, make one")
+    if local and local[0].member.principal is None:
+        raise ConfigError(
+            topology, None, "", f"has no principal for the member {table.member}, whose configuration names a keytab; "
+            "add it to the entry of the member"
+        )  # fmt: skip
+    return path
 
 
 def resolve(file: Path, text: str) -> Path:
@@ -257,7 +284,10 @@ def _remove_one(document: Document, seen: dict[str, int], entry: LocalSetTable) 
 
 
 def _replica_set(table: SetTable) -> ReplicaSet:
-    members = {m.name: Member(m.name, m.guid, m.host, m.port, m.key) for m in table.member}
+    members = {
+        m.name: Member(m.name, m.guid, m.host, m.port or 0, m.key, m.site, m.principal, m.endpoint_mapper)
+        for m in table.member
+    }
     connections = tuple(
         Connection(
             guid=c.guid,
@@ -282,6 +312,7 @@ def _replica_set(table: SetTable) -> ReplicaSet:
         file_filter=tuple(table.file_filter),
         directory_filter=tuple(table.directory_filter),
         schedule=table.schedule,
+        flags=int(table.rename_open),
     )
 
 
@@ -291,6 +322,8 @@ def _duplicates(document: Document, table: TopologyFile) -> Iterator[ConfigError
     addresses: dict[str, tuple[str, int]] = {}
     keys: dict[str, bytes | None] = {}
     holders: dict[bytes, str] = {}
+    principals: dict[str, str | None] = {}
+    owners: dict[str, str] = {}
 
     def check(unique: tuple[object, ...], key: KeyPath, what: str, advice: str) -> Iterator[ConfigError]:
         if first := seen.get(unique):
@@ -306,10 +339,9 @@ def _duplicates(document: Document, table: TopologyFile) -> Iterator[ConfigError
             there: KeyPath = (*here, "member", j)
             yield from check((i, member.name), (*there, "name"), f'the member name "{member.name}"', "choose another")
             yield from check((member.guid,), (*there, "guid"), "this GUID", new_guid)
-            address = (member.host.lower(), member.port)
-            yield from check(
-                (i, *address), (*there, "port"), f"port {member.port} of {member.host}", "choose another port"
-            )
+            port = member.port if member.port is not None else member.endpoint_mapper
+            address = (member.host.lower(), port)
+            yield from check((i, *address), (*there, "port"), f"port {port} of {member.host}", "choose another port")
             if addresses.setdefault(member.name, address) != address:
                 yield document.fail(
                     (*there, "host"),
@@ -321,6 +353,17 @@ def _duplicates(document: Document, table: TopologyFile) -> Iterator[ConfigError
                 yield document.fail(
                     (*there, "key"), f'the member "{member.name}" has another key, or none, in an earlier set; '
                     "one agent has one key"
+                )  # fmt: skip
+            if principals.setdefault(member.name, member.principal) != member.principal:
+                yield document.fail(
+                    (*there, "principal"), f'the member "{member.name}" has another principal, or none, in an earlier '
+                    "set; one agent has one principal"
+                )  # fmt: skip
+            named = member.principal
+            if named is not None and owners.setdefault(named.casefold(), member.name) != member.name:
+                yield document.fail(
+                    (*there, "principal"), f'the member "{owners[named.casefold()]}" has this principal, too; each '
+                    "member needs its own"
                 )  # fmt: skip
             if member.key is not None and holders.setdefault(member.key, member.name) != member.name:
                 yield document.fail(

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-ReplicaSetType = Literal["dfs", "sysvol", "other"]
+ReplicaSetType = Literal["dfs", "sysvol", "enterprise", "other"]
 Compression = Literal["auto", "lznt1", "zstd", "none"]
 SetIdPolicy = Literal["same-owner", "always", "never"]
 
 SCHEDULE_BYTES = 84
 DEFAULT_PRIORITY = 7
+DEFAULT_ENDPOINT_MAPPER = 135
 DEFAULT_STAGING_QUOTA = 4 << 30
 DEFAULT_KEPT_QUOTA = 1 << 30
 DEFAULT_DELETED_QUOTA = 4 << 30
@@ -27,14 +28,18 @@ DEFAULT_FLEET = "frs"
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One computer's part in one replica set (2.3.1.3), and where its RPC server listens. `key` is its public key, by
-    which others know it (config.keys)."""
+    """One computer's part in one replica set (2.3.1.3), and where its RPC server listens. Others know it by `key`, its
+    public key (config.keys), or by `principal`, its name in a Kerberos realm. `port` 0: its endpoint mapper knows, on
+    port `endpoint_mapper`. `site` is the site that it is in, of a set of type sysvol or enterprise."""
 
     name: str
     guid: bytes
     host: str
     port: int
     key: bytes | None = None
+    site: str | None = None
+    principal: str | None = None
+    endpoint_mapper: int = DEFAULT_ENDPOINT_MAPPER
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +71,12 @@ class Connection:
 @dataclass(frozen=True, slots=True)
 class ReplicaSet:
     """A replica set (2.3.1.2). `members` is keyed by member name; `primary` is the member that seeds the
-    others.
+    others. `type` is "dfs", "other", or one of those that domain controllers have of their own, "sysvol" and
+    "enterprise", whose connections go by 3.3.2.1.1.
 
-    `schedule` holds for the connections that have none of their own. `flags` and `level_limit` are carried for
-    directories that have them: nothing here depends on them.
+    `schedule` holds for the connections that have none of their own. The lowest bit of `flags` has a file that is open
+    for writing renamed out of the way of a new version. `level_limit` is carried for directories that have it: nothing
+    here depends on it.
     """
 
     name: str
@@ -83,6 +90,11 @@ class ReplicaSet:
     schedule: bytes | None = None
     flags: int = 0
     level_limit: int = 0
+
+    @property
+    def rename_open(self) -> bool:
+        """Bit 0 of fRSFlags."""
+        return bool(self.flags & 1)
 
     def inbound(self, member: str) -> tuple[Connection, ...]:
         """The connections on which `member` receives."""
@@ -139,23 +151,33 @@ class Secret:
 
 
 @dataclass(frozen=True, slots=True)
+class NtFrsApi:
+    """Who may call NtFrsApi: names of members or accounts, and for each function "none", "disabled", "read" or "write"
+    (agent.ntfrsapi.access)."""
+
+    readers: tuple[str, ...]
+    writers: tuple[str, ...]
+    checks: Mapping[str, Literal["none", "disabled", "read", "write"]]
+
+
+@dataclass(frozen=True, slots=True)
 class AgentConfig:
     """Everything `frs run` needs. Paths are absolute; times are seconds.
 
     `path`, `topology_path`, `key_path` and `secret_path` are the files it was read from. `key` is this member's private
-    key. The secret is for partners without a key, or, where `secret_for_all`, for all; `raw_ntlm`: also without SPNEGO.
-    `dashboard_port` None: no
-    dashboard; 0 (as for `port`): any free port. `pid_file` None: no file says the process id. `scan_interval_s` 0: no
-    periodic scan (agent.localchanges.periodicscan). `kept_quota_bytes`: for what is kept of each set
-    (agent.conflicts.kept); `set_id`: which set-id bits of received files are taken over; `deleted_quota_bytes`,
-    `keep_deleted_days`: for what others deleted (agent.conflicts.deleted). When a scan finds `missing_percent`
-    percent of what is known gone, or more, the set stops (agent.localchanges.missing). More than
+    key, `keytab` what it has in its Kerberos realm. The secret is for partners without a key or principal, or, where
+    `secret_for_all`, for all; `raw_ntlm`: also without SPNEGO. `endpoint_mapper_port` None: no endpoint mapper.
+    `dashboard_port` None: no dashboard; 0 (as for `port`): any free port. `pid_file` None: no file says the process id.
+    `scan_interval_s` 0: no periodic scan (agent.localchanges.periodicscan). `kept_quota_bytes`: for what is kept of
+    each set (agent.conflicts.kept); `set_id`: which set-id bits of received files are taken over;
+    `deleted_quota_bytes`, `keep_deleted_days`: for what others deleted (agent.conflicts.deleted). When a scan finds
+    `missing_percent` percent of what is known gone, or more, the set stops (agent.localchanges.missing). More than
     `mass_deletion_count` files, or `mass_deletion_percent` percent of all, deleted by one member within
-    `mass_deletion_window_s` are a mass deletion. After `max_retries` or `max_retry_days` a change order is given
-    up. `serial` is the number of the topology: an older one has a lower. That this member has left a set has to be
-    read twice, at least `poll_interval_s` apart. `fleet` is what this member's samples are of, `samples_quota_bytes`
-    for all of them, which are kept as taken, one a minute and one an hour for `keep_seconds_days`,
-    `keep_minutes_days`, `keep_hours_days`.
+    `mass_deletion_window_s` are a mass deletion. After `max_retries` or `max_retry_days` a change order is given up.
+    `serial` is the number of the topology: an older one has a lower. That this member has left a set has to be read
+    twice, at least `poll_interval_s` apart. `fleet` is what this member's samples are of, `samples_quota_bytes` for all
+    of them, which are kept as taken, one a minute and one an hour for `keep_seconds_days`, `keep_minutes_days`,
+    `keep_hours_days`. `ntfrsapi` None: that interface is not there.
     """
 
     path: Path
@@ -171,6 +193,8 @@ class AgentConfig:
     key: bytes | None = field(default=None, repr=False)
     secret_for_all: bool = False
     raw_ntlm: bool = False
+    keytab: Path | None = None
+    endpoint_mapper_port: int | None = None
     dashboard_host: str = "127.0.0.1"
     dashboard_port: int | None = None
     pid_file: Path | None = None
@@ -201,3 +225,4 @@ class AgentConfig:
     mass_deletion_window_s: float = 60.0
     serial: int = 0
     poll_interval_s: float = 300.0
+    ntfrsapi: NtFrsApi | None = None

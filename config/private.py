@@ -1,10 +1,12 @@
-"""Reads files that nobody but their owner may read: a member's key, the secret."""
+"""Files that nobody but their owner may read: a member's key, its keytab, the secret."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from config.document import decoded
@@ -15,6 +17,18 @@ from config.writers import trusted_owner
 def read_private(path: Path, what: str, missing: str) -> str:
     """The text of `path`, a regular file of our user or root that nobody else can read. `what` names it ("the secret"),
     `missing` says what to do where it does not exist. Raises ConfigError."""
+    with _opened(path, what, missing) as descriptor, open(descriptor, "rb", closefd=False) as stream:
+        return decoded(path, what, stream)
+
+
+def check_private(path: Path, what: str, missing: str) -> None:
+    """As read_private(), for a file that others read. Raises ConfigError."""
+    with _opened(path, what, missing):
+        pass
+
+
+@contextlib.contextmanager
+def _opened(path: Path, what: str, missing: str) -> Iterator[int]:
     try:
         # Neither follows a link nor waits on a FIFO; what is checked is what is read.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -26,8 +40,7 @@ def read_private(path: Path, what: str, missing: str) -> str:
         raise ConfigError(path, None, "", f"{what} cannot be read: {error.strerror}") from None
     try:
         _check(path, what, os.fstat(descriptor))
-        with open(descriptor, "rb", closefd=False) as stream:
-            return decoded(path, what, stream)
+        yield descriptor
     except OSError as error:
         raise ConfigError(path, None, "", f"{what} cannot be read: {error.strerror}") from None
     finally:

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from config.keys import decode_key, decode_public_key
 from config.model import (
     DEFAULT_DELETED_QUOTA,
+    DEFAULT_ENDPOINT_MAPPER,
     DEFAULT_FLEET,
     DEFAULT_KEPT_QUOTA,
     DEFAULT_PRIORITY,
@@ -24,6 +25,8 @@ from config.model import (
 )
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,62}")
+_SET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._ ()-]{0,62}")  # "Domain System Volume (SYSVOL share)"
+_PRINCIPAL = re.compile(r"[^@\s\\\0]+@[^@/\s\\\0]+")
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(|[KMGT]i?B?|B)\s*", re.IGNORECASE)
 _UNITS = {"": 0, "B": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
@@ -32,6 +35,15 @@ def _name(text: str) -> str:
     if not _NAME.fullmatch(text):
         raise ValueError(
             "must be 1 to 63 letters, digits, dots, hyphens, underscores or spaces, "
+            f"the first a letter or a digit, not {text!r}"
+        )
+    return text
+
+
+def _set_name(text: str) -> str:
+    if not _SET_NAME.fullmatch(text):
+        raise ValueError(
+            "must be 1 to 63 letters, digits, dots, hyphens, underscores, spaces or parentheses, "
             f"the first a letter or a digit, not {text!r}"
         )
     return text
@@ -98,7 +110,14 @@ def _public_key(value: object) -> object:
     return decode_public_key(value if isinstance(value, str) else "")
 
 
+def _principal(text: str) -> str:
+    if not _PRINCIPAL.fullmatch(text):
+        raise ValueError(f"must be a Kerberos principal with its realm, such as FILES1$@EXAMPLE.ORG, not {text!r}")
+    return text
+
+
 Name = Annotated[str, AfterValidator(_name)]
+SetName = Annotated[str, AfterValidator(_set_name)]
 Guid = Annotated[bytes, BeforeValidator(_guid)]
 PrivateKey = Annotated[bytes, BeforeValidator(_private_key)]
 PublicKey = Annotated[bytes, BeforeValidator(_public_key)]
@@ -108,6 +127,7 @@ PathText = Annotated[str, AfterValidator(_path)]
 Host = Annotated[str, AfterValidator(_host)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 PortOrAny = Annotated[int, Field(ge=0, le=65535)]
+Principal = Annotated[str, AfterValidator(_principal)]
 Text = Annotated[str, Field(min_length=1)]
 
 
@@ -121,8 +141,11 @@ class MemberTable(_Table):
     name: Name
     guid: Guid
     host: Host
-    port: Port
+    port: Port | None = None
+    endpoint_mapper: Port = DEFAULT_ENDPOINT_MAPPER
     key: PublicKey | None = None
+    site: Name | None = None
+    principal: Principal | None = None
 
 
 class ConnectionTable(_Table):
@@ -142,12 +165,13 @@ class ConnectionTable(_Table):
 class SetTable(_Table):
     """`[[set]]` of topology.toml."""
 
-    name: Name
+    name: SetName
     guid: Guid
     primary: str
-    type: Literal["dfs", "sysvol", "other"] = "other"
+    type: Literal["dfs", "sysvol", "enterprise", "other"] = "other"
     file_filter: list[Text] = []
     directory_filter: list[Text] = []
+    rename_open: bool = False
     schedule: Schedule | None = None
     member: Annotated[list[MemberTable], Field(min_length=1)]
     connection: list[ConnectionTable] = []
@@ -173,6 +197,7 @@ class ListenTable(_Table):
 
     host: Host | None = None
     port: PortOrAny | None = None
+    endpoint_mapper: PortOrAny | None = None
 
 
 class DashboardTable(_Table):
@@ -221,6 +246,22 @@ class DirectoryTable(_Table):
     poll_interval: Annotated[float, Field(gt=0, le=86400)] = 300.0
 
 
+_Check = Literal["none", "disabled", "read", "write"]
+
+
+class NtFrsApiTable(_Table):
+    """`[ntfrsapi]`: who may call the methods of NtFrsApi."""
+
+    readers: list[Text] = []
+    writers: list[Text] = []
+    set_ds_polling_interval: _Check = "read"
+    get_ds_polling_interval: _Check = "read"
+    info: _Check = "read"
+    is_path_replicated: _Check = "read"
+    writer_command: _Check = "read"
+    force_replication: _Check = "read"
+
+
 class CountersTable(_Table):
     """`[counters]`."""
 
@@ -242,6 +283,7 @@ class AgentFile(_Table):
     secret: PathText | None = None
     secret_for_all: bool = False
     raw_ntlm: bool = False
+    keytab: PathText | None = None
     pid_file: PathText | None = None
     set: Annotated[list[LocalSetTable], Field(min_length=1)]
     listen: ListenTable = ListenTable()
@@ -250,6 +292,7 @@ class AgentFile(_Table):
     replication: ReplicationTable = ReplicationTable()
     counters: CountersTable = CountersTable()
     directory: DirectoryTable = DirectoryTable()
+    ntfrsapi: NtFrsApiTable | None = None
 
 
 class KeyFile(_Table):

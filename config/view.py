@@ -49,11 +49,13 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Authentication:
-    """By what this member authenticates: its private key, and the secret, for partners without a key, or for all."""
+    """By what this member authenticates: its private key, its keytab, and the secret, for partners without a key or
+    principal, or for all."""
 
     key: bytes | None = field(repr=False)
     secret: Secret | None
     secret_for_all: bool = False
+    keytab: Path | None = None
 
 
 Value = ReplicaSet | Member | Connection | Subscription | Authentication
@@ -129,7 +131,7 @@ class DirectoryView:
 
 def view_of(config: AgentConfig) -> DirectoryView:
     """The view of a configuration that was read from files: all objects of one generation, the topology's serial."""
-    authentication = Authentication(config.key, config.credential, config.secret_for_all)
+    authentication = Authentication(config.key, config.credential, config.secret_for_all, config.keytab)
     return view_of_sets(config.sets, authentication, config.serial)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from config.document import Document
 from config.errors import ConfigError
 from config.keys import key_text, public_key
-from config.model import DEFAULT_PRIORITY, ReplicaSet, Secret
+from config.model import DEFAULT_ENDPOINT_MAPPER, DEFAULT_PRIORITY, ReplicaSet, Secret
 from config.positions import KeyPath, key_lines
 from config.schema import TopologyFile
 
@@ -40,6 +40,8 @@ def topology_text(sets: Sequence[ReplicaSet], comment: str) -> str:
             f"file_filter = {_texts(entry.file_filter)}",
             f"directory_filter = {_texts(entry.directory_filter)}",
         ]
+        if entry.rename_open:
+            lines.append("rename_open = true")
         if entry.schedule is not None:
             lines.append(f"schedule = {quoted(entry.schedule.hex())}")
         for member in entry.members.values():
@@ -49,10 +51,17 @@ def topology_text(sets: Sequence[ReplicaSet], comment: str) -> str:
                 f"name = {quoted(member.name)}",
                 f"guid = {_guid(member.guid)}",
                 f"host = {quoted(member.host)}",
-                f"port = {member.port}",
             ]
+            if member.port:
+                lines.append(f"port = {member.port}")
+            if member.endpoint_mapper != DEFAULT_ENDPOINT_MAPPER:
+                lines.append(f"endpoint_mapper = {member.endpoint_mapper}")
             if member.key is not None:
                 lines.append(f"key = {quoted(key_text(member.key))}")
+            if member.site is not None:
+                lines.append(f"site = {quoted(member.site)}")
+            if member.principal is not None:
+                lines.append(f"principal = {quoted(member.principal)}")
         for connection in entry.connections:
             lines += [
                 "",

@@ -23,6 +23,7 @@ def warnings(config: AgentConfig) -> list[str]:
         (config.path, "the configuration"),
         (config.topology_path, "the topology"),
         (config.key_path, "the key"),
+        (config.keytab, "the keytab"),
         (config.secret_path, "the secret"),
         (config.state_dir, "the state directory"),
     ):

@@ -1,4 +1,4 @@
-"""The aging cache (3.1.1.4): all that happens to a path within a few seconds is one record."""
+"""The aging cache (3.1.5.1): all that happens to a path within a few seconds is one record."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Entry:
     """A record in the aging cache. Keyed by its folder and name, so a renamed folder takes it along."""
 
     __slots__ = (
-        "deep", "event_time", "first", "first_usn", "is_dir", "last", "linked", "moved_to", "name", "node", "paired",
-        "put_back_at", "reason", "usn", "waits_for",
+        "again", "deep", "event_time", "first", "first_usn", "is_dir", "last", "linked", "moved_to", "name", "node",
+        "paired", "put_back_at", "reason", "usn", "waits_for",
     )  # fmt: skip
 
     def __init__(self, node: Node, name: str, first_usn: int, now: float) -> None:
@@ -48,6 +48,7 @@ class Entry:
         self.reason = 0
         self.is_dir = False
         self.deep = False
+        self.again = False  # somebody wants it to be looked at, again perhaps
         self.event_time = 0
         self.moved_to: tuple[Node, str] | None = None
         self.linked: set[tuple[Node, str]] = set()  # where what was here went, and where what is here came from
@@ -130,6 +131,7 @@ class AgingCache:
         if is_dir is not None:
             entry.is_dir = is_dir
         entry.deep |= deep
+        entry.again |= event_time is not None
         if event_time is None:
             entry.event_time = self._system.time_ns() // 100 + _FILETIME_EPOCH
         else:
@@ -280,7 +282,7 @@ class AgingCache:
                 batch[path] = Aged(
                     path, entry.reason, entry.is_dir, entry.usn, entry.first_usn, entry.event_time, moved_to,
                     entry.deep, moves, self._groups if linked else 0, chains.get((entry.node, entry.name), 0),
-                    entry.put_back_at, [entry],
+                    entry.put_back_at, entry.again, [entry],
                 )  # fmt: skip
                 self._delivered[entry.usn] = [entry.first_usn]
                 continue
@@ -294,6 +296,7 @@ class AgingCache:
             aged.first_usn = min(aged.first_usn, entry.first_usn)
             aged.reason |= entry.reason
             aged.deep |= entry.deep
+            aged.again |= entry.again
             aged.put_back_at = max(aged.put_back_at, entry.put_back_at)
             self._delivered[aged.usn] = firsts
         for entry in ripe:

@@ -18,7 +18,7 @@ from . import reasons as why
 
 @dataclass(slots=True)
 class Aged:
-    """A path whose changes have aged (3.1.1.4): where to look, and why.
+    """A path whose changes have aged (3.1.5.1): where to look, and why.
 
     `path` is relative to the root; `reason` is a bitwise OR of REASON flags; `usn` and `first_usn` are the numbers
     of the last and the first record merged into this one; `event_time` is the FILETIME of the last event, 0 when
@@ -27,7 +27,8 @@ class Aged:
     many moves of folders were known when `path` was told (see Journal.moved_since). Those of one `group` (but 0)
     are only understood together: among them are the two names of renames. Those of one `chain` (but 0) are names of one
     chain of renames. `put_back_at` is when it was put back first (time.monotonic(); see Journal.put_back), 0.0 when it
-    was not. `handle` is the journal's own.
+    was not. `again` says that somebody wanted it to be looked at, who may know more than events tell. `handle` is the
+    journal's own.
     """
 
     path: str
@@ -42,6 +43,7 @@ class Aged:
     group: int = 0
     chain: int = 0
     put_back_at: float = 0.0
+    again: bool = False
     handle: object = None
 
 
@@ -163,7 +165,7 @@ def kind_of(mode: int) -> str | None:
 
 
 def sendable(name: str) -> bool:
-    """Whether a name can go on the wire: at most 255 UTF-16 units (FileName of 2.2.3.5 with its end)."""
+    """Whether a name can go on the wire: at most 255 UTF-16 units (FileName of 2.2.3.2 with its end)."""
     return len(name) <= 127 or len(name.encode("utf-16-le", "surrogatepass")) <= 510
 
 

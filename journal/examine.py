@@ -1,6 +1,6 @@
 """The examiner: what changed in the tree, told by comparing it with the IDTable.
 
-Events only say where to look, and why; what is reported is what is there ([MS-FRS1] 3.1.1.4, and "how FRS
+Events only say where to look, and why; what is reported is what is there ([MS-FRS1] 3.1.5.1, and "how FRS
 determines if a file has changed" of section 1).
 """
 
@@ -123,6 +123,16 @@ class Examiner:
         self.retry = scanner.retry
         yield from scanner.run()
         self.scanned = scanner.entries
+
+    def standing_at(self, keys: Set[Key], paths: Iterable[str]) -> set[Key]:
+        """Those of the inodes that stand at the paths now. Raises RootGone."""
+        disk, found = self._disk(), set[Key]()
+        for path in paths:
+            with contextlib.suppress(Blind, OSError):
+                spot = disk.look(path)
+                if spot is not None and spot.key in keys:
+                    found.add(spot.key)
+        return found
 
     def standing(self, keys: Set[Key], paths: Iterable[str]) -> set[Key]:
         """Those of the inodes that stand at the paths now, or below them. Raises RootGone."""

@@ -1,6 +1,6 @@
 """The journal of a replica tree: kernel events become USN records, which age, and then are handed on.
 
-[MS-FRS1] 3.1.1.3 and 3.1.1.4: the USN journal and the aging cache.
+[MS-FRS1] 3.1.5.1: the USN journal and the aging cache.
 """
 
 from __future__ import annotations
@@ -168,6 +168,11 @@ class Journal:
         """barrier(), and the paths in the aging cache to which something was renamed, or at which something was made,
         and that have a record with that number or a later one (see next_usn). Raises RuntimeError likewise."""
         return await self._pass(lambda entry: bool(entry.reason & ARRIVAL) and entry.usn >= usn)
+
+    async def to_look_at_again(self) -> list[str]:
+        """barrier(), and the paths in the aging cache that somebody wants to be looked at. Raises RuntimeError
+        likewise."""
+        return await self._pass(lambda entry: entry.again)
 
     @property
     def next_usn(self) -> int:

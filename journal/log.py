@@ -1,4 +1,4 @@
-"""The USN records on disk, so that what aged when the agent died is looked at when it is back (3.1.1.3)."""
+"""The USN records on disk, so that what aged when the agent died is looked at when it is back (3.1.5.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The REASON flags of [MS-FRS1] 2.2.3.5 (ContentCmd), and which of them a kernel event stands for."""
+"""The REASON flags of [MS-FRS1] 2.2.3.2 (ContentCmd), and which of them a kernel event stands for."""
 
 from __future__ import annotations
 

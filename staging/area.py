@@ -8,18 +8,21 @@ a disk has.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
+from staging import smallfiles
 from staging.compression import COMPRESSION_NONE
 from staging.errors import NoSpace, StagingError, from_oserror
 from staging.generate import Staged, generate_to
 from staging.header import CHANGE_ORDER_SIZE
 from staging.shares import LOCAL, Item, Receiving, Shares, ShareUsed
+from staging.smallfiles import Generated, Plain
 from staging.space import room, too_little
 from staging.unstored import Unstored
 
@@ -161,13 +164,38 @@ class StagingArea:
         """Makes a complete file at a temporary name the staging file of a change order. Raises NoSpace when
         the quota does not allow it, whoever makes room; the temporary file then stays."""
         try:
-            size = os.stat(temp_path, follow_symlinks=False).st_size
-            with self._lock:
-                self._make_room(owner, size - (self.size_of(co_guid) or 0), co_guid)
-                os.rename(temp_path, self.path_of(co_guid))
-                self._shares.store(co_guid, owner, size)
+            self._publish(co_guid, temp_path, owner, os.stat(temp_path, follow_symlinks=False).st_size)
         except OSError as error:
             raise from_oserror(error, "publishing a staging file") from error
+
+    def _publish(self, co_guid: bytes, temp_path: str, owner: bytes, size: int) -> None:
+        with self._lock:
+            self._make_room(owner, size - (self.size_of(co_guid) or 0), co_guid)
+            os.rename(temp_path, self.path_of(co_guid))
+            self._shares.store(co_guid, owner, size)
+
+    def store_all(self, files: Sequence[tuple[bytes, Generated]]) -> list[bool]:
+        """Puts staging files of this member itself into the area, by change order; whether each is there now. Where
+        there is not room for all, none is."""
+        with self._lock:
+            share = self._shares.obtainable(LOCAL, self._clock())
+        if sum(one.staged.stage_size for _, one in files) > min(share, room(self.path)):
+            return [False] * len(files)
+        temps = [self.temp_path(co_guid) for co_guid, _ in files]
+        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            named = [(os.fsencode(os.path.basename(temp)), one.head, one.body) for temp, (_, one) in zip(temps, files)]
+            done = smallfiles.write_all(fd, named)
+        finally:
+            os.close(fd)
+        for number, (temp, (co_guid, one)) in enumerate(zip(temps, files)):
+            try:
+                if done[number]:
+                    self._publish(co_guid, temp, LOCAL, one.staged.stage_size)
+            except (StagingError, OSError):
+                done[number] = False
+                _unlink(temp)
+        return done
 
     def open_writer(
         self,
@@ -216,6 +244,34 @@ class StagingArea:
         with self._lock:
             self._shares.touch(co_guid)
         return data
+
+    def read_cached(self, co_guid: bytes, most: int) -> bytes | None:
+        """All of a staging file of at most `most` bytes that is in memory; None for any other. Raises StagingError."""
+        size = self.size_of(co_guid)
+        if size is None or size > most:
+            return None
+        data = bytearray(size)
+        try:
+            fd = os.open(self.path_of(co_guid), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                n = os.preadv(fd, [data], 0, os.RWF_NOWAIT)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOENT):
+                return None
+            raise from_oserror(error, "reading a staging file") from error
+        with self._lock:
+            self._shares.touch(co_guid)
+        return bytes(data) if n == size else None
+
+    def read_plain(self, co_guids: Sequence[bytes]) -> list[Plain | None]:
+        """What the staging files of small files say; None for all others, and for what is not there. Raises OSError."""
+        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            return smallfiles.read_all(fd, [os.fsencode(guid.hex() + _SUFFIX) for guid in co_guids])
+        finally:
+            os.close(fd)
 
     # taking out
 

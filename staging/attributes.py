@@ -8,6 +8,7 @@ What travels, and how:
 * any other `user.*` (names that no EA can have, empty values, more than 64 KiB together): as the alternate
   stream `:<U+F000>user.NAME:$DATA`;
 * POSIX access control lists and owner, group and mode: in the security descriptor (staging.sd);
+* `user.DOSATTRIB` not as an attribute: what it says is among the FILE_ATTRIBUTE_* (staging.dosattrib);
 * `user.frs.*` never: the agent's own. `security.*`, `trusted.*`, `system.*` never: they are of the host.
 """
 
@@ -21,7 +22,8 @@ import struct
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from staging import posixacl, sd, sparse
+from staging import dosattrib, posixacl, sd, sparse
+from staging.dosattrib import DOSATTRIB_XATTR, DosAttributes
 from staging.fsops import Fingerprint
 from staging.sd import Posix
 from staging.streams import (
@@ -45,6 +47,7 @@ TRUSTED_DESCRIPTOR_XATTR: Final = "trusted.frs.security_descriptor"
 _TOGETHER: Final = (0o700, 0o070, 0o007, stat.S_ISUID, stat.S_ISGID, stat.S_ISVTX)
 SET_ID_BITS: Final = stat.S_ISUID | stat.S_ISGID
 _USER: Final = b"user."
+_DOSATTRIB: Final = os.fsencode(DOSATTRIB_XATTR)
 _DOS_STREAM: Final = b"user.DosStream."
 _DATA_TYPE: Final = b":$DATA"
 _GENERIC: Final = "\uf000user."
@@ -62,7 +65,8 @@ _WIDE_MAX: Final = 2 * (len(_GENERIC) + XATTR_NAME_MAX + 7)  # bytes of the name
 class Attributes:
     """The extended attributes of one file that matter here.
 
-    `kept` is the descriptor kept in the attribute only root can set, `kept_by_user` the other one.
+    `kept` is the descriptor kept in the attribute only root can set, `kept_by_user` the other one; `dos` is what
+    `user.DOSATTRIB` says.
     """
 
     user: dict[bytes, bytes]
@@ -70,6 +74,7 @@ class Attributes:
     kept_by_user: bytes | None = None
     access: bytes | None = None
     default: bytes | None = None
+    dos: DosAttributes | None = None
 
 
 _NONE: Final = Attributes({})
@@ -92,6 +97,8 @@ def read(fd: int) -> Attributes:
                 found.kept_by_user = os.getxattr(fd, name)
         elif name == TRUSTED_DESCRIPTOR_XATTR:
             found.kept = os.getxattr(fd, name)
+        elif name == DOSATTRIB_XATTR:
+            found.dos = dosattrib.decode(os.getxattr(fd, name))
         elif name.startswith("user."):
             found.user[os.fsencode(name)] = os.getxattr(fd, name)
         elif name == posixacl.ACCESS_XATTR:
@@ -174,12 +181,13 @@ def attribute_of_ea(ea: Ea) -> tuple[bytes, bytes] | None:
 
 
 def allowed(attribute: bytes, value: bytes) -> bool:
-    """Whether an attribute from a staging file may be set: never one of the agent's own."""
+    """Whether an attribute from a staging file may be set: never one of the agent's own, or of Samba's own."""
     return (
         len(_USER) < len(attribute) <= XATTR_NAME_MAX
         and len(value) <= XATTR_VALUE_MAX
         and b"\0" not in attribute
         and not attribute.startswith(OWN_PREFIX)
+        and attribute != _DOSATTRIB
     )
 
 

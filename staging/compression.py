@@ -176,6 +176,36 @@ class _Source:
         return self._more(size)
 
 
+def expand(compression: bytes, data: memoryview, most: int) -> bytes:
+    """All that was compressed, at once. Raises StagingError for damaged data, for more than `most` bytes (a small
+    number: so much may be taken of memory) and for an unknown GUID."""
+    try:
+        if compression == COMPRESSION_LZNT1:
+            return lznt1.decompress(data, most)
+        if compression == COMPRESSION_ZSTD:
+            return _expand_frame(data, most)
+    except (ValueError, zstandard.ZstdError) as error:
+        raise StagingError(str(error)) from error
+    if compression != COMPRESSION_NONE:
+        raise _unknown(compression)
+    if len(data) > most:
+        raise StagingError(f"more than {most} bytes")
+    return bytes(data)
+
+
+def _expand_frame(data: memoryview, most: int) -> bytes:
+    if zstandard.frame_content_size(data) > most:  # -1 where the frame does not say: then `most` counts
+        raise StagingError(f"zstd: more than {most} bytes")
+    try:
+        unpacker = _unpackers.pop()
+    except IndexError:
+        unpacker = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX)
+    out = unpacker.decompress(data, max_output_size=most, allow_extra_data=False)
+    if len(_unpackers) < _SPARE_MAX:
+        _unpackers.append(unpacker)
+    return out
+
+
 _DECOMPRESSORS: Final[dict[bytes, Callable[[ReadMore], Decompressor]]] = {
     COMPRESSION_NONE: _StoredReader,
     COMPRESSION_LZNT1: _Lznt1Reader,

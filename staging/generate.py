@@ -15,7 +15,7 @@ import stat
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
-from staging import attributes, interrupt, sparse
+from staging import attributes, dosattrib, interrupt, sparse
 from staging.beneath import open_to_read, read_link
 from staging.compression import COMPRESSION_NONE, compressor
 from staging.errors import NoSpace, StagingError, Torn, Unsupported, Vanished, from_oserror
@@ -306,9 +306,9 @@ def _file_or_folder(
         raise Torn("the file changed its type")
     found = attributes.read(fd)
     size = st.size if kind == "file" else 0
-    flags = file_attributes(kind, fd, size)
+    flags = dosattrib.said(file_attributes(kind, fd, size), found.dos)
     told = as_it_was_sent(unstored, st, found, fd, flags)
-    header.info = _info(before, kind, told)
+    header.info = _info(before, kind, told, None if found.dos is None else found.dos.created)
     security = stream(BACKUP_SECURITY_DATA, told.descriptor, STREAM_CONTAINS_SECURITY)
     others = b"".join((*attributes.encode(dict(told.user)), _object_id(header.object_id)))
     whole = len(security) + size + len(others) + 64
@@ -377,7 +377,8 @@ def _object_id(object_id: bytes) -> bytes:
 
 
 def file_attributes(kind: Kind, fd: int | None, size: int) -> int:
-    """The FILE_ATTRIBUTE_* bits of what is here; a file is open as `fd` for reading."""
+    """The FILE_ATTRIBUTE_* bits of what is here, without those of staging.dosattrib; a file is open as `fd` for
+    reading."""
     flags = {
         "file": FILE_ATTRIBUTE_ARCHIVE,
         "folder": FILE_ATTRIBUTE_DIRECTORY,
@@ -388,7 +389,7 @@ def file_attributes(kind: Kind, fd: int | None, size: int) -> int:
     return flags
 
 
-def _info(found: Stat, kind: Kind, told: Metadata) -> NetworkOpenInformation:
+def _info(found: Stat, kind: Kind, told: Metadata, created: int | None = None) -> NetworkOpenInformation:
     st = found.fingerprint
     is_file = kind == "file"
     return NetworkOpenInformation.exact(
@@ -398,6 +399,7 @@ def _info(found: Stat, kind: Kind, told: Metadata) -> NetworkOpenInformation:
         allocation_size=found.allocated if is_file else 0,
         end_of_file=st.size if is_file else 0,
         attributes=told.file_attributes,
+        created=created,
     )
 
 

@@ -26,6 +26,7 @@ FILE_ATTRIBUTE_REPARSE_POINT: Final = 0x400
 
 ZERO_GUID: Final = bytes(16)
 EPOCH_AS_FILETIME: Final = 116444736000000000  # 1970-01-01 in 100 ns units since 1601-01-01
+_KEEPS_CREATION: Final = 100
 _FILETIME_MAX: Final = (1 << 63) - 1
 
 # Major Minor DataHigh DataLow Compression NotUsed | Attributes | change order | FileObjId | CocExt |
@@ -46,11 +47,12 @@ def unix_ns(time: int) -> int:
 
 @dataclass(slots=True)
 class NetworkOpenInformation:
-    """FILE_NETWORK_OPEN_INFORMATION ([MS-FSCC] 2.4.29): times are FILETIMEs, sizes are bytes.
+    """FILE_NETWORK_OPEN_INFORMATION ([MS-FSCC] 2.4.27): times are FILETIMEs, sizes are bytes.
 
     A FILETIME cannot hold the last two digits of a modification time in nanoseconds. Agents of this project
     write LastAccessTime = LastWriteTime + (those two digits) (access times are not replicated, and any
-    value is a valid one), so `mtime_ns` is exact between them; see `exact_mtime`.
+    value is a valid one), so `mtime_ns` is exact between them. 100 more says that somebody keeps the time of creation,
+    which else is just when the file came to be on the sender's disk; so does any other access time, of other agents.
     """
 
     creation_time: int = 0
@@ -63,13 +65,22 @@ class NetworkOpenInformation:
 
     @classmethod
     def exact(
-        cls, *, birth_ns: int, mtime_ns: int, ctime_ns: int, allocation_size: int, end_of_file: int, attributes: int
+        cls,
+        *,
+        birth_ns: int,
+        mtime_ns: int,
+        ctime_ns: int,
+        allocation_size: int,
+        end_of_file: int,
+        attributes: int,
+        created: int | None = None,
     ) -> NetworkOpenInformation:
-        """The information of a file whose times are Unix nanoseconds, keeping `mtime_ns` exact."""
+        """The information of a file whose times are Unix nanoseconds, keeping `mtime_ns` exact; `created`: the FILETIME
+        of creation where that is kept."""
         write = filetime(mtime_ns)
         return cls(
-            filetime(birth_ns or mtime_ns),
-            write + mtime_ns % 100,
+            filetime(birth_ns or mtime_ns) if created is None else created,
+            write + mtime_ns % 100 + (0 if created is None else _KEEPS_CREATION),
             write,
             filetime(ctime_ns),
             allocation_size,
@@ -81,7 +92,12 @@ class NetworkOpenInformation:
     def mtime_ns(self) -> int:
         """The modification time in Unix nanoseconds, exact when an agent of this project wrote it."""
         rest = self.last_access_time - self.last_write_time
-        return unix_ns(self.last_write_time) + (rest if 0 <= rest < 100 else 0)
+        return unix_ns(self.last_write_time) + (rest % 100 if 0 <= rest < 2 * _KEEPS_CREATION else 0)
+
+    @property
+    def keeps_creation(self) -> bool:
+        """Whether the time of creation is to be kept."""
+        return self.creation_time > 0 and not 0 <= self.last_access_time - self.last_write_time < _KEEPS_CREATION
 
 
 @dataclass(slots=True)

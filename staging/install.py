@@ -65,9 +65,9 @@ class InstallResult:
     swapped: bool = False
 
 
-def _look(at: Entry, expected: Fingerprint, *, moved: bool = False) -> Outcome:
-    """DONE when the entry is as expected and nobody writes to it. Where it was not `moved`, its ctime counts, too: it
-    alone tells of an attribute or an access control list that was changed."""
+def _look(at: Entry, expected: Fingerprint, *, moved: bool = False, opened: bool = False) -> Outcome:
+    """DONE when the entry is as expected and nobody writes to it, or may though it is `opened`. Where it was not
+    `moved`, its ctime counts, too: it alone tells of an attribute or an access control list that was changed."""
     try:
         found = fsops.fingerprint(at.name, dir_fd=at.fd)
         if not unchanged(found, expected):
@@ -83,7 +83,7 @@ def _look(at: Entry, expected: Fingerprint, *, moved: bool = False) -> Outcome:
         try:
             if not unchanged(fsops.fingerprint(fd), expected):
                 return Outcome.TARGET_CHANGED
-            return Outcome.TARGET_BUSY if open_for_writing(fd) else Outcome.DONE
+            return Outcome.TARGET_BUSY if not opened and open_for_writing(fd) else Outcome.DONE
         finally:
             os.close(fd)
     except OSError as error:
@@ -101,14 +101,15 @@ def is_busy(at: Entry, expected: Fingerprint) -> bool:
 
 
 def install(
-    temp: Entry, root: RootDir, at: Entry, expected: Fingerprint | None, *, keep: bool = False
+    temp: Entry, root: RootDir, at: Entry, expected: Fingerprint | None, *, keep: bool = False, opened: bool = False
 ) -> InstallResult:
     """Installs what was restored at `temp`, in the folder of unfinished installs, at the place `at` of the tree.
 
     With `expected` None the name must be free, else NAME_TAKEN. Otherwise what is there must be `expected`,
     see `unchanged`, and changes places with the new file in one step; when it then turns out to be something
     else, it is put back (TARGET_CHANGED, TARGET_BUSY). What was replaced is deleted, or with `keep` left in the
-    folder of `temp`. A folder is replaced only when it is empty (NOT_EMPTY).
+    folder of `temp`. With `opened`, too, what somebody has open for writing is no reason not to replace it. A folder is
+    replaced only when it is empty (NOT_EMPTY).
 
     Raises NoSpace, AccessDenied or another StagingError.
     """
@@ -119,8 +120,8 @@ def install(
                 if expected is None:
                     result = _install_new(temp, root, at, ours.fd)
                 else:
-                    result = _install_over(temp, root, at, expected, ours.fd, keep)
-            return _complete(result, ours.fd, built, built)
+                    result = _install_over(temp, root, at, expected, ours.fd, keep, opened)
+            return complete(result, ours.fd, built, built)
     except OSError as error:
         raise from_oserror(error, "installing a file") from error
 
@@ -137,7 +138,7 @@ def _done(*displaced: Entry) -> InstallResult:
     return InstallResult(Outcome.DONE, displaced=displaced)
 
 
-def _complete(result: InstallResult, ours: int, before: Fingerprint, known: Fingerprint) -> InstallResult:
+def complete(result: InstallResult, ours: int, before: Fingerprint, known: Fingerprint) -> InstallResult:
     """With the fingerprint of what was installed or renamed, when its folder is as it was before. Its ctime has moved:
     the one it has now stands for what is `known` of the file only if nothing but that differs, and if it was as known
     `before`. Otherwise somebody changed the file, and what was known goes on to say so."""
@@ -153,7 +154,7 @@ def _is(at: Entry, ours: int) -> bool:
     return same_entry(found, fsops.fingerprint(ours))
 
 
-def _take_back(temp: Entry, at: Entry, ours: int, outcome: Outcome) -> InstallResult:
+def take_back(temp: Entry, at: Entry, ours: int, outcome: Outcome) -> InstallResult:
     """Takes what was just installed out of the tree again, and nothing else."""
     aside = _aside(temp)
     try:
@@ -178,17 +179,19 @@ def _give_back(aside: Entry, at: Entry, result: InstallResult) -> InstallResult:
 def _install_new(temp: Entry, root: RootDir, at: Entry, ours: int) -> InstallResult:
     if not move_to_free_name(temp.fd, temp.name, at.fd, at.name):
         return InstallResult(Outcome.NAME_TAKEN, temp=temp.name)
-    if _in_tree(root, at):
+    if in_tree(root, at):
         return _done()
-    return _take_back(temp, at, ours, Outcome.TARGET_CHANGED)
+    return take_back(temp, at, ours, Outcome.TARGET_CHANGED)
 
 
-def _in_tree(root: RootDir, at: Entry) -> bool:
+def in_tree(root: RootDir, at: Entry) -> bool:
     return root.holds(at.fd, at.path.rpartition("/")[0])
 
 
-def _install_over(temp: Entry, root: RootDir, at: Entry, expected: Fingerprint, ours: int, keep: bool) -> InstallResult:
-    first = _look(at, expected)
+def _install_over(
+    temp: Entry, root: RootDir, at: Entry, expected: Fingerprint, ours: int, keep: bool, opened: bool
+) -> InstallResult:
+    first = _look(at, expected, opened=opened)
     if first is not Outcome.DONE:
         return InstallResult(first, temp=temp.name)
     # from now on the name says which inode is the new file, so that a crash cannot confuse the two
@@ -202,9 +205,9 @@ def _install_over(temp: Entry, root: RootDir, at: Entry, expected: Fingerprint, 
             return InstallResult(Outcome.TARGET_CHANGED, temp=temp.name)
         if error.errno not in NO_FLAGS:
             raise
-        return _install_over_without_flag(temp, root, at, expected, ours, keep)
-    outcome, swapped = _look_out(swap, expected)
-    if not _in_tree(root, at):
+        return _install_over_without_flag(temp, root, at, expected, ours, keep, opened)
+    outcome, swapped = _look_out(swap, expected, opened)
+    if not in_tree(root, at):
         outcome = Outcome.TARGET_CHANGED
     if outcome is Outcome.DONE:
         if keep:
@@ -215,9 +218,9 @@ def _install_over(temp: Entry, root: RootDir, at: Entry, expected: Fingerprint, 
     return _put_back(swap, temp, at, ours, InstallResult(outcome, swapped=swapped))
 
 
-def _look_out(out: Entry, expected: Fingerprint) -> tuple[Outcome, bool]:
+def _look_out(out: Entry, expected: Fingerprint, opened: bool = False) -> tuple[Outcome, bool]:
     """Looks at what came out of the tree; whether it is another entry altogether."""
-    outcome = _look(out, expected, moved=True)
+    outcome = _look(out, expected, moved=True, opened=opened)
     swapped = outcome is Outcome.TARGET_CHANGED and not same_entry(fsops.fingerprint(out.name, dir_fd=out.fd), expected)
     return outcome, swapped
 
@@ -256,7 +259,7 @@ def _put_back(swap: Entry, temp: Entry, at: Entry, ours: int, result: InstallRes
 
 
 def _install_over_without_flag(
-    temp: Entry, root: RootDir, at: Entry, expected: Fingerprint, ours: int, keep: bool
+    temp: Entry, root: RootDir, at: Entry, expected: Fingerprint, ours: int, keep: bool, opened: bool
 ) -> InstallResult:
     """Where the file system cannot exchange: the old file is taken aside, then the new one takes the free
     name. For a moment the name is missing."""
@@ -265,16 +268,16 @@ def _install_over_without_flag(
         os.rename(at.name, aside.name, src_dir_fd=at.fd, dst_dir_fd=aside.fd)
     except FileNotFoundError:
         return InstallResult(Outcome.TARGET_CHANGED, temp=temp.name)
-    outcome, swapped = _look_out(aside, expected)
+    outcome, swapped = _look_out(aside, expected, opened)
     if outcome is Outcome.DONE:
         if not move_to_free_name(temp.fd, temp.name, at.fd, at.name):
             return InstallResult(Outcome.TARGET_CHANGED, displaced=(aside,), temp=temp.name)
-        held = _in_tree(root, at)
+        held = in_tree(root, at)
         if held and keep:
             return _done(aside)
         if held and _dispose(aside):
             return _done()
-        undone = _take_back(temp, at, ours, Outcome.NOT_EMPTY if held else Outcome.TARGET_CHANGED)
+        undone = take_back(temp, at, ours, Outcome.NOT_EMPTY if held else Outcome.TARGET_CHANGED)
         return _give_back(aside, at, undone)
     return _give_back(aside, at, InstallResult(outcome, temp=temp.name, swapped=swapped))
 
@@ -289,7 +292,7 @@ def rename(root: RootDir, old: Entry, new: Entry, expected: Fingerprint, aside: 
             same = os.path.samestat(os.fstat(old.fd), os.fstat(new.fd))
             with root.changing(old, new, moved=None if same else ours):
                 result = _rename(root, old, new, expected, aside)
-            return _complete(result, ours.fd, before, expected)
+            return complete(result, ours.fd, before, expected)
     except FileNotFoundError:
         return InstallResult(Outcome.TARGET_CHANGED)
     except OSError as error:
@@ -314,7 +317,7 @@ def _rename(root: RootDir, old: Entry, new: Entry, expected: Fingerprint, aside:
     if not moved:
         return InstallResult(Outcome.NAME_TAKEN)
     found = _is_there(new, expected)
-    if found and _in_tree(root, new) and _in_tree(root, old):
+    if found and in_tree(root, new) and in_tree(root, old):
         return _done()
     # Another entry took the old name at the last moment, or one of the folders went.
     result = InstallResult(Outcome.TARGET_CHANGED, swapped=not found)
@@ -341,7 +344,7 @@ def remove_file(root: RootDir, at: Entry, expected: Fingerprint, aside: Entry, *
             except FileNotFoundError:
                 return InstallResult(Outcome.TARGET_CHANGED)
             outcome, swapped = _look_out(aside, expected)
-            if not _in_tree(root, at):
+            if not in_tree(root, at):
                 outcome = Outcome.TARGET_CHANGED
             if outcome is Outcome.DONE:
                 if keep:
@@ -359,7 +362,7 @@ def remove_folder(root: RootDir, at: Entry, expected: Fingerprint) -> InstallRes
     At worst, when names are exchanged at the last moment, another empty folder beside it is what goes."""
     try:
         with root.changing(at):
-            if not _is_there(at, expected) or not _in_tree(root, at):
+            if not _is_there(at, expected) or not in_tree(root, at):
                 return InstallResult(Outcome.TARGET_CHANGED)
             try:
                 os.rmdir(at.name, dir_fd=at.fd)

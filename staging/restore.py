@@ -14,9 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from staging import attributes, posixacl, sd
+from staging import attributes, dosattrib, posixacl, sd
 from staging.attributes import DESCRIPTOR_XATTR, SET_ID_BITS, TRUSTED_DESCRIPTOR_XATTR
 from staging.content import Content, DataWriter, note_unstored, read_streams
+from staging.dosattrib import DOSATTRIB_XATTR
 from staging.errors import StagingError, Unsupported, Vanished, from_oserror
 from staging.fsops import OBJECT_ID_XATTR, Fingerprint
 from staging.fsops import fingerprint as fs_fingerprint
@@ -208,7 +209,7 @@ def _difference(
     header: StageHeader, content: Content, st: Fingerprint, found: attributes.Attributes, fd: int | None, kind: Kind
 ) -> Unstored:
     """What is to be remembered of what was restored."""
-    flags = file_attributes(kind, fd, st.size)
+    flags = dosattrib.said(file_attributes(kind, fd, st.size), found.dos)
     sent = Metadata(
         content.descriptor if content.descriptor is not None else attributes.of_disk(st, found),
         content.user,
@@ -245,6 +246,7 @@ def _finish(
     file_type = stat.S_IFDIR if kind == "folder" else stat.S_IFREG
     posix = None if content.descriptor is None else sd.parse(content.descriptor, file_type)
     _set_attributes(fd, content, header.object_id, _lists(posix))
+    give_dos_attributes(fd, header.info)
     refused = _apply_descriptor(fd, content, posix, file_type, set_id)
     _set_times(fd, header)
     st, found = fs_fingerprint(fd), attributes.read(fd)
@@ -278,7 +280,8 @@ def _set_attributes(fd: int, content: Content, object_id: bytes, lists: dict[str
     for name in present:
         ours = name in (DESCRIPTOR_XATTR, TRUSTED_DESCRIPTOR_XATTR)
         listed = name in (posixacl.ACCESS_XATTR, posixacl.DEFAULT_XATTR) and name not in lists
-        stale = name.startswith("user.") and not name.startswith("user.frs.") and name not in wanted
+        own = name.startswith("user.frs.") or name == DOSATTRIB_XATTR
+        stale = name.startswith("user.") and not own and name not in wanted
         if ours or listed or stale:
             _remove(fd, name)
     for name, value in lists.items():
@@ -295,6 +298,15 @@ def _set_attributes(fd: int, content: Content, object_id: bytes, lists: dict[str
                 raise
             if name != OBJECT_ID_XATTR:
                 note_unstored(content, f"attribute {name}")
+
+
+def give_dos_attributes(fd: int, info: NetworkOpenInformation) -> None:
+    """What Windows keeps of a file (see staging.dosattrib), where the file system can hold it. Raises OSError."""
+    try:
+        dosattrib.give(fd, info)
+    except OSError as error:
+        if not _cannot_hold(fd, error):
+            raise
 
 
 def _cannot_hold(fd: int, error: OSError) -> bool:
@@ -398,4 +410,6 @@ def _keep_descriptor(fd: int, value: bytes, st: Fingerprint, found: attributes.A
     return False
 
 
-__all__ = ["Restored", "Vanished", "any_set_id", "apply_folder", "read_header", "restore", "verify"]
+__all__ = [
+    "Restored", "Vanished", "any_set_id", "apply_folder", "give_dos_attributes", "read_header", "restore", "verify",
+]  # fmt: skip

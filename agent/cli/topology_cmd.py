@@ -23,7 +23,10 @@ from config.view import compare, whole
 _F = TypeVar("_F", bound=Callable[..., Any])
 _WORDS = {"true": True, "false": False}
 #: What may be set, and how it stands in the file. The default is set with an empty value.
-_SET_KEYS = {"primary": "text", "type": "text", "file_filter": "list", "directory_filter": "list", "schedule": "text"}
+_SET_KEYS = {
+    "primary": "text", "type": "text", "file_filter": "list", "directory_filter": "list", "rename_open": "bool",
+    "schedule": "text",
+}  # fmt: skip
 _CONNECTION_KEYS = {
     "priority": "number", "enabled": "bool", "schedule": "text", "ignore_schedule": "bool", "two_way_sync": "bool",
 }  # fmt: skip
@@ -89,7 +92,7 @@ def show(config_file: Path, file: Path | None, as_json: bool) -> None:
     for one in found.sets:
         say(f"set {one.name} ({one.type}), primary {one.primary}")
         for member in one.members.values():
-            say(f"  {member.name}  {member.host}:{member.port}")
+            say(f"  {member.name}  {member.host}:{member.port or 'endpoint mapper'}")
         for connection in one.connections:
             say(f"  {_told(connection)}")
 

@@ -30,6 +30,7 @@ class Answers:
         lost: bool = False,
         new: bool = True,
         compressed: bool = False,
+        extension: CoExtension2 | None = None,
     ) -> None:
         """CMD_REMOTE_CO_DONE (3.3.4.4.6.2), if the session is still there; else the change order will come
         again and be dampened."""
@@ -71,5 +72,5 @@ class Answers:
             file_offset=0,
             sequence_number=1,
         )
-        packet.co_extension_2 = CoExtension2(checksum=bytes(16), retry_count=0, first_try_time=ctx.now)
+        session.extend(packet, extension or CoExtension2(bytes(16), first_try_time=ctx.now))
         ctx.send(session.cxtion, packet)

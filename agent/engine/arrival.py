@@ -41,6 +41,7 @@ class Arrival:
         co = co.replace(
             new_parent_guid=ctx.local_parent(co.new_parent_guid),
             old_parent_guid=ctx.local_parent(co.old_parent_guid),
+            flags=co.flags | (c.CO_FLAG_OUT_OF_ORDER if co.flags & c.CO_FLAG_RETRY else 0),  # 3.1.1.10.2
         )
         refused = refusal(co, ctx.config)
         if refused is not None:
@@ -76,6 +77,8 @@ class Arrival:
         entry = Entry(
             key, co, packet.checksum or bytes(16), session.cxtion.guid, first_try=ctx.now, arrival=ctx.arrival
         )
+        if packet.co_extension_2 is not None:
+            _, entry.tries_before, entry.tried_since, _ = packet.co_extension_2
         if not ordered:
             entry.out_of_order_by.add(entry.cxtion)
         self.inbound.take_in(entry, ordered, entry.cxtion)
@@ -131,6 +134,7 @@ class Arrival:
         if co.change_order_guid == entry.co.change_order_guid and entry.cxtion == guid:
             entry.co.partner_ack_seq_number = co.partner_ack_seq_number
             entry.co.sequence_number = co.sequence_number
+            entry.co.ack_version = co.ack_version
             self.inbound.ahead.answer(session, entry, entry.co)
             self.inbound.held.answer(entry)
             return entry

@@ -15,6 +15,7 @@ from agent.engine.vector import ORIGINATORS_MOST, VersionVector
 from agent.engine.vsn import OwnNumbers
 from agent.reporting.causes import Cause
 from agent.reporting.events import numbered
+from agent.wire import windows_names
 from agent.wire.change_order import ChangeOrder
 from agent.wire.filetime import DAY, HOUR, MINUTE, SECOND
 from agent.wire.packet import NamedGuid, Packet
@@ -87,7 +88,9 @@ class Cxtion:
 
     `key` is how people and counters name it ("a->b"), `wire_name` what COMM_CXTION carries. `priority` is the class
     of 3.1.5.1; `schedule` the 84 bytes of 2.3.1.2, None for always; a `trigger` schedule (SYSVOL, 3.3.2.1.1) only
-    says when to begin; `ignore_schedule` lets the initial VVJoin pass at any time.
+    says when to begin, and its sessions end only when all that came is carried out (3.3.4.4.13); `ignore_schedule` lets
+    the initial VVJoin pass at any time. A `volatile` one (3.3.4.2) waits for its partner to join, and is no more when
+    its session ends.
     """
 
     guid: bytes
@@ -99,6 +102,7 @@ class Cxtion:
     schedule: bytes | None = None
     ignore_schedule: bool = False
     trigger: bool = False
+    volatile: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,7 @@ class Limits:
     retry_fetch_delay: int = 5 * SECOND
     first_retry: int = SECOND
     max_retry: int = MINUTE
+    damaged: int = 3  # times that a staging file comes damaged; then its change order is aborted
     name_grace: int = 3
     unknown_grace: int = 10  # attempts (5 minutes) to remove a folder with content that is not replicated
     orphan_patience: int = DAY  # so long something waits for its folder while all partners are joined
@@ -185,6 +190,8 @@ class Context:
         self.online = False
         self.last_error: tuple[int, str] | None = None
         self.zstd_members: set[bytes] = set()  # members that announced a compression only we have
+        self.exact_members: set[bytes] = set()  # members that announced that they can hold any name
+        self.frozen = False  # installs wait (3.2.4.5)
         self.error_lasts = False  # nothing that the set does by itself mends it
         self.numbers: OwnNumbers  # set by the engine, which reads the version vector
         self.originator_of: dict[bytes, bytes] = {}  # downstream partner (member GUID) -> its originator GUID
@@ -193,7 +200,7 @@ class Context:
         self.resend_in_turn: dict[bytes, set[tuple[int, bytes]]] = {}  # originator -> VSN, file GUID: see vvjoin
         self.caught_up: set[bytes] = set()  # originators of `behind` whose version vector entry has moved
         self.on_deleted: Callable[[bytes, str], None] = lambda originator, partner: None  # see MassDeletions.deleted()
-        self._replica_name = config.set_name.upper()
+        self.replica_name = config.set_name.upper()  # COMM_REPLICA, as the captures have it
 
     # -- members that lost their memory --
 
@@ -228,6 +235,11 @@ class Context:
         self.count(f"Change Orders {what}", n)
         self.count(f"{'Local' if local else 'Remote'} Change Orders {what}", n)
 
+    def count_retry(self, where: str, local: bool = False) -> None:
+        """Count a change order that is tried again, and where: "Fetch", "Generate", "Install" or "Rename"."""
+        self.count_co("Retried", local)
+        self.count_co(f"Retried at {where}", local)
+
     # -- actions --
 
     def path(self, co: ChangeOrder) -> str:
@@ -253,21 +265,15 @@ class Context:
         """Something was refused, or a bound was reached: `source` is the name of the member it comes from."""
         self.out.append(Report("warning", text, cause, source))
 
-    def packet(self, cxtion: Cxtion, command: int, join_guid: bytes, last_join_time: int) -> Packet:
-        """A packet with the eight leading elements of 2.2.3.5 (names as the captures have them)."""
-        return Packet(
-            command=command,
-            to=cxtion.partner,
-            from_=self.config.member,
-            replica=NamedGuid(cxtion.partner.guid, self._replica_name),
-            cxtion=NamedGuid(cxtion.guid, cxtion.wire_name),
-            join_guid=join_guid,
-            last_join_time=last_join_time,
-        )
-
     def send(self, cxtion: Cxtion, packet: Packet, *, passed_on: bool = False) -> None:
         """Queue the packet for the connection's partner."""
+        if packet.remote_co is not None:
+            packet.remote_co.file_name = self.wire_name(cxtion, packet.remote_co.file_name)
         self.out.append(Send(cxtion.partner.guid, packet, passed_on))
+
+    def wire_name(self, cxtion: Cxtion, name: str) -> str:
+        """The name as the connection's partner is told it."""
+        return windows_names.to_wire(name, exact=cxtion.partner.guid in self.exact_members)
 
     # -- numbers --
 

@@ -19,7 +19,7 @@ from typing import Any
 from agent.engine import online
 from agent.engine.arrival import Arrival
 from agent.engine.context import Context, CounterSink, EngineConfig, EngineStore
-from agent.engine.entry import Stage
+from agent.engine.entry import Entry, Stage
 from agent.engine.events import (
     Action,
     ChangeKind,
@@ -27,6 +27,7 @@ from agent.engine.events import (
     FetchFailed,
     FetchStored,
     ForceReplication,
+    Freeze,
     Installed,
     LocalChange,
     Outcome,
@@ -61,11 +62,14 @@ from agent.engine.topology import Topology
 from agent.engine.vsn import OwnNumbers
 from agent.engine.window import InboundWindow
 from agent.wire import constants as c
+from agent.wire.change_order import ChangeOrder
 from agent.wire.filetime import DAY, HOUR, MINUTE, SECOND
 from agent.wire.guid import ZERO_GUID
 from agent.wire.packet import Packet
+from agent.wire.windows_names import from_wire
 
 _SET_BACK = "this member's clock was set back"
+_UNJOINED = "the partner unjoined"
 _LATE = "the partner has not taken what is older than the outbound log keeps: it is compared anew"
 
 #: What is answered to a packet for a connection or replica set that is not here (3.3.4.4.1).
@@ -141,6 +145,7 @@ class Engine:
             FetchFailed: self.installs.aftermath.fetch_failed,
             Installed: self._installed,
             ForceReplication: self._force,
+            Freeze: self._freeze,
             TopologyChanged: self.topology.change,
             StageBlock: self.serving.stage_block,
             StageRefused: self.serving.stage_refused,
@@ -177,6 +182,8 @@ class Engine:
             self._go_on()
         if not isinstance(event, FetchStored | StageBlock):
             self.outbound.pump_all()
+            self._close_what_is_done()
+            self.topology.end_volatile()
         return out
 
     def _go_on(self) -> None:
@@ -208,6 +215,15 @@ class Engine:
         """What `frs status` shows: when (FILETIME), and what."""
         return self.ctx.last_error
 
+    @property
+    def is_frozen(self) -> bool:
+        """Installs wait (3.2.4.5)."""
+        return self.ctx.frozen
+
+    def freeze_as(self, before: Engine) -> None:
+        """Go on as an engine of the same set did: whether installs wait is in no store."""
+        self.ctx.frozen = before.is_frozen
+
     def note_error(self, when: int, text: str) -> None:
         """Something of the set failed that is not the engine's own."""
         self.ctx.last_error, self.ctx.error_lasts = (when, text), False
@@ -226,11 +242,6 @@ class Engine:
         if packet.from_.guid != session.cxtion.partner.guid or packet.to.guid != self.ctx.config.member.guid:
             return NOT_FOR_US
         return SUCCESS
-
-    def passes_on(self, packet: Packet) -> bool:
-        """The packet has a change order, and that of another originator than its sender."""
-        co = packet.remote_co
-        return co is not None and co.originator_guid != self.ctx.originator_of.get(packet.from_.guid)
 
     def is_present(self, packet: Packet) -> bool:
         """The packet is of the connection's present session, or of the one that is about to begin."""
@@ -275,7 +286,12 @@ class Engine:
         session = self._session(packet)
         if session is None or self.check(packet) != SUCCESS:
             return
-        session.minor = min(event.minor, c.NTFRS_COMM_MINOR_9)
+        session.heard(packet, event.minor)
+        if (
+            packet.remote_co is not None
+            and (name := from_wire(packet.remote_co.file_name)) != packet.remote_co.file_name
+        ):
+            packet = dataclasses.replace(packet, remote_co=packet.remote_co.replace(file_name=name))
         command = packet.command
         if command == c.CMD_JOINING:
             self.out_sessions.joining(session, packet, session.minor)
@@ -284,6 +300,8 @@ class Engine:
                 self._unjoin_remote(session)
         else:
             joins = command in (c.CMD_NEED_JOIN, c.CMD_START_JOIN, c.CMD_JOINED)
+            if command == c.CMD_SEND_STAGE and not session.joined:
+                self.serving.not_joined(session, packet)
             if not joins and (not session.joined or packet.join_guid != session.join_guid):
                 return  # of a session that is over (3.1.1.8)
             if self.restored.forgotten(packet.remote_co) and not session.joined:
@@ -294,11 +312,15 @@ class Engine:
         if self.window.refuses(session):
             return
         if packet.remote_co is not None:
+            if packet.remote_co.flags & (c.CO_FLAG_CONTROL | c.CO_FLAG_ABORT_CO):
+                self._brings_nothing(session, packet.remote_co)
+                return
             if self.reseed.removes(packet.remote_co.file_guid):
                 self.in_sessions.ask_for_everything(session)  # the file among it
                 self.in_sessions.unjoin(session, "a file is being removed that the partner sends")
                 return
             self.reseed.seen(packet.remote_co.file_guid)
+            self.in_sessions.looked_at(session, packet.remote_co)
         before = len(self.inbound.entries)
         entry = self.arrival.remote_co(session, packet)
         if len(self.inbound.entries) > before:
@@ -308,6 +330,28 @@ class Engine:
             entry = self.fetching.offered((co.file_guid, co.originator_guid, co.frs_vsn))
         if entry is not None:
             self.installs.advance(entry)
+
+    def _brings_nothing(self, session: Session, co: ChangeOrder) -> None:
+        """A change order that is none (2.2.3.2): a control change order has what the connection brought looked at
+        again; one that is being aborted ends, unless somebody else offers the same change."""
+        if co.flags & c.CO_FLAG_CONTROL:
+            self.inbound.answers.dampen(session, co)
+            self._inbound_joined(session)
+            return
+        entry = self.inbound.entry_of(co.change_order_guid)
+        if entry is not None and entry.stage in (Stage.QUEUED, Stage.FETCHING, Stage.FETCHED):
+            self._withdrawn(session, entry)
+        self.inbound.answers.done(session, co, lost=True)
+
+    def _withdrawn(self, session: Session, entry: Entry) -> None:
+        """The partner does not offer the entry any more."""
+        if entry.cxtion != session.cxtion.guid:
+            return
+        if entry.alternates:
+            self.inbound.switch(entry)
+            self.installs.advance(entry)
+        else:
+            self.retire.finish(entry, None, aborted=True)
 
     def _retry_fetch(self, session: Session, packet: Packet) -> None:
         """CMD_RETRY_FETCH (3.3.4.4.11). What a partner sent that is no more, and nobody else has, ends."""
@@ -320,13 +364,8 @@ class Engine:
     def _abort_fetch(self, session: Session, packet: Packet) -> None:
         """CMD_ABORT_FETCH: discard the change order; a newer one for the same file follows (3.3.4.4.10)."""
         entry = self.inbound.entry_of(packet.co_guid)
-        if entry is None or entry.stage is not Stage.FETCHING or entry.cxtion != session.cxtion.guid:
-            return
-        if entry.alternates:
-            self.inbound.switch(entry)
-            self.installs.advance(entry)
-            return
-        self.retire.finish(entry, None, aborted=True)
+        if entry is not None and entry.stage is Stage.FETCHING:
+            self._withdrawn(session, entry)
 
     def _vvjoin_done(self, session: Session, packet: Packet) -> None:
         if self.window.full(session):
@@ -337,9 +376,17 @@ class Engine:
     def _unjoin_remote(self, session: Session) -> None:
         """CMD_UNJOIN_REMOTE: tear the connection's session down (3.3.4.4.13)."""
         if session.cxtion.guid in self.out_sessions.sessions:
-            self.out_sessions.unjoin(session, "the partner unjoined")
+            self.out_sessions.unjoin(session, _UNJOINED)
+        elif session.cxtion.trigger and self.inbound.unfinished(session.cxtion.guid):
+            self.in_sessions.close_when_done(session)
         else:
-            self.in_sessions.unjoin(session, "the partner unjoined")
+            self.in_sessions.unjoin(session, _UNJOINED)
+
+    def _close_what_is_done(self) -> None:
+        """SYSVOL: the partner has unjoined, and all that it sent is carried out (3.3.4.4.13)."""
+        for session in self.in_sessions.sessions.values():
+            if session.closing and not self.inbound.unfinished(session.cxtion.guid):
+                self.in_sessions.unjoin(session, _UNJOINED)
 
     # -- other events --
 
@@ -386,6 +433,12 @@ class Engine:
                     self.in_sessions.need_join(session)
                 elif self.ctx.online:
                     self.out_sessions.start_join(session)
+
+    def _freeze(self, event: Freeze) -> None:
+        """NTFRSAPI_WRITER_COMMAND_FREEZE or _THAW (3.2.4.5): what is staged stays so, or is installed."""
+        self.ctx.frozen = event.frozen
+        for entry in sorted(self.inbound.entries.values(), key=lambda e: e.arrival) if not event.frozen else ():
+            self.installs.advance(entry)
 
     def _clock_set_back(self, before: int) -> None:
         """What was to happen at a time that is now far away happens no later than the longest interval from now. By

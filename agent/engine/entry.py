@@ -9,7 +9,7 @@ from agent.engine import flags as fl
 from agent.engine.events import Outcome
 from agent.engine.order import Key
 from agent.wire import constants as c
-from agent.wire.change_order import ChangeOrder
+from agent.wire.change_order import ChangeOrder, CoExtension2
 
 
 class Stage(enum.IntEnum):
@@ -48,11 +48,15 @@ class Entry:
     early: dict[int, bytes | memoryview] = field(default_factory=dict)  # blocks that came before their turn
     retry_at: int = 0
     attempts: int = 0
+    damaged: int = 0  # times that its staging file came damaged
     waits_for: Outcome | None = None
     detail: str = ""  # of that, for people
     first_try: int = 0
+    tries_before: int = 0  # of other members, as the sender told them
+    tried_since: int = 0  # when the first of them tried (FILETIME); 0 where nobody said
     arrival: int = 0
     retry_fetch: bool = False
+    resend_at: int = 0  # when the block that CMD_RETRY_FETCH was the answer for is asked for again (FILETIME); 0: never
     retry_fetches: int = 0  # times that CMD_RETRY_FETCH was the answer
     not_found: bytes = b""  # GUID of what was to make room and was not at its place (in initial sync)
     lost_folders: list[bytes] = field(default_factory=list)  # GUIDs, topmost first: see installs
@@ -69,6 +73,15 @@ class Entry:
         """By which connection it is offered, and in which change order; by none where its connection just stands in for
         another one: the partner there may not have it."""
         return [] if self.former_cxtion else [(self.cxtion, self.co)]
+
+    @property
+    def tries(self) -> int:
+        """How often this member and those before it have tried again."""
+        return min(self.tries_before + self.attempts, 0xFFFFFFFF)
+
+    def extension(self, checksum: bytes) -> CoExtension2:
+        """What is said beside the change order: a checksum of the staging file, and of the tries (2.2.3.9)."""
+        return CoExtension2(checksum, self.tries, self.tried_since or self.first_try)
 
     @property
     def is_delete(self) -> bool:

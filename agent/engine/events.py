@@ -67,10 +67,12 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class PacketReceived:
-    """A COMM_PACKET from a partner; `minor` is its COMM_PACKET.Minor."""
+    """A COMM_PACKET from a partner; `minor` is its COMM_PACKET.Minor. `aside`: it is a change order, and came by
+    another association than what the partner has to say itself."""
 
     packet: Packet
     minor: int
+    aside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +162,14 @@ class StageBlock:
 
 @dataclass(frozen=True, slots=True)
 class StageRefused:
-    """A ReadStage action failed: `retry` when it may work later (3.3.4.4.7). `no_room`: for want of room here."""
+    """A ReadStage action failed: `retry` when it may work later (3.3.4.4.7). `no_room`: for want of room here.
+    `generating`: the staging file could not be made from the tree."""
 
     request: ReadStage
     retry: bool
     error: str
     no_room: bool = False
+    generating: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +177,13 @@ class ForceReplication:
     """Join now, whatever the schedule says: all connections, or one."""
 
     cxtion: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Freeze:
+    """Whether installs wait from now on (3.2.4.5). All else goes on."""
+
+    frozen: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +228,7 @@ Event = (
     | StageBlock
     | StageRefused
     | ForceReplication
+    | Freeze
     | TopologyChanged
     | Tick
     | Resumed
@@ -255,9 +267,9 @@ class StoreBlock:
 class ReadStage:
     """Read one block of a staging file, generating the file if need be; answer StageBlock or StageRefused.
 
-    `change_order` goes into the stage header. With `regenerate` the file may be made anew from the tree, where
-    the IDTable still holds the content `md5` that the change order announced. `partner` is the member GUID of whom
-    it is for.
+    `change_order` and `coc_ext`, its extension for partners of minor version 3 and below, go into the stage header.
+    With `regenerate` the file may be made anew from the tree, where the IDTable still holds the content `md5` that the
+    change order announced. `partner` is the member GUID of whom it is for.
     """
 
     partner: bytes
@@ -270,6 +282,7 @@ class ReadStage:
     compressions: frozenset[bytes]
     initial: bool
     regenerate: bool
+    coc_ext: bytes = bytes(0x28)
 
 
 class InstallStep(enum.Enum):

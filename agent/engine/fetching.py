@@ -19,11 +19,11 @@ from agent.engine.order import Key
 from agent.engine.session import Session
 from agent.reporting.causes import Cause
 from agent.wire import constants as c
-from agent.wire.change_order import CoExtension2
 from agent.wire.packet import Packet
 
 MAX_STAGE_SIZE = 1 << 46
 MIN_STAGE_SIZE = 0x400
+_SAME_BLOCK = 12  # times that one block is asked for before the fetch begins anew
 _HEADER_FLAGS = 0x54  # Flags of the change order in a STAGE_HEADER (2.2.3.10)
 
 
@@ -33,9 +33,11 @@ class Fetching:
     def __init__(self, ctx: Context, inbound: Inbound) -> None:
         self.ctx = ctx
         self.inbound = inbound
-        self._active: dict[bytes, dict[Key, Entry]] = {}  # by connection; some may have ended since
+        self._active: dict[bytes, dict[Key, Entry]] = {}  # by connection; some may have been given up since
         self._looked: dict[bytes, int] = {}  # by connection: Inbound.fetches_ended when those were left out
         self._turn: dict[bytes, dict[Key, Entry]] = {}  # by connection: what waits until another is fetched
+
+        self._resending: dict[Key, Entry] = {}
 
     # -- whose turn it is --
 
@@ -54,7 +56,7 @@ class Fetching:
         session = self.inbound.sessions[entry.cxtion]
         entry.stage = Stage.FETCHING
         entry.begun = True
-        entry.received = entry.stored = entry.requested = entry.stage_size = 0
+        entry.received = entry.stored = entry.requested = entry.stage_size = entry.resend_at = 0
         entry.early.clear()
         entry.heard_at = self.ctx.now
         self._active[entry.cxtion][entry.key] = entry
@@ -79,7 +81,7 @@ class Fetching:
 
     def _full(self, cxtion: bytes) -> bool:
         active, ended = self._active.setdefault(cxtion, {}), self.inbound.fetches_ended
-        if len(active) >= self.ctx.limits.fetches and self._looked.get(cxtion) != ended:
+        if len(active) >= self.ctx.limits.fetches and self._looked.get(cxtion, 0) != ended:
             active = self._active[cxtion] = {k: e for k, e in active.items() if self._fetches(cxtion, e)}
             self._looked[cxtion] = ended
         return len(active) >= self.ctx.limits.fetches
@@ -122,15 +124,26 @@ class Fetching:
                 if entry.holds_up and self._fetches(cxtion, entry):
                     yield entry.heard_at + self.ctx.limits.fetch_alone, entry
 
+    def _resends(self) -> list[Entry]:
+        """What waits until the same block is asked for again."""
+        waiting = {k: e for k, e in self._resending.items() if e.resend_at and self._fetches(e.cxtion, e)}
+        self._resending = waiting
+        return list(waiting.values())
+
     def deadline(self) -> int | None:
-        """When the first of the partners that are asked will have been silent for too long; None for never."""
-        return min((at for at, _ in chain(self._silent_at(), self._held_up_until())), default=None)
+        """When the first of the partners that are asked will have been silent for too long, or is to be asked again;
+        None for never."""
+        silent = (at for at, _ in chain(self._silent_at(), self._held_up_until()))
+        return min(chain(silent, (entry.resend_at for entry in self._resends())), default=None)
 
     def tick(self) -> list[Entry]:
         """Whoever was silent for too long is asked again later, and what has come gives its room back; or somebody else
         is asked at once: the entries that may go on. Long before that, only what is of the same file waits for what
         such a one does not send."""
         go_on = []
+        for entry in [entry for entry in self._resends() if entry.resend_at <= self.ctx.now]:
+            entry.resend_at, entry.heard_at = 0, self.ctx.now
+            self._request(self.inbound.sessions[entry.cxtion], entry)
         for entry in [entry for at, entry in self._held_up_until() if at <= self.ctx.now]:
             entry.holds_up = False
             self.inbound.hold_up_nobody(entry)
@@ -156,7 +169,11 @@ class Fetching:
         if session.cxtion.partner.guid in self.ctx.zstd_members:
             busy = len(self._active.get(entry.cxtion, ()))
             ahead = max(1, min(limits.fetch_window, limits.fetches // max(busy, 1)))
-        while entry.requested < entry.stage_size and entry.requested - entry.stored < ahead * c.MAX_BLOCK:
+        while (
+            not entry.resend_at
+            and entry.requested < entry.stage_size
+            and entry.requested - entry.stored < ahead * c.MAX_BLOCK
+        ):
             self._request(session, entry)
 
     def _request(self, session: Session, entry: Entry) -> None:
@@ -187,7 +204,7 @@ class Fetching:
             file_offset=0,
         )
         known = bytes(16) if entry.is_new else entry.checksum
-        packet.co_extension_2 = CoExtension2(checksum=known, retry_count=entry.attempts, first_try_time=ctx.now)
+        session.extend(packet, entry.extension(known))
         ctx.count_both(session.cxtion, "Fetch Requests Sent")
         ctx.send(session.cxtion, packet)
         entry.requested += c.MAX_BLOCK
@@ -261,25 +278,30 @@ class Fetching:
             return None
         entry.stage = Stage.FETCHED
         entry.staged = True
-        self.inbound.fetches_ended += 1
+        self._active.get(entry.cxtion, {}).pop(entry.key, None)
         self.ctx.count("Staging Files Fetched")
         self.ctx.count("Bytes of Staging Fetched", entry.stage_size)
         return entry
 
     def retry_fetch(self, packet: Packet) -> None:
-        """CMD_RETRY_FETCH: ask again after five seconds (3.3.4.4.11); when it has been the answer often, later."""
+        """CMD_RETRY_FETCH: ask for the same block again after five seconds (3.3.4.4.11). When it has been the answer
+        often, what was fetched gives its room back, and the next request is for the first block."""
         entry = self.inbound.entry_of(packet.co_guid)
-        if entry is None or entry.stage is not Stage.FETCHING:
+        if entry is None or entry.stage is not Stage.FETCHING or entry.resend_at:
             return
         entry.retry_fetch = True
+        entry.retry_fetches += 1
+        again_at = self.ctx.now + self.ctx.limits.retry_fetch_delay
+        self.ctx.count_retry("Fetch")
         if any(self.inbound.sessions[guid].joined for guid, _ in entry.alternates):
             entry.alternates += entry.offer()  # somebody else may have it at hand
             self.inbound.switch(entry)
+        elif entry.received and entry.retry_fetches % _SAME_BLOCK:
+            entry.early.clear()
+            entry.requested, entry.resend_at = entry.received, again_at
+            self._resending[entry.key] = entry
+            return
         self.inbound.discard(entry)
         entry.stage = Stage.QUEUED
-        limits = self.ctx.limits
-        delay = limits.retry_fetch_delay << max(0, min(entry.retry_fetches, 20) - 10)
-        entry.retry_fetches += 1
-        entry.retry_at = self.ctx.now + min(delay, max(limits.max_retry, limits.retry_fetch_delay))
+        entry.retry_at = again_at
         self.inbound.waiting.add(entry.key)
-        self.ctx.count_co("Retried at Fetch", False)

@@ -8,7 +8,7 @@ from typing import Final
 
 from agent.engine.order import Key
 from agent.engine.session import Session
-from agent.wire.change_order import ChangeOrder
+from agent.wire.change_order import ChangeOrder, CoExtension2
 from agent.wire.filetime import SECOND
 
 #: What was not acknowledged for so long takes no place in the window any more, until so many windows are in flight: it
@@ -91,7 +91,7 @@ class Flow:
     leading: int = 0
     trailing: int = 0
     unacked: InFlight = field(default_factory=InFlight)
-    vvjoin: Iterator[tuple[ChangeOrder, bytes]] | None = None
+    vvjoin: Iterator[tuple[ChangeOrder, CoExtension2]] | None = None
     vvjoin_unacked: InFlight = field(default_factory=InFlight)
     offered: dict[bytes, Key] = field(default_factory=dict)  # change order -> the change, of those in vvjoin_unacked
     resume_at: int = 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from agent.engine.stored import change_order_of, checksum_of
-from agent.wire.change_order import ChangeOrder
+from agent.engine.stored import change_order_of, extension_of
+from agent.wire.change_order import ChangeOrder, CoExtension2
 from idtable.records import OutlogRow
 
 #: Rows that are kept, of those that a partner has not acknowledged: some 2 MiB.
@@ -19,12 +19,12 @@ class Logged(NamedTuple):
 
     row: OutlogRow
     co: ChangeOrder
-    checksum: bytes
+    extension: CoExtension2
 
 
 def logged(row: OutlogRow) -> Logged:
     """What the store has. Raises Unreadable."""
-    return Logged(row, change_order_of(row), checksum_of(row))
+    return Logged(row, change_order_of(row), extension_of(row))
 
 
 class Fresh:

@@ -55,7 +55,10 @@ class Held:
         """The change order has come, perhaps once more."""
         if self._entries.get(entry.cxtion, {}).get(entry.key):
             session = self.sessions[entry.cxtion]
-            self.answers.done(session, entry.co, new=entry.is_new, compressed=entry.compressed_after_all)
+            more = entry.extension(bytes(16))
+            self.answers.done(
+                session, entry.co, new=entry.is_new, compressed=entry.compressed_after_all, extension=more
+            )
 
     def let_go(self, entry: Entry) -> None:
         """The entry waits for something else, or its connection does, or it has come to its end."""

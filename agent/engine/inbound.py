@@ -24,7 +24,7 @@ from agent.engine.order import Key, RetireOrder
 from agent.engine.orphans import Orphans
 from agent.engine.refusal import refusal
 from agent.engine.session import JoinState, Session
-from agent.engine.stored import change_order_of, checksum_of
+from agent.engine.stored import change_order_of, extension_of
 from agent.reporting.causes import Cause
 from agent.wire import constants as c
 from agent.wire.change_order import CoExtension2
@@ -57,7 +57,7 @@ class Inbound:
         #: The worklist: what may go on now, in order. The engine works it off after every event, so that no end of a
         #: change order calls the next one's.
         self.unblocked: OrderedDict[Key, None] = OrderedDict()
-        self.fetches_ended = 0  # counts up when one may have
+        self.fetches_ended = 0  # counts up when one may have been given up
         self.heard: dict[bytes, int] = {}  # partner (member GUID) -> the last VSN of its own that it sent
         #: What the inbound log held of connections that are no more, and whether it was finished.
         self.abandoned: list[tuple[Key, bool]] = []
@@ -147,14 +147,17 @@ class Inbound:
             if not cxtion or key in self.entries or refused:
                 self.ctx.store.inlog_delete(row.co_guid)
                 continue
+            extension = extension_of(row)
             entry = Entry(
                 key,
                 co,
-                checksum_of(row),
+                extension.checksum,
                 cxtion,
                 stage=Stage(row.state) if row.state >= Stage.FINISHED else Stage.QUEUED,
                 attempts=row.retry_count,
                 first_try=row.first_try_time,
+                tries_before=extension.retry_count,
+                tried_since=extension.first_try_time,
                 arrival=row.arrival,
                 former_cxtion=row.cxtion_guid if cxtion != row.cxtion_guid else b"",
             )
@@ -171,7 +174,7 @@ class Inbound:
 
     def save(self, entry: Entry) -> None:
         """Write the entry to the inbound log."""
-        ext = CoExtension2(checksum=entry.checksum, retry_count=entry.attempts, first_try_time=entry.first_try)
+        ext = CoExtension2(entry.checksum, entry.tries_before, entry.tried_since)
         self.ctx.store.inlog_put(
             InlogRow(
                 co_guid=entry.co.change_order_guid,
@@ -201,6 +204,10 @@ class Inbound:
     def of_file(self, file_guid: bytes) -> Iterator[Key]:
         """The change orders of that file which have not ended, in order of arrival."""
         return self.claims.exclusive_on(("g", file_guid))
+
+    def unfinished(self, cxtion: bytes) -> bool:
+        """A change order that came by this connection has not ended."""
+        return any(e.came_by(cxtion) and e.stage < Stage.FINISHED for e in self.entries.values())
 
     def head(self, file_guid: bytes) -> Key | None:
         """The first of them. Only that one is ever begun, or waits to be tried again."""
@@ -245,9 +252,12 @@ class Inbound:
 
     # -- retrying --
 
-    def retry(self, entry: Entry, why: Outcome, detail: str) -> None:
-        """Put the entry aside for a while that doubles with every attempt (3.1.1.10.2)."""
+    def retry(self, entry: Entry, why: Outcome, detail: str, *, renaming: bool = False) -> None:
+        """Put the entry aside for a while that doubles with every attempt (3.1.1.10.2); `renaming` is what has
+        failed."""
         ctx = self.ctx
+        fetching = entry.stage is Stage.FETCHING or (why is Outcome.STAGE_MISSING and entry.stage is Stage.QUEUED)
+        ctx.count_retry("Fetch" if fetching else "Rename" if renaming else "Install")
         absent = why is Outcome.STAGE_MISSING and not self.sessions[entry.cxtion].joined
         if absent:  # which does not count: nothing is given up for it, and the next Join begins with all of them
             entry.first_try, delay = ctx.now, ctx.limits.max_retry
@@ -255,15 +265,13 @@ class Inbound:
             entry.attempts += 1
             delay = min(ctx.limits.first_retry << min(entry.attempts - 1, 10), ctx.limits.max_retry)
         news = why is not entry.waits_for
+        entry.damaged += why is Outcome.STAGE_DAMAGED
         entry.waits_for, entry.detail = why, detail
         entry.retry_at = ctx.now + max(delay, self.held.put_aside(entry, why))
         if entry.stage in (Stage.INSTALLING, Stage.FETCHING):
-            fetching = entry.stage is Stage.FETCHING
             if fetching:
                 self.discard(entry)
             entry.stage = Stage.FETCHED if entry.staged and not fetching else Stage.QUEUED
-            ctx.count_co("Retried at Fetch" if fetching else "Retried at Install", False)
-        ctx.count_co("Retried", False)
         self.waiting.add(entry.key)
         self.hold_up_nobody(entry)
         serious = why in (Outcome.NO_SPACE, Outcome.FAILED)
@@ -293,9 +301,15 @@ class Inbound:
                 self._unblock(self.claims.go_last(key))
 
     def futile(self, entry: Entry) -> str:
-        """Why the entry is not tried again; empty while it is. The limits of notes 35 and 36 are passed, or its folder
-        never comes. One that had no turn yet is tried, however long it has waited."""
+        """Why the entry is not tried again; empty while it is. The limits of notes 35 and 36 are passed, its staging
+        file is damaged wherever it is fetched from (3.3.4.4.8), or its folder never comes. One that had no turn yet is
+        tried, however long it has waited."""
         limits, tried = self.ctx.limits, f"given up after {entry.attempts} attempts"
+        if entry.damaged >= limits.damaged:
+            return (
+                f"given up, because the staging file that {self.sender(entry)} sends was damaged {entry.damaged} times "
+                f"({entry.detail}): it is here again once the file is changed on any member"
+            )
         too_late = bool(entry.attempts) and self.ctx.now - entry.first_try > limits.max_retry_time
         if entry.attempts > limits.max_retries or too_late:
             return tried if entry.waits_for is not Outcome.NO_SPACE else ""
@@ -352,7 +366,7 @@ class Inbound:
 
     def let_go(self, entry: Entry) -> None:
         """The entry is finished and wants its name no more."""
-        self.fetches_ended += 1
+        self.fetches_ended += entry.begun and not entry.staged
         self.held.let_go(entry)
         place = (entry.co.new_parent_guid, entry.co.file_name)
         if self.pending_names.get(entry.co.file_guid) == place:

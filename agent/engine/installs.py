@@ -18,7 +18,7 @@ from agent.engine.local import LocalChanges
 from agent.engine.losers import Losers
 from agent.engine.names import Names, Place, Verdict
 from agent.engine.plausible import hopeless
-from agent.engine.reconcile import against_version, change_order_wins
+from agent.engine.reconcile import against_version, change_order_wins, morphed_name
 from agent.engine.records import (
     ASIDE,
     MARKS,
@@ -33,6 +33,7 @@ from agent.engine.records import (
     version_of,
 )
 from agent.engine.retire import Retire
+from agent.wire import constants as c
 from idtable.records import IDRecord
 
 
@@ -132,12 +133,13 @@ class Installs:
             elif against:
                 entry.beaten_version = max(entry.beaten_version, record.version)
         entry.needs_stage = fl.needs_staging_file(co.location_cmd, co.flags, co.content_cmd)
-        if entry.needs_stage and record is not None and not record.deleted and entry.is_rename:
-            # Only the name changed since the very version that is here (note 84): no need to fetch it. The checksum
-            # alone does not say so: it leaves times out.
+        if entry.needs_stage and record is not None and not record.deleted:
+            # Only the name changed since the very version that is here (note 84), or only the object ID was set to
+            # what the IDTable has anyway: no need to fetch it. Of a renaming the checksum alone does not say so: it
+            # leaves times out.
             same = entry.checksum not in (bytes(16), b"") and entry.checksum == record.md5
-            same = same and co.ack_version & MARKS == mark_of(record)
-            if same and co.file_attributes == record.attributes:
+            known = co.ack_version & MARKS == mark_of(record) and co.file_attributes == record.attributes
+            if same and (co.flags & c.CO_FLAG_JUST_OID_RESET or (entry.is_rename and known)):
                 entry.needs_stage = False
         return True
 
@@ -152,6 +154,8 @@ class Installs:
 
     def _install(self, entry: Entry) -> None:
         ctx, co = self.ctx, entry.co
+        if ctx.frozen:
+            return
         record = ctx.store.get(co.file_guid)
         live = record if record is not None and not record.deleted else None
         if live is not None and live.flags & PASSING:
@@ -368,6 +372,8 @@ class Installs:
         new = record_after(co, entry.checksum, record, event, fetched=entry.needs_stage)
         new.parent_guid, new.name = verdict.parent, verdict.name
         elsewhere = (verdict.parent, verdict.name) != (co.new_parent_guid, co.file_name)
+        if verdict.name == morphed_name(co.file_name, co.file_guid):
+            self.ctx.count_co("Morphed", False)
         unstored = event.unstored if event is not None and entry.needs_stage else b""
         self._end(entry, new, announce=elsewhere, unstored=unstored)
 
@@ -411,4 +417,5 @@ class Installs:
         if event.outcome is Outcome.NOT_EMPTY:
             self.aftermath.not_empty(entry, event.detail)
         else:
-            self.inbound.retry(entry, event.outcome, event.detail)
+            renaming = bool(failed) and failed[0].step in (InstallStep.RENAME, InstallStep.VACATE)
+            self.inbound.retry(entry, event.outcome, event.detail, renaming=renaming)

@@ -10,10 +10,13 @@ from collections.abc import Callable, Iterable
 
 from agent.engine import plausible
 from agent.engine.context import Context, Cxtion
+from agent.engine.schedule import next_trigger
 from agent.engine.session import CLOSED, NEVER, JoinState, Session, close
+from agent.engine.vvjoin import vvjoin_guid
 from agent.reporting.causes import Cause
 from agent.reporting.events import led, numbered
 from agent.wire import constants as c
+from agent.wire.change_order import ChangeOrder
 from agent.wire.guid import ZERO_GUID, guid_text
 from agent.wire.packet import Gvsn, Packet
 from idtable.records import CxtionRow
@@ -69,6 +72,15 @@ class InboundSessions:
             self.forget(session)
         self._save_everything()
 
+    def looked_at(self, session: Session, co: ChangeOrder) -> None:
+        """A change order has come by the connection. A VVJoin of an agent of ours goes by the VSNs of each originator
+        (see vvjoin): the version vector may follow, and it goes on where it was cut short. That of another vendor may
+        go from a folder to what is in it, whose VSNs may be lower. So until it ends no version vector says what of it
+        is here (3.3.4.4.12): it dampens nothing, and begins from the beginning if it is cut short."""
+        vvjoin = co.flags & c.CO_FLAG_VVJOIN_TO_ORIG and not session.everything and session.joined
+        if vvjoin and co.change_order_guid != vvjoin_guid(co.file_guid, co.originator_guid, co.frs_vsn):
+            self.ask_for_everything(session)
+
     def _save_everything(self) -> None:
         asked = [guid for guid, session in self.sessions.items() if session.everything]
         self.ctx.store.meta_set(_EVERYTHING, b"".join([*asked, *sorted(self._absent)]))
@@ -91,7 +103,7 @@ class InboundSessions:
         session.deadline = ctx.now + session.interval
         session.interval = min(session.interval * 2, ctx.limits.max_join_interval)
         ctx.count_both(session.cxtion, "Join Notifications Sent")
-        ctx.send(session.cxtion, ctx.packet(session.cxtion, c.CMD_NEED_JOIN, ZERO_GUID, NEVER))
+        ctx.send(session.cxtion, session.joining_packet(ctx, c.CMD_NEED_JOIN, ZERO_GUID, NEVER))
 
     def start_join(self, session: Session, packet: Packet) -> None:
         """CMD_START_JOIN: the upstream partner is alive; answer with CMD_JOINING (3.3.4.4.3)."""
@@ -113,7 +125,7 @@ class InboundSessions:
         session.deadline = ctx.now + session.interval
         if not ctx.online and any(s.last_join_time != NEVER for s in self.sessions.values()):
             session.deadline = ctx.now + ctx.limits.join_answer  # else it is in initial sync too (3.3.4.4.4)
-        answer = ctx.packet(session.cxtion, c.CMD_JOINING, session.join_guid, session.last_join_time)
+        answer = session.joining_packet(ctx, c.CMD_JOINING, session.join_guid, session.last_join_time)
         known = {} if session.everything else ctx.vv
         answer.vvector = [Gvsn(vsn, guid) for guid, vsn in sorted(known.items())]
         if not answer.vvector:
@@ -121,7 +133,7 @@ class InboundSessions:
         answer.join_time = ctx.now
         answer.replica_version_guid = ctx.config.originator_guid
         if session.minor >= c.NTFRS_COMM_MINOR_4:
-            answer.compression_guids = list(ctx.config.compressions)
+            answer.compression_guids = [*ctx.config.compressions, c.EXACT_NAMES]
         ctx.send(session.cxtion, answer)
 
     def joined(self, session: Session, packet: Packet) -> None:
@@ -204,7 +216,7 @@ class InboundSessions:
     def unjoin(self, session: Session, why: str, *, retry: bool = True) -> None:
         """End the session. It is asked for again after the interval, unless the caller does that itself."""
         ctx = self.ctx
-        was_joined = session.joined
+        was_joined, session.closing = session.joined, False
         session.silent = session.silent or session.state in (JoinState.NEED_JOIN, JoinState.JOINING)
         session.unanswered = 0
         session.state = JoinState.UNJOINED
@@ -216,9 +228,18 @@ class InboundSessions:
             ctx.count_both(session.cxtion, "Unjoins")
             self.on_unjoined(session)
 
+    def close_when_done(self, session: Session) -> None:
+        """The partner has unjoined: the session is over once what it brought is carried out, and no later than the
+        schedule next opens."""
+        session.closing = True
+        session.deadline = next_trigger(session.cxtion.schedule, self.ctx.now) or 0
+
     def tick(self) -> None:
         """Ask again where a time limit has passed."""
         for session in self.sessions.values():
+            if session.closing and session.deadline and session.deadline <= self.ctx.now:
+                self.unjoin(session, "what the partner sent before it unjoined is not done yet", retry=False)
+                session.deadline = self.ctx.now
             if session.joined and not session.cxtion.trigger and not session.is_open(self.ctx.now):
                 close(self.ctx, session)
                 self.unjoin(session, CLOSED, retry=False)
@@ -301,6 +322,10 @@ class OutboundSessions:
         """Tell the downstream partner that a Join may start: in answer, or of our own accord (3.3.4.6). With a trigger
         schedule only the downstream partner's counts (3.3.2.1.1)."""
         ctx = self.ctx
+        if session.cxtion.volatile and not asked:
+            session.ended = 0 < session.deadline <= ctx.now
+            session.deadline = ctx.now + ctx.limits.max_join_interval
+            return
         if not (asked and session.cxtion.trigger) and not session.is_open(ctx.now):
             session.deadline = session.next_opening(ctx.now)
             return
@@ -310,7 +335,7 @@ class OutboundSessions:
         if not asked:
             session.interval = min(session.interval * 2, ctx.limits.max_join_interval)
         ctx.count_both(session.cxtion, "Join Notifications Sent")
-        ctx.send(session.cxtion, ctx.packet(session.cxtion, c.CMD_START_JOIN, ZERO_GUID, NEVER))
+        ctx.send(session.cxtion, session.joining_packet(ctx, c.CMD_START_JOIN, ZERO_GUID, NEVER))
 
     def need_join(self, session: Session) -> None:
         """CMD_NEED_JOIN: answer with CMD_START_JOIN (3.3.4.4.2)."""
@@ -353,7 +378,11 @@ class OutboundSessions:
             self.on_partner_knows_more(known)
         session.join_guid = packet.join_guid
         session.partner_vv = vector
-        session.compressions = frozenset(packet.compression_guids) | {c.COMPRESSION_NONE}
+        session.compressions = frozenset(packet.compression_guids) - {c.EXACT_NAMES} | {c.COMPRESSION_NONE}
+        if not {c.EXACT_NAMES, c.COMPRESSION_ZSTD}.isdisjoint(packet.compression_guids):
+            ctx.exact_members.add(session.cxtion.partner.guid)
+        else:
+            ctx.exact_members.discard(session.cxtion.partner.guid)
         self._remember_compressions()
         session.minor = minor
         session.last_error = None
@@ -374,7 +403,7 @@ class OutboundSessions:
         ctx, partner, limits = self.ctx, session.cxtion.partner.name, self.ctx.limits
         session.last_error = None
         skew = abs((packet.join_time or 0) - ctx.now)
-        if skew > limits.max_clock_skew:
+        if skew > limits.max_clock_skew and not session.cxtion.volatile:
             session.last_error = (
                 f"13548 the clock of {partner} differs from ours by {skew // 10_000_000} s, more than the "
                 f"{limits.max_clock_skew // 10_000_000} s allowed: set the clocks right"
@@ -408,6 +437,7 @@ class OutboundSessions:
         was_joined = session.joined
         session.state = JoinState.UNJOINED
         session.last_error = numbered(why, 20300)
+        session.ended = was_joined and session.cxtion.volatile
         if was_joined:
             ctx.count_both(session.cxtion, "Unjoins")
             self.on_unjoined(session)

@@ -9,7 +9,7 @@ from agent.engine.outbound import Outbound
 from agent.engine.plausible import hopeless
 from agent.engine.records import PASSING, UNSTORED, WRITTEN, mark_of, same_content, version_of, with_base
 from agent.wire import constants as c
-from agent.wire.change_order import ChangeOrder
+from agent.wire.change_order import ChangeOrder, CoExtension2
 from idtable.records import ZERO_GUID, IDRecord
 from idtable.reserved import SWAP_PREFIX
 
@@ -38,6 +38,8 @@ class LocalChanges:
         """A change was found and, where it has content, staged."""
         if self._apply(event):
             return
+        if not event.temporary:
+            self.ctx.count("Change Orders Evaporated")
         if event.staged:
             self.ctx.out.append(DropStage(event.stage_guid))
 
@@ -153,8 +155,6 @@ class LocalChanges:
         if not renamed and not changed:
             if facts is not None:
                 self.ctx.store.put(with_facts(record, facts))
-            if event.staged:
-                self.ctx.count("Change Orders Evaporated")
             return False
         base = mark_of(record)
         if changed:
@@ -324,5 +324,5 @@ class LocalChanges:
             file_name=record.name,
         )
         ctx.count_co("Issued", True)
-        self.outbound.append(co, record.md5, b"", staged=staged)
+        self.outbound.append(co, CoExtension2(record.md5), b"", staged=staged)
         ctx.count_co("Retired", True)

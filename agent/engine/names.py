@@ -124,7 +124,6 @@ class Names:
             return Verdict(Place.WAIT)
         wins = ctx.fault(version_of(other)) is not None or change_order_wins(offered(co), version_of(other))
         if other.is_dir and (wins or not entry.is_dir):
-            ctx.count_co("Morphed", False)
             return self._morph(entry, verdict)
         if entry.is_dir:
             return self._vacate(verdict, other, announce=True, entry=entry)

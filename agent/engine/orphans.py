@@ -9,6 +9,7 @@ from agent.engine.entry import Entry, Stage
 from agent.engine.events import Outcome
 from agent.engine.order import Key
 from agent.engine.session import JoinState, Session
+from agent.wire import constants as c
 
 
 class Orphans:
@@ -84,6 +85,8 @@ class Orphans:
         missing = self._missing_above(entry)
         if missing is None or self._pending_for(missing):
             return False
+        if entry.co.flags & c.CO_FLAG_RETRY and entry.tries > self.ctx.limits.max_retries:
+            return True  # those before this member have tried, too (3.1.1.10.2, note 35)
         removed = self.ctx.store.get(missing) is not None  # then it goes to the root (see names), if it can be had
         if entry.former_cxtion and not entry.alternates and not (removed and entry.staged):
             return all(s.state is JoinState.JOINED and not s.everything for s in self._sessions.values())

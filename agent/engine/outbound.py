@@ -19,7 +19,7 @@ from agent.engine.retention import Retention
 from agent.engine.session import NEVER, JoinState, Session
 from agent.engine.vvjoin import SKIP, caught_up, present, vvjoin_change_orders
 from agent.wire import constants as c
-from agent.wire.change_order import ChangeOrder, CoExtension2, CoExtWin2k
+from agent.wire.change_order import ChangeOrder, CoExtension2
 from agent.wire.packet import Packet
 from idtable.records import CxtionRow, IDRecord, OutlogRow
 
@@ -62,7 +62,7 @@ class Outbound:
 
     # -- the log --
 
-    def append(self, co: ChangeOrder, checksum: bytes, from_members: bytes, *, staged: bool) -> None:
+    def append(self, co: ChangeOrder, extension: CoExtension2, from_members: bytes, *, staged: bool) -> None:
         """Put a finished change order into the outbound log, unless every downstream partner is known to
         have it. `co` has this member's root GUID as parent where the parent is the root."""
         ctx = self.ctx
@@ -70,10 +70,9 @@ class Outbound:
             if staged:
                 ctx.out.append(DropStage(co.change_order_guid))
             return
-        ext = CoExtension2(checksum=checksum, retry_count=0, first_try_time=0)
         seq = ctx.store.outlog_append(
             co.encode(),
-            ext.encode(),
+            extension.encode(),
             co.change_order_guid,
             co.file_guid,
             co.originator_guid,
@@ -86,7 +85,7 @@ class Outbound:
         kept = OutlogRow(
             seq, b"", b"", co.change_order_guid, co.file_guid, co.originator_guid, co.frs_vsn, from_members, co.flags
         )
-        self._fresh.add(Logged(kept, co, checksum))
+        self._fresh.add(Logged(kept, co, extension))
         ctx.count_co("Propagated", co.originator_guid in ctx.own_originators)
         if staged:
             self.staged[seq] = co.change_order_guid
@@ -179,8 +178,8 @@ class Outbound:
     def pump_all(self) -> None:
         """Send on every joined connection as far as its window allows."""
         if self.ctx.caught_up:
-            for co, checksum in caught_up(self.ctx):
-                self.append(co, checksum, b"", staged=False)
+            for co, extension in caught_up(self.ctx):
+                self.append(co, extension, b"", staged=False)
         for flow in self.flows.values():
             if flow.session.joined:
                 self.pump(flow)
@@ -227,13 +226,13 @@ class Outbound:
                 items = [logged(row) for row in ctx.store.outlog_iter(flow.leading, most)]
             if not items:
                 break
-            for row, co, checksum in items:
+            for row, co, extension in items:
                 flow.leading = row.seq
                 if self._skip(flow, row):
                     continue
                 flow.unacked.send(row.seq, row.co_guid, ctx.now, passed_on=bool(row.from_members))
                 flow.moved_at = ctx.now
-                self._send(flow, co, checksum, row.seq)
+                self._send(flow, co, extension, row.seq)
         self._advance(flow)
 
     def _skip(self, flow: Flow, row: OutlogRow) -> bool:
@@ -250,12 +249,15 @@ class Outbound:
             return False
         return (record.originator_guid, record.originator_vsn) != (row.originator, row.vsn)
 
-    def _send(self, flow: Flow, co: ChangeOrder, checksum: bytes, seq: int, *, at_join: bool = False) -> None:
+    def _send(self, flow: Flow, co: ChangeOrder, extension: CoExtension2, seq: int, *, at_join: bool = False) -> None:
         """CMD_REMOTE_CO (3.3.4.1). Entries of the root name the receiver as their parent (ruling 9)."""
         ctx = self.ctx
         session = flow.session
         partner = session.cxtion.partner.guid
         local = co.originator_guid in ctx.own_originators
+        flags = co.flags if local or at_join else co.flags & ~c.CO_FLAG_LOCALCO
+        if session.compressions <= {c.COMPRESSION_NONE}:  # its staging file is made anew for this partner
+            flags &= ~c.CO_FLAG_COMPRESSED_STAGE
         packet = session.packet(ctx, c.CMD_REMOTE_CO)
         packet.remote_co = co.replace(
             sequence_number=seq,
@@ -264,12 +266,9 @@ class Outbound:
             cxtion_guid=session.cxtion.guid,
             old_parent_guid=ctx.partner_parent(partner, co.old_parent_guid),
             new_parent_guid=ctx.partner_parent(partner, co.new_parent_guid),
-            flags=co.flags if local or at_join else co.flags & ~c.CO_FLAG_LOCALCO,
+            flags=flags,
         )
-        if session.minor <= c.NTFRS_COMM_MINOR_3:
-            packet.co_ext_win2k = CoExtWin2k(checksum=checksum)
-        else:
-            packet.co_extension_2 = CoExtension2(checksum=checksum, retry_count=0, first_try_time=ctx.now)
+        session.extend(packet, extension if extension.first_try_time else extension._replace(first_try_time=ctx.now))
         which = "Local" if local else "Remote"
         ctx.count_cxtion(session.cxtion, f"{which} Change Orders Sent")
         ctx.count_co("Sent", local)
@@ -361,13 +360,13 @@ class Outbound:
         if not record.flags & (ASIDE | PASSING):
             self.send_directed(flow, *present(self.ctx, record, c.CO_FLAG_OUT_OF_ORDER if again else SKIP))
 
-    def send_directed(self, flow: Flow, co: ChangeOrder, checksum: bytes) -> None:
+    def send_directed(self, flow: Flow, co: ChangeOrder, extension: CoExtension2) -> None:
         """Send a directed change order, which is in no log."""
         self._seq += 1
         flow.vvjoin_unacked.send(self._seq, co.change_order_guid, self.ctx.now)
         flow.offered[co.change_order_guid] = (co.file_guid, co.originator_guid, co.frs_vsn)
         flow.moved_at = self.ctx.now
-        self._send(flow, co, checksum, self._seq, at_join=True)
+        self._send(flow, co, extension, self._seq, at_join=True)
 
     def deadlines(self) -> Iterator[int]:
         """When more may be sent because of the time that has passed, as FILETIMEs."""

@@ -17,7 +17,7 @@ from agent.engine.order import Key
 from agent.engine.outbound import Outbound
 from agent.engine.records import ASIDE, UNSTORED, mark_of
 from agent.wire import constants as c
-from agent.wire.change_order import ChangeOrder
+from agent.wire.change_order import ChangeOrder, CoExtension2
 from idtable.records import IDRecord
 
 #: What a change order keeps of its flags when it is passed on.
@@ -25,6 +25,7 @@ PASSED_ON_FLAGS = (
     c.CO_FLAG_CONTENT_CMD
     | c.CO_FLAG_LOCATION_CMD
     | c.CO_FLAG_COMPRESSED_STAGE
+    | c.CO_FLAG_JUST_OID_RESET
     | c.CO_FLAG_OUT_OF_ORDER
     | c.CO_FLAG_SKIP_VV_UPDATE
 )
@@ -75,7 +76,14 @@ class Retire:
             if dampened:
                 inbound.answers.dampen(session, co)
             else:
-                inbound.answers.done(session, co, lost=lost, new=entry.is_new, compressed=entry.compressed_after_all)
+                inbound.answers.done(
+                    session,
+                    co,
+                    lost=lost,
+                    new=entry.is_new,
+                    compressed=entry.compressed_after_all,
+                    extension=entry.extension(bytes(16)),
+                )
         for guid, other in entry.alternates:
             inbound.answers.dampen(inbound.sessions[guid], other)
         ctx.count_co("Retired", False)
@@ -134,7 +142,7 @@ class Retire:
             session, partner = flow.session, flow.session.cxtion.partner.guid
             maker = session.joined and session.partner_originator == co.originator_guid
             if maker and partner not in knows and co.frs_vsn > inbound.heard.get(partner, 0):
-                self.outbound.send_directed(flow, onward(co, c.CO_FLAG_OUT_OF_ORDER), entry.checksum)
+                self.outbound.send_directed(flow, onward(co, c.CO_FLAG_OUT_OF_ORDER), entry.extension(entry.checksum))
 
     def pass_on_behind(self, entry: Entry) -> None:
         """The entry will take long, and so will those of its file that stand behind it: what is finished behind them
@@ -163,15 +171,16 @@ class Retire:
         checksum = entry.checksum
         if record is not None and record.originator_vsn == entry.co.frs_vsn and not record.deleted:
             checksum = record.md5
+        extension = entry.extension(checksum)
         if not extra:
-            self._remind(entry, checksum)
+            self._remind(entry, extension)
         if entry.co.originator_guid == self.ctx.config.originator_guid:
             # Own changes that a restored database has lost: what was made since may have gone to those who lack them,
             # so they go out of order; and in their order, so that the version vectors of the others may follow.
-            self.outbound.append(onward(entry.co, c.CO_FLAG_OUT_OF_ORDER), checksum, members, staged=False)
-        self.outbound.append(onward(entry.co, extra), checksum, members, staged=entry.staged)
+            self.outbound.append(onward(entry.co, c.CO_FLAG_OUT_OF_ORDER), extension, members, staged=False)
+        self.outbound.append(onward(entry.co, extra), extension, members, staged=entry.staged)
 
-    def _remind(self, entry: Entry, checksum: bytes) -> None:
+    def _remind(self, entry: Entry, extension: CoExtension2) -> None:
         """Whoever made the change, and was compared with this member since it came, seems to know it by its version
         vector: it may have forgotten it, or removed the file because nobody seemed to have it (see reseed). So it is
         sent out of order."""
@@ -184,7 +193,7 @@ class Retire:
         ]
         if to:
             others = b"".join(s.cxtion.partner.guid for s in sessions if s.cxtion.partner.guid not in to)
-            self.outbound.append(onward(entry.co, c.CO_FLAG_OUT_OF_ORDER), checksum, others, staged=False)
+            self.outbound.append(onward(entry.co, c.CO_FLAG_OUT_OF_ORDER), extension, others, staged=False)
 
     @staticmethod
     def _ordered(entry: Entry) -> bool:

@@ -54,6 +54,15 @@ class Serving:
                 waiting.clear()
                 self._too_much(session, f"it asked for more than {ctx.limits.requests} blocks at a time")
 
+    def not_joined(self, session: Session, packet: Packet) -> None:
+        """CMD_SEND_STAGE for a connection that is not joined: its sender is told to ask again, in the session that it
+        believes in, and will have joined anew by then (3.3.4.4.7)."""
+        answer = session.joining_packet(self.ctx, c.CMD_RETRY_FETCH, packet.join_guid, packet.last_join_time)
+        answer.block_size, answer.file_offset, answer.co_guid = 0, packet.file_offset, packet.co_guid
+        answer.co_sequence_number = packet.remote_co.partner_ack_seq_number if packet.remote_co is not None else 0
+        self.ctx.count_both(session.cxtion, "Fetch Requests Received")
+        self.ctx.send(session.cxtion, answer)
+
     def _too_much(self, session: Session, why: str) -> None:
         cxtion = session.cxtion
         self.ctx.incident(Cause.FLOOD, cxtion.partner.name, f"{cxtion.key}: {why}; the session ends")
@@ -92,10 +101,11 @@ class Serving:
             flags=co_in.flags | (c.CO_FLAG_LOCALCO if local else 0),
             state=c.CO_STATE_ALLOC_STAGING_REMOTE if initial else c.CO_STATE_ALLOC_STAGING_LOCAL,
             partner_ack_seq_number=ack,
+            file_name=ctx.wire_name(session.cxtion, co_in.file_name),
             old_parent_guid=root if parent == root else co_in.old_parent_guid,
             new_parent_guid=root if parent == root else co_in.new_parent_guid,
         )
-        checksum = logged.checksum if logged is not None else b""
+        checksum = logged.extension.checksum if logged is not None else b""
         same = (
             record is not None
             and current
@@ -104,6 +114,8 @@ class Serving:
                 or (bool(checksum) and record.md5 == checksum)
             )
         )
+        announced = checksum or (record.md5 if record is not None and same else bytes(16))
+        extension = session.win2k_extension(announced)
         ctx.out.append(
             ReadStage(
                 partner=session.cxtion.partner.guid,
@@ -116,6 +128,7 @@ class Serving:
                 compressions=session.compressions,
                 initial=initial,
                 regenerate=same,
+                coc_ext=bytes(0x28) if extension is None else extension.encode(),
             )
         )
 
@@ -154,6 +167,10 @@ class Serving:
             return
         session = flow.session
         co = request.change_order
+        if event.generating:
+            ctx.count("Staging Files Generated with Error")
+        if event.retry:
+            ctx.count_retry("Generate", co.originator_guid in ctx.own_originators)
         if event.no_room:
             path, partner = ctx.path(co), session.cxtion.partner.name
             ctx.report("error", f"20411 {path} cannot be sent to {partner} for now: {event.error}", Cause.WAITING, path)

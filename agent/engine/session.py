@@ -10,12 +10,15 @@ from agent.engine.schedule import is_open, next_change, next_trigger
 from agent.reporting.causes import Cause
 from agent.reporting.events import led
 from agent.wire import constants as c
+from agent.wire.change_order import CoExtension2, CoExtWin2k
 from agent.wire.filetime import DAY, MINUTE
 from agent.wire.guid import ZERO_GUID
-from agent.wire.packet import Packet
+from agent.wire.packet import NamedGuid, Packet
 
 #: COMM_LAST_JOIN_TIME of a connection that was never joined, or whose VVJoin is not finished.
 NEVER = c.INVALID_JOIN_TIME
+#: So many characters has a name of a partner's at most that is said back to it: a fully qualified domain name.
+_LONGEST_NAME = 255
 #: By how much the clocks of two partners may disagree on when a schedule closes.
 CLOCKS = 5 * MINUTE
 
@@ -61,6 +64,9 @@ class Session:
     upto: int = 0  # outbound log number at the Join (trigger schedules)
     partner_vv: dict[bytes, int] = field(default_factory=dict)
     compressions: frozenset[bytes] = frozenset()  # of a downstream partner, as it said last; empty: never
+    replica_name: str = ""  # as the partner spells it; empty: it has said nothing yet
+    cxtion_name: str = ""
+    ended: bool = False  # a volatile connection: its session is over, or never began
     joins: float = 0.0  # Joins of late: they count less and less
     joins_at: int = 0  # when that was the number
 
@@ -103,9 +109,39 @@ class Session:
             return now
         return next_trigger(self.cxtion.schedule, now) or 0
 
+    def heard(self, packet: Packet, minor: int) -> None:
+        """A packet of the partner has come, and its COMM_PACKET.Minor."""
+        self.minor = min(minor, c.NTFRS_COMM_MINOR_9)
+        self.replica_name = packet.replica.name
+        if len(packet.cxtion.name) <= _LONGEST_NAME:
+            self.cxtion_name = packet.cxtion.name
+
     def packet(self, ctx: Context, command: int) -> Packet:
         """A packet of this session."""
-        return ctx.packet(self.cxtion, command, self.join_guid, self.joined_time)
+        return self.joining_packet(ctx, command, self.join_guid, self.joined_time)
+
+    def joining_packet(self, ctx: Context, command: int, join_guid: bytes, last_join_time: int) -> Packet:
+        """A packet with the eight leading elements of 2.2.3.5. Replica set and connection have the names that the
+        partner calls them by (3.3.4.4.1), and before it has said so those that the captures have."""
+        partner = self.cxtion.partner
+        return Packet(
+            command=command,
+            to=partner,
+            from_=ctx.config.member,
+            replica=NamedGuid(partner.guid, self.replica_name or ctx.replica_name),
+            cxtion=NamedGuid(self.cxtion.guid, self.cxtion_name or self.cxtion.wire_name),
+            join_guid=join_guid,
+            last_join_time=last_join_time,
+        )
+
+    def win2k_extension(self, checksum: bytes) -> CoExtWin2k | None:
+        """The extension in the form of partners of minor version 3 and below; None for the others (2.2.3.5)."""
+        return CoExtWin2k(checksum) if self.minor <= c.NTFRS_COMM_MINOR_3 else None
+
+    def extend(self, packet: Packet, extension: CoExtension2) -> None:
+        """Give the packet the extension of its change order, in the form that the partner knows."""
+        packet.co_ext_win2k = self.win2k_extension(extension.checksum)
+        packet.co_extension_2 = extension if packet.co_ext_win2k is None else None
 
 
 #: Why a session ended when its schedule did.

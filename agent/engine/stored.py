@@ -19,9 +19,9 @@ def change_order_of(row: InlogRow | OutlogRow) -> ChangeOrder:
         raise Unreadable(f"the change order {row.co_guid.hex()} of a log cannot be read: {error}") from error
 
 
-def checksum_of(row: InlogRow | OutlogRow) -> bytes:
-    """The checksum that the extension of a row has. Raises Unreadable."""
+def extension_of(row: InlogRow | OutlogRow) -> CoExtension2:
+    """The extension of a row's change order. Raises Unreadable."""
     try:
-        return CoExtension2.decode(row.ext).checksum
+        return CoExtension2.decode(row.ext)
     except WireError as error:
         raise Unreadable(f"the extension of the change order {row.co_guid.hex()} cannot be read: {error}") from error

@@ -95,6 +95,11 @@ class Topology:
         else:
             del self.in_sessions.sessions[guid]
 
+    def end_volatile(self) -> None:
+        """Volatile connections whose sessions are over are no more (3.3.4.2)."""
+        for session in [session for session in self.out_sessions.sessions.values() if session.ended]:
+            self._remove(session)
+
     def _alter(self, session: Session, cxtion: Cxtion, joins: bool) -> None:
         """A session that is over when the schedule is closes with the tick that follows."""
         session.cxtion = cxtion

@@ -14,11 +14,11 @@ from agent.engine import flags as fl
 from agent.engine.context import Context
 from agent.engine.records import ASIDE, PASSING, base_of
 from agent.wire import constants as c
-from agent.wire.change_order import ChangeOrder
+from agent.wire.change_order import ChangeOrder, CoExtension2
 from idtable.records import IDRecord
 
 SKIP = c.CO_FLAG_SKIP_VV_UPDATE
-Item = tuple[ChangeOrder, bytes]  # the change order and the checksum for its extension
+Item = tuple[ChangeOrder, CoExtension2]
 
 
 def vvjoin_change_orders(ctx: Context, partner_vv: Mapping[bytes, int], partner: bytes) -> Iterator[Item]:
@@ -41,7 +41,7 @@ def vvjoin_change_orders(ctx: Context, partner_vv: Mapping[bytes, int], partner:
         if not record.deleted:
             for ancestor in _unknown_ancestors(ctx, record, partner_vv, folders):
                 folders.add(ancestor.file_guid)
-                yield _change_order(ctx, ancestor, SKIP), ancestor.md5
+                yield present(ctx, ancestor, SKIP)
             if record.is_dir:
                 folders.add(guid)
         if record.originator_vsn <= whole_vv.get(record.originator_guid, 0):
@@ -49,7 +49,7 @@ def vvjoin_change_orders(ctx: Context, partner_vv: Mapping[bytes, int], partner:
         else:
             same = (record.originator_guid, record.originator_vsn) == (originator, vsn)
             mark = 0 if same and vsn <= had.get(originator, 0) else SKIP
-        yield _change_order(ctx, record, mark), record.md5
+        yield present(ctx, record, mark)
 
 
 def _unknown_ancestors(
@@ -71,16 +71,15 @@ def _unknown_ancestors(
     return found[::-1]
 
 
-def vvjoin_guid(record: IDRecord) -> bytes:
-    """The GUID of the change order that stands for a record's present version: always the same for the same
-    version, so that a VVJoin cut short and done again, or done by two partners, repeats its change orders."""
-    seed = record.file_guid + record.originator_guid + record.originator_vsn.to_bytes(8, "little")
-    return hashlib.md5(seed, usedforsecurity=False).digest()
+def vvjoin_guid(file_guid: bytes, originator: bytes, vsn: int) -> bytes:
+    """The GUID of the change order that stands for a version of a file: always the same for the same version, so that
+    a VVJoin cut short and done again, or done by two partners, repeats its change orders."""
+    return hashlib.md5(file_guid + originator + vsn.to_bytes(8, "little"), usedforsecurity=False).digest()
 
 
 def present(ctx: Context, record: IDRecord, mark: int) -> Item:
     """A change order for a record's present version, with the flag that keeps it out of the order."""
-    return _change_order(ctx, record, mark), record.md5
+    return _change_order(ctx, record, mark), CoExtension2(record.md5)
 
 
 def caught_up(ctx: Context) -> Iterator[Item]:
@@ -96,7 +95,7 @@ def caught_up(ctx: Context) -> Iterator[Item]:
             record = ctx.store.get(guid)
             if record is not None and (record.originator_guid, record.originator_vsn) == (originator, vsn):
                 co = _change_order(ctx, record, 0)
-                yield co.replace(flags=co.flags & ~c.CO_FLAG_VVJOIN_TO_ORIG), record.md5
+                yield co.replace(flags=co.flags & ~c.CO_FLAG_VVJOIN_TO_ORIG), CoExtension2(record.md5)
     ctx.caught_up.clear()
 
 
@@ -120,7 +119,7 @@ def _change_order(ctx: Context, record: IDRecord, extra: int) -> ChangeOrder:
         file_version_number=record.version,
         file_size=0 if record.is_dir else record.size,
         frs_vsn=record.originator_vsn,
-        change_order_guid=vvjoin_guid(record),
+        change_order_guid=vvjoin_guid(record.file_guid, record.originator_guid, record.originator_vsn),
         originator_guid=record.originator_guid,
         file_guid=record.file_guid,
         ack_version=base_of(record),

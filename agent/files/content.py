@@ -13,6 +13,7 @@ from typing import Final
 from agent.engine import events as ev
 from agent.files.displaced import Displaced
 from agent.files.facts import facts_of, fingerprint_of
+from agent.files.keeping import REPLACED
 from agent.files.lookups import folder_of, look, opened
 from agent.files.underway import Key
 from agent.tree.trust import gives_nothing_away, set_id_bits
@@ -25,6 +26,8 @@ from staging.fsops import Fingerprint
 from staging.generate import generate_open
 from staging.rootdir import RootDir
 from staging.unstored import What
+
+WAS_OPEN: Final = "open for writing here while it was replaced"
 
 OUTCOMES: Final = {
     install.Outcome.DONE: ev.Outcome.DONE,
@@ -47,14 +50,17 @@ class ContentInstaller:
         durable: bool,
         set_id: SetIdPolicy,
         made: Callable[[bytes, Key], None],
+        rename_open: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`made` hears of each change order that puts a file or folder with that local key into the tree."""
+        """`rename_open`: what somebody has open for writing is replaced, and kept (fRSFlags, 2.3.1.2). `made` hears of
+        each change order that puts a file or folder with that local key into the tree."""
         self._root = root
         self._area = area
         self._displaced = displaced
         self._durable = durable
         self._set_id = set_id
         self._made = made
+        self._rename_open = rename_open
 
     def install(self, action: ev.Install, step: ev.Step, at: Entry) -> ev.Installed:
         """Raises StagingError, OSError."""
@@ -64,7 +70,8 @@ class ContentInstaller:
         try:
             if action.is_dir and expected is not None:
                 return self._folder(action, at, stage, expected)
-            if expected is not None and install.is_busy(at, expected):
+            busy = expected is not None and install.is_busy(at, expected)
+            if busy and not self._rename_open():
                 return ev.Installed(action.co_guid, ev.Outcome.SHARING_VIOLATION)
             bits = set_id_bits(self._set_id, expected)
             built = restore.restore(stage, temp.name, dir_fd=temp.fd, durable=self._durable, set_id=bits)
@@ -77,7 +84,9 @@ class ContentInstaller:
             raise
         except StagingError as error:
             self._area.remove(action.co_guid)
-            return ev.Installed(action.co_guid, ev.Outcome.STAGE_DAMAGED, detail=str(error))
+            here = isinstance(error.__cause__, OSError)  # it is this host that could not read it, or write the file
+            outcome = ev.Outcome.STAGE_MISSING if here else ev.Outcome.STAGE_DAMAGED
+            return ev.Installed(action.co_guid, outcome, detail=str(error))
         try:
             wrong = _wrong(action, built)
             if wrong:
@@ -85,10 +94,10 @@ class ContentInstaller:
                 return ev.Installed(action.co_guid, ev.Outcome.STAGE_DAMAGED, detail=wrong)
             self._made(action.co_guid, built.fingerprint[:3])
             remember = _to_remember(action, built, opened(open_entry, temp))
-            result = install.install(temp, self._root, at, expected, keep=step.keep is not None)
+            result = install.install(temp, self._root, at, expected, keep=busy or step.keep is not None, opened=busy)
         finally:
             remove_tree(temp.fd, temp.name)
-        self._displaced.looked_after(action, step, at, result)
+        self._displaced.looked_after(action, step, at, result, WAS_OPEN if busy else REPLACED)
         if result.outcome is install.Outcome.DONE and result.fingerprint is not None:
             self._displaced.tell_refused(built, at)
             return _installed(action, built, result.fingerprint, ev.Outcome.DONE, remember)
@@ -142,6 +151,10 @@ class ContentInstaller:
                 if not alone:
                     return None
                 set_time(fd, built.info.mtime_ns)
+            if here.info.file_attributes != built.info.file_attributes and built.kind != "symlink":
+                if not alone:
+                    return None
+                restore.give_dos_attributes(fd, built.info)
             if built.kind != "symlink" and alone:
                 fsops.object_id_set(fd, action.file_guid)
             return fsops.fingerprint(fd)

@@ -9,7 +9,7 @@ from typing import Final
 
 from agent.conflicts.kept import KeptStore
 from agent.engine import events as ev
-from agent.files.keeping import keep_displaced
+from agent.files.keeping import REPLACED, keep_displaced
 from agent.reporting.causes import Cause
 from staging import install, restore
 from staging.area import StagingArea
@@ -60,10 +60,14 @@ class Displaced:
             keep_displaced(self.kept, entry, at.path, keep, ev.KeepReason.IN_THE_WAY.value)
         self.tell_swapped(at, result)
 
-    def looked_after(self, action: ev.Install, step: ev.Step | None, at: Entry, result: install.InstallResult) -> None:
-        """What an operation on the tree displaced is kept, and what was exchanged meanwhile is told."""
+    def looked_after(
+        self, action: ev.Install, step: ev.Step | None, at: Entry, result: install.InstallResult, why: str = REPLACED
+    ) -> None:
+        """What an operation on the tree displaced is kept, `why` where the step does not say, and what was exchanged
+        meanwhile is told."""
         for entry in result.displaced:
-            keep_displaced(self.kept, entry, at.path, self._with_size(action, step.keep if step is not None else None))
+            keep = self._with_size(action, step.keep if step is not None else None)
+            keep_displaced(self.kept, entry, at.path, keep, why)
         self.tell_swapped(at, result)
 
     def _with_size(self, action: ev.Install, keep: ev.Keep | None) -> ev.Keep | None:

@@ -44,13 +44,15 @@ class FileOps:
         compressions: Iterable[bytes],
         root_key: RootKey | None = None,
         set_id: SetIdPolicy = "same-owner",
+        rename_open: Callable[[], bool] = lambda: False,
         report: Report = lambda cause, source, text: None,
         dropped: Callable[[ev.FetchFailed], None] = lambda event: None,
         deleted: DeletedStore | None = None,
         made: Callable[[bytes, Key], None] = lambda co_guid, key: None,
         lent: Callable[[Key, bool], None] = lambda key, lent: None,
     ) -> None:
-        """`root_key` says which folder the root is, `set_id` which set-id bits of received files are taken over;
+        """`root_key` says which folder the root is, `set_id` which set-id bits of received files are taken over,
+        `rename_open` whether what is open for writing is replaced and kept (fRSFlags, 2.3.1.2);
         `report` hears of incidents; `dropped`, in any thread, of a staging file half received that had to make room for
         others; `deleted` takes what others delete; `lent` hears in which folders the mode is another one for a moment
         (see staging.lending). Folders that a crash left so get their modes back here. Raises StagingError when the root
@@ -83,6 +85,7 @@ class FileOps:
             self._preinstall,
             durable=durable,
             set_id=set_id,
+            rename_open=rename_open,
             report=report,
             deleted=deleted,
             made=made,
@@ -123,6 +126,10 @@ class FileOps:
     ) -> Event:
         """See Stages.read_stage()."""
         return self._stages.read_stage(action, path, unstored, size)
+
+    def read_cached(self, action: ev.ReadStage) -> Event | None:
+        """See Stages.read_cached()."""
+        return self._stages.read_cached(action)
 
     def install_all(self, installs: list[ResolvedInstall]) -> list[Event]:
         """See Installer.install_all()."""

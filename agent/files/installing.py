@@ -21,7 +21,8 @@ from agent.files.content import OUTCOMES, ContentInstaller
 from agent.files.displaced import Displaced, Report
 from agent.files.facts import facts_of, fingerprint_of
 from agent.files.keeping import keep_deleted
-from agent.files.lookups import is_meant, is_the_same, look, make_like, opened, went_on
+from agent.files.lookups import is_meant, is_the_same, look, make_like, opened, to_be_durable, went_on
+from agent.files.smallinstalls import SmallInstalls
 from agent.files.underway import Key
 from agent.tree.trust import gives_nothing_away
 from config.model import SetIdPolicy
@@ -63,10 +64,12 @@ class ResolvedStep:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedInstall:
-    """An Install action ready for a worker; None for a folder that has no path any more."""
+    """An Install action ready for a worker; None for a folder that has no path any more. Its staging file has `size`
+    bytes."""
 
     action: ev.Install
     steps: tuple[ResolvedStep, ...] | None
+    size: int = 0
 
 
 class Installer:
@@ -81,6 +84,7 @@ class Installer:
         *,
         durable: bool,
         set_id: SetIdPolicy,
+        rename_open: Callable[[], bool],
         report: Report,
         deleted: DeletedStore | None = None,
         made: Callable[[bytes, Key], None] = lambda co_guid, key: None,
@@ -92,13 +96,17 @@ class Installer:
         self._durable = durable
         self._made = made
         self._displaced = Displaced(root, area, kept, preinstall, report)
-        self._contents = ContentInstaller(root, area, self._displaced, durable=durable, set_id=set_id, made=made)
+        self._small = SmallInstalls(root, area, preinstall, self._displaced, durable=durable, made=made)
+        self._contents = ContentInstaller(
+            root, area, self._displaced, durable=durable, set_id=set_id, made=made, rename_open=rename_open
+        )
 
     def install_all(self, installs: list[ResolvedInstall]) -> list[ev.Installed]:
         """Carry out installs, then make the folders they touched durable, all at once."""
         folders: dict[tuple[int, int], int] = {}
         try:
-            done = [self._install(item, folders) for item in installs]
+            small = self._small.install(installs, folders)
+            done = [small.get(item.action.co_guid) or self._install(item, folders) for item in installs]
             self._flush_deleted()
             for fd in folders.values():
                 with contextlib.suppress(OSError):
@@ -149,7 +157,7 @@ class Installer:
             elif step.step.step is ev.InstallStep.VACATE:
                 old = stack.enter_context(self._root.parent(step.old_path))
             if self._durable:
-                _to_be_durable(folders, at.fd, old.fd)
+                to_be_durable(folders, at.fd, old.fd)
             match step.step.step:
                 case ev.InstallStep.DELETE:
                     return ev.Installed(action.co_guid, self._delete(action, step.step, at))
@@ -249,10 +257,3 @@ def _after(step: ResolvedStep, before: tuple[ResolvedStep, ...], end: ev.Install
 def _failure(error: StagingError | OSError) -> ev.Outcome:
     full = isinstance(error, OSError) and isinstance(from_oserror(error, ""), NoSpace)
     return ev.Outcome.NO_SPACE if full else ev.Outcome.FAILED
-
-
-def _to_be_durable(folders: dict[tuple[int, int], int], *fds: int) -> None:
-    for fd in fds:
-        st = os.fstat(fd)
-        if (st.st_dev, st.st_ino) not in folders:
-            folders[st.st_dev, st.st_ino] = os.dup(fd)

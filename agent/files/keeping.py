@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from datetime import UTC, datetime
+from typing import Final
 
 from agent.conflicts.deleted import DeletedStore
 from agent.conflicts.kept import KeptStore
@@ -14,10 +15,10 @@ from staging.beneath import Entry
 
 log = logging.getLogger(__name__)
 
+REPLACED: Final = "changed while it was replaced"
 
-def keep_displaced(
-    kept: KeptStore, entry: Entry, tree_path: str, keep: ev.Keep | None, reason: str = "changed while it was replaced"
-) -> None:
+
+def keep_displaced(kept: KeptStore, entry: Entry, tree_path: str, keep: ev.Keep | None, reason: str = REPLACED) -> None:
     """Hand over an entry that was at `tree_path` of the tree; it stays where it is when it cannot be kept."""
     loser = keep.loser if keep is not None else None
     try:

@@ -82,3 +82,11 @@ def is_the_same(winner: ev.Edition, at: Entry, expected: Fingerprint) -> bool:
         found = generate_open(fd, None, object_id=winner.file_guid)
         return same_entry(found.fingerprint, expected) and found.md5 == winner.md5
     return False
+
+
+def to_be_durable(folders: dict[tuple[int, int], int], *fds: int) -> None:
+    """Adds open folders to those that are made durable at the end of a batch: descriptors by device and inode."""
+    for fd in fds:
+        st = os.fstat(fd)
+        if (st.st_dev, st.st_ino) not in folders:
+            folders[st.st_dev, st.st_ino] = os.dup(fd)

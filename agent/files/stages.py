@@ -24,6 +24,8 @@ from staging.unstored import Unstored
 
 _CHANGE_ORDER_AT: Final = 0x50
 _CHANGE_ORDER_END: Final = _CHANGE_ORDER_AT + 0x318
+_COC_EXT_AT: Final = 0x3A8
+_COC_EXT_END: Final = _COC_EXT_AT + 0x28
 
 log = logging.getLogger(__name__)
 
@@ -141,15 +143,26 @@ class Stages:
         except (Torn, Vanished, Interrupted) as error:
             return ev.StageRefused(action, True, str(error))
         except NoSpace as error:
-            return ev.StageRefused(action, True, str(error), no_room=True)
+            return ev.StageRefused(action, True, str(error), no_room=True, generating=True)
         except Unsupported as error:
-            return ev.StageRefused(action, False, str(error))
+            return ev.StageRefused(action, False, str(error), generating=True)
         except AccessDenied as error:
             log.error("20411 %r cannot be staged: %s", path, error)
-            return ev.StageRefused(action, False, str(error))
+            return ev.StageRefused(action, False, str(error), generating=True)
         except StagingError as error:
             self.area.remove(guid)  # damaged: it is made anew at the next request (3.3.4.4.7)
-            return ev.StageRefused(action, True, str(error))
+            return ev.StageRefused(action, True, str(error), generating=True)
+
+    def read_cached(self, action: ev.ReadStage) -> ev.StageBlock | None:
+        """The block that is asked for, where it is all of its staging file and in memory: nothing is waited for. None
+        for any other, or when it has to be made in some way."""
+        guid = action.change_order.change_order_guid
+        try:
+            whole = None if action.offset else self.area.read_cached(guid, c.MAX_BLOCK)
+            block = whole and self._to_be_sent(whole, action)
+        except StagingError:
+            return None
+        return ev.StageBlock(action, block, len(block), 0) if block else None
 
     def _read(self, guid: bytes, action: ev.ReadStage) -> bytes | None:
         if self.area.size_of(guid) is None:
@@ -158,15 +171,19 @@ class Stages:
             block = self.area.read_block(guid, action.offset, c.MAX_BLOCK)
         except Vanished:
             return None
-        if action.offset:
-            return block
+        return block if action.offset else self._to_be_sent(block, action)
+
+    @staticmethod
+    def _to_be_sent(block: bytes, action: ev.ReadStage) -> bytes | None:
+        """The first block with the change order of the request in its header (4.4.7); None when it is compressed as the
+        partner does not understand it. Raises StagingError."""
         header = StageHeader.decode(block[:HEADER_SIZE])
         if header.compression not in action.compressions:
             return None
         co = action.change_order
         if header.compression != c.COMPRESSION_NONE:
             co = co.replace(flags=co.flags | c.CO_FLAG_COMPRESSED_STAGE)  # 4.4.7
-        return with_change_order(block, co)
+        return with_change_order(block, co, action.coc_ext)
 
     def _generate(
         self, guid: bytes, path: str, action: ev.ReadStage, unstored: Unstored | None, size: int | None
@@ -199,6 +216,7 @@ class Stages:
             return self._making.setdefault(guid, threading.Lock())
 
 
-def with_change_order(block: bytes, co: ChangeOrder) -> bytes:
-    """The first block of a staging file with this change order in its header (3.3.4.4.7)."""
-    return block[:_CHANGE_ORDER_AT] + co.replace().encode() + block[_CHANGE_ORDER_END:]
+def with_change_order(block: bytes, co: ChangeOrder, coc_ext: bytes) -> bytes:
+    """The first block of a staging file with this change order and its extension in its header (3.3.4.4.7)."""
+    order, object_id = co.replace().encode(), block[_CHANGE_ORDER_END:_COC_EXT_AT]
+    return b"".join((block[:_CHANGE_ORDER_AT], order, object_id, coc_ext, block[_COC_EXT_END:]))

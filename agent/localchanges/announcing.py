@@ -111,19 +111,27 @@ class Announcing:
         if isinstance(error, Unsure):
             self._later.touch(path, after=RETRY_S, reason=c.REASON_BASIC_INFO_CHANGE)
             return
+        if isinstance(error, Interrupted):
+            return
         if isinstance(error, Vanished):
             self._later.put_off(work.change, work.event_time)
             return
-        if isinstance(error, Unsupported | Interrupted):
+        if isinstance(error, Unsupported):
+            self._count("Aborted")
             return
-        if isinstance(error, Torn):
-            self._host.count("Change Orders Retried at Generate")
-            self._host.count("Local Change Orders Retried at Generate")
-        else:
+        if not isinstance(error, Torn):
             self._host.count("Staging Files Generated with Error")
             self._host.local_error(f"20411 {path!r} cannot be staged: {error}")
-        if not isinstance(error, AccessDenied):
-            self._later.put_off(work.change, work.event_time)
+        if isinstance(error, AccessDenied):
+            self._count("Aborted")
+            return
+        self._count("Retried", "Retried at Generate")
+        self._later.put_off(work.change, work.event_time)
+
+    def _count(self, *what: str) -> None:
+        for one in what:
+            self._host.count(f"Change Orders {one}")
+            self._host.count(f"Local Change Orders {one}")
 
 
 def _overtaken(event: ev.LocalChange, under_way: UnderWay) -> bool:

@@ -55,6 +55,10 @@ class Later:
         """Something waits that is known to have happened at some path. Called from any thread."""
         return bool(self.put_offs) or any(later is not None for later in list(self.timers.values()))
 
+    def paths(self) -> list[str]:
+        """The paths of what is put off and not aging yet."""
+        return [later[0] for later in self.timers.values() if later is not None]
+
     def known(self) -> list[tuple[str, int]]:
         """The paths that wait and are not aging yet, each with the moves before it was put off."""
         names = ((path, self._journal.moves) for path in self._names)

@@ -17,13 +17,13 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
 from agent.files.underway import UnderWay
 from agent.work.clock import filetime_now, iso_time
+from agent.work.onethread import OneThread
 from idtable.records import IDRecord
 from idtable.store import Store
 from journal.changes import RootGone, split
@@ -97,7 +97,7 @@ class PeriodicScan:
         self._examiner = examiner
         self._root = root
         self._interval = interval_s
-        self._thread = ThreadPoolExecutor(1, "frs-scan", initializer=give_way)
+        self._thread = OneThread("frs-scan", host.count, give_way)
         self._found: dict[str, Spot | None] = {}  # by the scan before, by path
         self.last: Ended | None = None
         self.running = False

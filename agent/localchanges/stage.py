@@ -18,11 +18,12 @@ from agent.wire import constants as c
 from idtable.records import IDRecord
 from journal.changes import Change, Kind
 from journal.reasons import METADATA
-from staging import fsops
+from staging import fsops, smallfiles
 from staging.beneath import Entry, open_entry, open_same, same_entry
 from staging.errors import NoSpace, StagingError, Swapped
 from staging.generate import Staged, generate
 from staging.header import FILE_ATTRIBUTE_DIRECTORY
+from staging.smallfiles import Source
 from staging.unstored import Unstored
 
 _MOST_FOLDER_TIMES: Final = 512
@@ -64,6 +65,12 @@ class Work:
     content: Content | None = None  # where that was looked at before
 
     @property
+    def to_be_marked(self) -> bool:
+        """A new file or folder that has another object ID, or none."""
+        change = self.change
+        return change.kind is Kind.CREATE and change.file_kind != "symlink" and change.object_id != self.guid
+
+    @property
     def has_content(self) -> bool:
         """What the file is has to be looked at for this change, not only where it is."""
         if self.change.kind is Kind.RENAME:
@@ -82,24 +89,78 @@ class LocalStage:
         self._folder_times: dict[str, int] = {}  # seen once, see _be_sure
 
     def mark(self, works: list[Work]) -> None:
-        """Give new files their object IDs, before any is staged: that moves their ctimes."""
+        """Give new files their object IDs, before any is staged: that moves their ctimes. Small files get them then."""
         for work in works:
-            if work.change.object_id == work.guid:
-                continue
-            seen = work.change.fingerprint
-            with contextlib.suppress(OSError, StagingError), self._files.root.parent(work.change.path) as at:
-                fd = open_entry(at.fd, at.name) if seen is None else open_same(at.fd, at.name, seen)
-                try:
-                    if os.fstat(fd).st_nlink == 1 or work.change.file_kind == "folder":
-                        fsops.object_id_set(fd, work.guid)
-                    # else hard links share attributes: the IDTable alone holds their object IDs
-                finally:
-                    os.close(fd)
+            if not self._is_small(work):
+                self._mark(work)
+
+    def _mark(self, work: Work) -> None:
+        if not work.to_be_marked:
+            return
+        seen = work.change.fingerprint
+        with contextlib.suppress(OSError, StagingError), self._files.root.parent(work.change.path) as at:
+            fd = open_entry(at.fd, at.name) if seen is None else open_same(at.fd, at.name, seen)
+            try:
+                if os.fstat(fd).st_nlink == 1 or work.change.file_kind == "folder":
+                    fsops.object_id_set(fd, work.guid)
+                # else hard links share attributes: the IDTable alone holds their object IDs
+            finally:
+                os.close(fd)
 
     def stage_all(self, works: list[Work], compression: bytes) -> list[ev.LocalChange | tuple[Work, StagingError]]:
         """The events for the engine; in the place of one, what went wrong. What is no change is left out."""
-        done = (self._stage(work, compression) for work in works)
+        small = self._stage_small([work for work in works if self._is_small(work)], compression)
+        done = (small.get(work.stage_guid) or self._stage(work, compression) for work in works)
         return [event for event in done if event is not None]
+
+    def _is_small(self, work: Work) -> bool:
+        """Whether it may be staged with others, see staging.smallfiles: without a look at what it was before."""
+        change, found = work.change, work.change.fingerprint
+        return (
+            smallfiles.native is not None
+            and change.kind in (Kind.CREATE, Kind.UPDATE)
+            and change.file_kind == "file"
+            and found is not None
+            and found.size <= smallfiles.MOST
+            and work.content is None
+            and work.unstored is None
+            and not _looks_the_same(work)
+            and not self._first()
+        )
+
+    def _stage_small(self, works: list[Work], compression: bytes) -> dict[bytes, ev.LocalChange]:
+        """The events for what could be staged, by the GUIDs of their staging files. What else there is has its object
+        ID, if there is to be one."""
+        folders: dict[str, list[Work]] = {}
+        for work in works:
+            folders.setdefault(work.change.path.rpartition("/")[0], []).append(work)
+        done: dict[bytes, ev.LocalChange] = {}
+        for folder, group in folders.items():
+            with contextlib.suppress(StagingError, OSError):  # told of each when it is staged by itself
+                self._stage_folder(folder, group, compression, done)
+        for work in works:
+            if work.stage_guid not in done:
+                self._mark(work)
+        return done
+
+    def _stage_folder(
+        self, folder: str, works: list[Work], compression: bytes, done: dict[bytes, ev.LocalChange]
+    ) -> None:
+        sources = [
+            Source(os.fsencode(work.change.name), work.guid, work.to_be_marked, work.change.fingerprint)
+            for work in works
+            if work.change.fingerprint is not None
+        ]
+        with self._files.root.parent(works[0].change.path) as at:
+            found = smallfiles.generate_all(at.fd, sources, compression)
+            if not self._files.root.holds(at.fd, folder):
+                return
+        right = [(work, one) for work, one in zip(works, found) if one is not None]
+        stored = self._files.area.store_all([(work.stage_guid, one) for work, one in right])
+        for (work, one), there in zip(right, stored):
+            if there:
+                compressed = compression != c.COMPRESSION_NONE
+                done[work.stage_guid] = self._event(work, one.staged, staged=True, compressed=compressed)
 
     def _stage(self, work: Work, compression: bytes) -> ev.LocalChange | tuple[Work, StagingError] | None:
         if not work.has_content:

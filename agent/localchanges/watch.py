@@ -12,7 +12,6 @@ import logging
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
 
 from agent.files.underway import UnderWay
@@ -25,10 +24,10 @@ from agent.localchanges.missing import MissingFiles, TooMuchMissing
 from agent.localchanges.stage import LocalStage
 from agent.wire import constants as c
 from agent.wire.filetime import filetime
+from agent.work.onethread import OneThread
 from idtable.errors import StoreDamaged
 from journal.aging import LONGEST_AGING
 from journal.changes import PATH_MAX, Aged, Change, Excluded, Kind, Missing, RootGone, too_deep
-from journal.disk import Key
 from journal.examine import Examiner
 from journal.journal import BEHIND_S, Journal
 from journal.reasons import ARRIVAL, METADATA
@@ -101,7 +100,7 @@ class LocalWatch:
             system=system,
             own=host.under_way,
         )
-        self._thread = ThreadPoolExecutor(1, "frs-examine")
+        self._thread = OneThread("frs-examine", host.count)
         self._aged: deque[Aged] = deque()
         self._rescans: dict[str, str] = {}
         self._busy = 0
@@ -274,7 +273,7 @@ class LocalWatch:
                 paths = {aged.path for aged in batch}
                 others = {path for path in left if not at_or_below(path, paths)}
                 went = {a.path for a in batch if a.reason & c.REASON_RENAME_OLD_NAME and a.moved_to is None}
-                gone_on = await self._gone_on([change for change in changes if at_or_below(change.path, went)])
+                gone_on = await self._gone_on(changes, any(at_or_below(change.path, went) for change in changes))
                 return self._hold_back(changes, others, gone_on), batch
             self.journal.put_back(again)
             await self.journal.barrier()  # until then they are in hand (see told_of)
@@ -300,20 +299,25 @@ class LocalWatch:
         moved = set(await self.journal.moved_since(moves)) if paths else set()
         return {path for path in paths if at_or_below(path, moved)}
 
-    async def _gone_on(self, changes: Sequence[Change]) -> set[str]:
-        """The paths of what the changes take away and that stands, by its inode, where something came of which the
-        journal has yet to tell. It had moved unseen, and moved on: a comparison of the tree was too late for where it
-        had been, and too early for where it is. Or it was seen to leave, but not where to, and that was renamed."""
+    async def _gone_on(self, changes: Sequence[Change], unseen: bool = True) -> set[str]:
+        """The paths of what the changes take away and that stands elsewhere, by its inode: where somebody is to look
+        again, for it was seen there before, and nothing could be told of that yet; and, where something may have moved
+        `unseen`, where something came of which the journal has yet to tell. It had moved, and moved on: a comparison of
+        the tree was too late for where it had been, and too early for where it is. Or it was seen to leave, but not
+        where to, and that was renamed."""
         gone = {key_of(record): change.path for change in changes if (record := takes_away(change, self._lookup.get))}
-        found: set[Key] = set()
+        if not gone:
+            return set()
+        loop = asyncio.get_running_loop()
+        again = [*await self.journal.to_look_at_again(), *self._later.paths(), *(a.path for a in self._aged if a.again)]
+        found = await loop.run_in_executor(self._thread, self._examiner.standing_at, gone.keys(), again)
         usn = 0
-        for _ in range(LOOKS if gone else 0):  # for it may move on again
+        for _ in range(LOOKS if unseen else 0):  # for it may move on again
             since, usn = usn, self.journal.next_usn
             came = await self.journal.arrived(since)
             came += (aged.path for aged in self._aged if aged.reason & ARRIVAL and aged.usn >= since)
             if not came:
                 break
-            loop = asyncio.get_running_loop()
             found |= await loop.run_in_executor(self._thread, self._examiner.standing, gone.keys(), came)
         return {path for key, path in gone.items() if key in found}
 

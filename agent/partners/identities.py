@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agent.rpc.interface import CallContext
-from agent.rpc.security import Credential, CredentialStore, KeyCredential, KeyPair
+from agent.rpc.security import (
+    Account,
+    Credential,
+    CredentialStore,
+    KerberosCredential,
+    KeyCredential,
+    KeyPair,
+    Keytab,
+)
 from agent.wire.packet import Packet
 from config.model import AgentConfig, LocalSet, Member
 
@@ -22,15 +30,18 @@ class _Set:
 
 
 class Identities:
-    """What `config` says of keys and of the secret.
+    """What `config` says of keys, of Kerberos and of the secret.
 
-    A partner with a key in the topology is called, and may call, by keys alone, unless `secret_for_all`; one without,
-    by the secret, if there is one.
+    A partner with a key in the topology is called by keys, one with a principal alone by Kerberos, and both may call by
+    what they have there; one with neither, or with `secret_for_all` every one, by the secret, if there is one.
     """
 
     def __init__(self, config: AgentConfig) -> None:
         self._config = config
         self._own = KeyPair(config.key) if config.key is not None else None
+        self._keytab: Keytab | None = None
+        if config.keytab is not None and config.sets:
+            self._keytab = Keytab(str(config.keytab), config.sets[0].member.principal or "")
         secret = config.credential
         self._secret = Credential(secret.domain, secret.user, secret.password) if secret is not None else None
         self._sets = {local.member.guid: _of(local) for local in config.sets}
@@ -40,16 +51,26 @@ class Identities:
         mine = {member.guid for local in self._config.sets for member in (local.member,)}
         members = [m for local in self._config.sets for m in local.set.members.values() if m.guid not in mine]
         keys = {member.key: member.name for member in members if member.key is not None}
+        principals = {m.principal: m.name for m in members if m.principal is not None}
         by_secret = any(self._takes_secret(member) for member in members)
         accounts = [self._secret] if self._secret is not None and by_secret else []
-        return CredentialStore(accounts, key=self._own, members=keys, raw_ntlm=self._config.raw_ntlm)
+        return CredentialStore(
+            accounts,
+            key=self._own,
+            members=keys,
+            raw_ntlm=self._config.raw_ntlm,
+            keytab=self._keytab,
+            principals=principals,
+        )
 
-    def credentials(self, partner: Member) -> tuple[Credential | None, KeyCredential | None]:
-        """By what a partner is called: the secret, the keys, both where it may choose, or nothing."""
+    def credentials(self, partner: Member) -> tuple[Account | None, KeyCredential | None]:
+        """By what a partner is called: the secret, the keys, both where it may choose, Kerberos, or nothing."""
         secret = self._secret if self._takes_secret(partner) else None
-        if self._own is None or partner.key is None:
-            return secret, None
-        return secret, KeyCredential(self._own, partner.key)
+        if self._own is not None and partner.key is not None:
+            return secret, KeyCredential(self._own, partner.key)
+        if self._keytab is not None and partner.principal is not None:
+            return KerberosCredential(self._keytab, partner.principal.rpartition("@")[2]), None
+        return secret, None
 
     def missing(self, partner: Member) -> str | None:
         """Why this partner can neither be called nor call, and what to do; None where it can."""
@@ -67,6 +88,12 @@ class Identities:
     def compare(self, partner: Member) -> str:
         """What to compare when authentication with this partner fails."""
         name, topology = partner.name, self._config.topology_path
+        account, _ = self.credentials(partner)
+        if isinstance(account, KerberosCredential):
+            return (
+                f"compare the principals of {name} and of this member in {topology} with those in the keytabs of both; "
+                f"that of {name} needs the service {account.service(partner.host)}"
+            )
         if self._takes_secret(partner):
             return f"most likely the secrets differ: compare {self._config.secret_path} with the secret file of {name}"
         return (
@@ -83,7 +110,7 @@ class Identities:
         sender = here.members.get(packet.from_.guid)
         if sender is None:
             return f"it names as its sender a member that the set {here.name} does not have"
-        if not self._may_speak_as(context, sender):
+        if not self.may_speak_as(context, sender):
             return f"it names {sender.name} as its sender"
         replica = packet.replica
         if replica.guid not in here.guids or replica.name.casefold() != here.name:
@@ -93,9 +120,14 @@ class Identities:
         return None
 
     def _takes_secret(self, member: Member) -> bool:
-        return self._secret is not None and (self._config.secret_for_all or member.key is None)
+        return self._secret is not None and (self._config.secret_for_all or not self._is_known_alone(member))
 
-    def _may_speak_as(self, context: CallContext, member: Member) -> bool:
+    def _is_known_alone(self, member: Member) -> bool:
+        """Whether the member has something of its own, by which it is told from all others."""
+        return member.key is not None or (self._keytab is not None and member.principal is not None)
+
+    def may_speak_as(self, context: CallContext, member: Member) -> bool:
+        """Whether the caller has shown to be that member, as far as it has to."""
         return context.member == member.name if context.member else self._takes_secret(member)
 
 

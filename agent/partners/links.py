@@ -14,9 +14,10 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+from agent.rpc.epm import MAPPER_PORT
 from agent.rpc.errors import RpcError
 from agent.rpc.frsrpc import FrsPartner
-from agent.rpc.security import Credential, KeyCredential
+from agent.rpc.security import Account, KeyCredential
 from agent.wire.comm_packet import encode_send_comm_pkt
 from agent.work.supervise import Supervisor
 
@@ -36,7 +37,7 @@ class _Way:
 
     def __init__(self, partner: FrsPartner) -> None:
         self.partner = partner
-        self.queue: deque[tuple[bytes, str]] = deque()
+        self.queue: deque[tuple[bytes, str, bool]] = deque()
         self.calls: set[asyncio.Task[None]] = set()
         self.wake = asyncio.Event()
         self.room = asyncio.Event()
@@ -70,7 +71,7 @@ class PartnerLink:
         name: str,
         host: str,
         port: int,
-        credential: Credential | None,
+        credential: Account | None,
         *,
         key: KeyCredential | None = None,
         missing: str | None = None,
@@ -83,6 +84,7 @@ class PartnerLink:
         supervisor: Supervisor,
         on_room: Callable[[], None] = lambda: None,
         on_flood: Callable[[str], None] = lambda why: None,
+        endpoint_mapper: int = MAPPER_PORT,
     ) -> None:
         self.name = name
         self._missing = missing
@@ -96,6 +98,7 @@ class PartnerLink:
         self._on_flood = on_flood
         self._supervisor = supervisor
         self._bytes = 0  # queued, or not yet answered
+        self._controls = 0  # likewise, packets of a session
         self._quiet = asyncio.Event()  # nothing is queued or under way
         self._quiet.set()
         self._was_connected = False
@@ -110,6 +113,7 @@ class PartnerLink:
                 max_in_flight=IN_FLIGHT,
                 on_bind=on_bind,
                 on_authentication=on_authentication,
+                endpoint_mapper=endpoint_mapper,
             )
             return _Way(partner)
 
@@ -117,17 +121,19 @@ class PartnerLink:
         for each in self._ways:
             each.task = supervisor.start(self._run(each), f"sending to {name}")
 
-    def send(self, packet: bytes, cxtion: str, *, passed_on: bool = False) -> None:
+    def send(self, packet: bytes, cxtion: str, *, passed_on: bool = False, control: bool = False) -> None:
         """Queue the Pkt bytes of a packet of the connection `cxtion` ("a->b"). `passed_on`: the change order of
-        another member."""
+        another member; `control`: of the session, so that nothing that is passed on goes before it was taken."""
         if self._bytes + len(packet) > MOST:
             why = f"{self.name} does not take what it asks for: {self._bytes} bytes wait for it"
             self._on_flood(why)
+            self._on_sent(cxtion, len(packet), False)
             self._fail(why)
             return
         self._bytes += len(packet)
         way = self._passed_on if passed_on else self._own
-        way.queue.append((packet, cxtion))
+        way.queue.append((packet, cxtion, control))
+        self._controls += control
         self._quiet.clear()
         way.wake.set()
 
@@ -167,6 +173,8 @@ class PartnerLink:
             try:
                 await way.partner.connect()
             except (RpcError, OSError) as error:
+                if "Timeout" in type(error).__name__:
+                    self._on_timeout()
                 self._fail(str(error))
                 continue
             except Exception as error:
@@ -177,18 +185,20 @@ class PartnerLink:
 
     async def _deliver(self, way: _Way) -> None:
         while way.queue:
-            if len(way.calls) >= IN_FLIGHT:
+            if len(way.calls) >= IN_FLIGHT or (way is self._passed_on and self._controls):
                 way.room.clear()
                 await way.room.wait()
                 continue
-            packet, cxtion = way.queue.popleft()
+            packet, cxtion, control = way.queue.popleft()
             call = self._supervisor.start(self._call(way, packet, cxtion), f"a call to {self.name}")
             way.calls.add(call)
-            call.add_done_callback(partial(self._done, way))
+            call.add_done_callback(partial(self._done, way, control))
 
-    def _done(self, way: _Way, call: asyncio.Task[None]) -> None:
+    def _done(self, way: _Way, control: bool, call: asyncio.Task[None]) -> None:
         way.calls.discard(call)
-        way.room.set()
+        self._controls -= control
+        for each in self._ways:
+            each.room.set()
         self._look_if_quiet()
 
     def _look_if_quiet(self) -> None:
@@ -233,9 +243,14 @@ class PartnerLink:
         self._fail(f"13506 a fault of frs in sending to {self.name}: {type(error).__name__}: {error}")
 
     def _fail(self, why: str) -> None:
-        dropped = sum(len(packet) for way in self._ways for packet, _ in way.queue)
+        left = [one for way in self._ways for one in way.queue]
+        dropped = sum(len(packet) for packet, _, _ in left)
+        for packet, cxtion, _ in left:
+            self._on_sent(cxtion, len(packet), False)
+        self._controls -= sum(control for _, _, control in left)
         for way in self._ways:
             way.queue.clear()
+            way.room.set()
         self._look_if_quiet()
         self._was_connected = self._own.partner.connected
         self._on_unreachable(why)

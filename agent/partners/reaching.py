@@ -55,7 +55,7 @@ class Reaching:
         self._count = count
         self._refused = False
         self._keyed = keyed
-        #: by what the partner was called last, "key" or "secret"; None while that was not possible
+        #: by what the partner was called last, "key", "secret" or "Kerberos"; None while that was not possible
         self.called_by: str | None = None
         self._refusals: dict[str, str] = {}  # why packets of a connection are refused, or, with "", all of them
         self._warned: set[str] = set()  # of these, those that were told
@@ -80,14 +80,14 @@ class Reaching:
         if not ok:
             self._refused = False
 
-    def authenticated(self, ok: bool, account: str = "") -> None:
-        """An authentication has ended: by keys, or with an account."""
+    def authenticated(self, ok: bool, by: str) -> None:
+        """An authentication by `by` has ended."""
         self._count("Authentications" if ok else "Authentications in Error")
         self._refused = not ok
-        before, self.called_by = self.called_by, ("secret" if account else "key") if ok else None
+        before, self.called_by = self.called_by, by if ok else None
         if ok:
             self.taken("")
-            if account and self._keyed and before is None:
+            if by == "secret" and self._keyed and before is None:
                 self._log.warning(
                     "20315 %s takes the secret, not the key of this member: it has an older topology, or no key of its "
                     "own; copy %s there",

@@ -25,6 +25,7 @@ from staging.rootdir import FolderKey
 from staging.unstored import decode
 
 INSTALLS_AT_ONCE: Final = 32
+BYTES_AT_ONCE: Final = 1 << 20  # of staging files
 
 
 class Actions:
@@ -164,6 +165,9 @@ class Actions:
             unstored = decode(self._store.unstored(action.file_guid)) if remembered else None
         size = record.fsize if record is not None and record.kind == "file" else None
         there = self._files.area.size_of(action.change_order.change_order_guid) is not None
+        if there and (found := self._files.read_cached(action)) is not None:
+            self._post(found)  # a trip to a thread costs more
+            return
         self._work.put(
             Job(
                 lambda: [self._files.read_stage(action, path, unstored, size)],
@@ -200,20 +204,22 @@ class Actions:
         self._under_way.begin(action.co_guid, files, ((step.parent_guid, step.name) for step in action.steps))
         size = self._files.area.size_of(action.co_guid) or 0
         installs = self._installs.setdefault((action.partner, size_class(size)), deque())
-        installs.append(ResolvedInstall(action, None if steps is None else tuple(steps)))
+        installs.append(ResolvedInstall(action, None if steps is None else tuple(steps), size))
         most = 1 if size_class(size) else INSTALLS_AT_ONCE
         run = functools.partial(self._install_some, installs, most)
         self._work.put(Job(run, lambda _: [], lane=action.partner), size)
 
     def _install_some(self, installs: deque[ResolvedInstall], most: int) -> list[FileEvent]:
-        """In a worker: take a share of the installs that wait, so that their folders are made durable together."""
-        share = max(1, min(most, len(installs) // self._threads))
+        """In a worker: take installs that wait, so that they and their folders are made durable together. Those of
+        large files are left to other threads."""
         batch: list[ResolvedInstall] = []
-        while len(batch) < share:
+        size = 0
+        while len(batch) < most and size < BYTES_AT_ONCE:
             try:
                 batch.append(installs.popleft())
             except IndexError:
                 break
+            size += batch[-1].size
         try:
             return self._files.install_all(batch)
         except Exception as error:

@@ -36,7 +36,7 @@ _ADVICE: Final = {
         "sent that"
     ),
     Outcome.STAGE_MISSING: "nothing to do: it is fetched again",
-    Outcome.STAGE_DAMAGED: "nothing to do: it is fetched again",
+    Outcome.STAGE_DAMAGED: "nothing to do: it is fetched again, three times at most",
     Outcome.AHEAD: "set the clocks of the members right",
     Outcome.FAILED: "see to it that the file system takes it (its name, its permissions, its mount)",
 }

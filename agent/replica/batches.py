@@ -20,9 +20,8 @@ from typing import Final
 from agent.engine import events as ev
 from agent.engine.cutoff import Cutoff
 from agent.engine.engine import Engine
-from agent.replica.eventqueue import EventQueue, is_asked_for
+from agent.replica.eventqueue import EventQueue, is_asked_for, sender_of
 from agent.wire.filetime import SECOND
-from agent.wire.packet import Packet
 from agent.work.clock import filetime_now
 from agent.work.supervise import Supervisor
 from agent.work.timeshares import Sender, TimeShares
@@ -113,7 +112,7 @@ class Batches:
         self._shares = shares
         self._now = now
         self._idle_most = idle_most_s
-        self._events = EventQueue(lambda packet: self._engine().passes_on(packet))
+        self._events = EventQueue()
         self._cutoff = Cutoff()
         self._gap = Gap()
         self._next: asyncio.TimerHandle | None = None
@@ -156,11 +155,9 @@ class Batches:
             if not future.done():
                 future.set_result(None)
 
-    def wait(self, packet: Packet) -> float:
-        """So many seconds the partner is to wait for the answer, for too much of it waits here to be handled."""
-        if self._events.waiting(packet) <= ANSWERED_AT_ONCE:
-            return 0.0
-        return self._shares.wait(self._events.sender(packet), _clock())
+    def wait(self, sender: Sender) -> float:
+        """So many seconds the sender is to wait for an answer, for too much of it waits here to be handled."""
+        return self._shares.wait(sender, _clock()) if self._events.waiting(sender) > ANSWERED_AT_ONCE else 0.0
 
     def has_room(self, partner: bytes) -> bool:
         """Whether a packet of the partner with this member GUID may be queued; else it had better wait."""
@@ -217,7 +214,8 @@ class Batches:
                     self._act(action)
                 except Exception as error:
                     self._unacted(action, error)
-        self._account(began, taken)
+        if engine.is_online:  # else there is nothing that could wait for an initial sync
+            self._account(began, taken)
         try:
             self._set_timer(engine)
         except Exception as error:
@@ -249,14 +247,14 @@ class Batches:
         events."""
         actions: list[ev.Action] = []
         now, at = self._now(), _clock()
-        unasked = Counter[Sender]()
+        unasked, shared = Counter[Sender](), engine.is_online
 
         def early(event: ev.Event) -> bool:
-            sender = self._events.sender_of(event)
+            sender = sender_of(event)
             if sender is None or is_asked_for(event, engine.awaits):
                 return False
             enough = unasked[sender] >= UNASKED and not self._shares.is_alone(sender, at)
-            return enough or self._shares.wait(sender, at) > 0
+            return shared and (enough or self._shares.wait(sender, at) > 0)
 
         in_engine = False
         try:
@@ -267,7 +265,7 @@ class Batches:
                         event = self._events.popleft(early)
                     except IndexError:
                         break
-                    asked_for, sender = is_asked_for(event, engine.awaits), self._events.sender_of(event)
+                    asked_for, sender = is_asked_for(event, engine.awaits), sender_of(event)
                     taken.append(_Taken(event, sender, 0 if asked_for else 1))
                     if sender is not None and not asked_for:
                         unasked[sender] += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from agent.engine.context import Cxtion, EngineConfig, Limits
 from agent.engine.schedule import merged
@@ -12,6 +12,9 @@ from agent.wire.filetime import DAY, SECOND
 from agent.wire.guid import guid_text
 from agent.wire.packet import NamedGuid
 from config.model import AgentConfig, Connection, LocalSet, ReplicaSet
+
+#: Types of replica sets that domain controllers have of their own (3.3.2.1.1).
+OF_CONTROLLERS: Final = ("sysvol", "enterprise")
 
 
 def connections_of(local: LocalSet) -> tuple[Cxtion, ...]:
@@ -32,14 +35,18 @@ def connections_of(local: LocalSet) -> tuple[Cxtion, ...]:
                     priority=connection.priority,
                     schedule=_schedule(local.set, connection),
                     ignore_schedule=connection.ignore_schedule,
-                    trigger=local.set.type == "sysvol",
+                    trigger=local.set.type in OF_CONTROLLERS,
                 )
             )
     return tuple(found)
 
 
 def _schedule(replica_set: ReplicaSet, connection: Connection) -> bytes | None:
-    """The connection's schedule, merged with that of the opposite one if that says so (2.3.1.6)."""
+    """The connection's schedule, merged with that of the opposite one if that says so (2.3.1.6). Domain controllers
+    of one site do not look at it (3.3.2.1.1)."""
+    sites = {replica_set.members[name].site for name in (connection.downstream, connection.upstream)}
+    if replica_set.type in OF_CONTROLLERS and len(sites) == 1 and None not in sites:
+        return None
     ends = (connection.downstream, connection.upstream)
     for opposite in replica_set.connections:
         if (opposite.upstream, opposite.downstream) == ends and opposite.enabled and opposite.two_way_sync:

@@ -1,6 +1,7 @@
 """The events that wait for an engine: those of each partner in their order, the partners by turns. What a partner may
 have been asked for (blocks of staging files, acknowledgements) does not wait for what it sends by itself, nor that for
-the change orders of others that it passes on.
+the change orders of others that it passes on; those come by an association of their own (see links). Nothing passes
+what begins or ends a session.
 
 What the packets of one partner may take of memory is bounded, and where it has sent too many, the others do not wait
 for them to be handled: their next packet, and whatever ends in this member, comes after one of that partner.
@@ -47,15 +48,14 @@ _Lane = tuple[bytes, Kind]
 
 
 class EventQueue:
-    """A queue with turns. `passes_on` says of a change order that it is not of the partner that sends it. Only for the
-    event loop's thread."""
+    """A queue with turns. Only for the event loop's thread."""
 
-    def __init__(self, passes_on: Callable[[Packet], bool] = lambda packet: False) -> None:
-        self._passes_on = passes_on
+    def __init__(self) -> None:
         self._front: deque[ev.Event] = deque()  # before all others
         self._lanes: dict[_Lane, deque[ev.Event]] = {}  # those with events; whose turn is next first
         self._bytes: dict[bytes, int] = {}
         self._packets = Counter[Sender]()
+        self._controls = Counter[bytes]()  # by member GUID, packets that are of the session, and not of a file
         self._length = 0
 
     def __len__(self) -> int:
@@ -78,26 +78,22 @@ class EventQueue:
             self._front.append(event)
             return
         self._count(event, 1)
-        self._lanes.setdefault(self._lane(event), deque()).append(event)
+        self._lanes.setdefault(_lane(event), deque()).append(event)
 
-    def waiting(self, packet: Packet) -> int:
-        """How many packets of the same sender are queued."""
-        return self._packets[self.sender(packet)]
+    def waiting(self, sender: Sender) -> int:
+        """How many packets of the sender are queued."""
+        return self._packets[sender]
 
     def senders(self) -> Iterator[Sender]:
         """Those of whom packets are queued."""
         yield from self._packets
-
-    def sender_of(self, event: ev.Event) -> Sender | None:
-        """Whose packet it is; None for all else."""
-        return self.sender(event.packet) if isinstance(event, ev.PacketReceived) else None
 
     def popleft(self, early: Callable[[ev.Event], bool] = lambda event: False) -> ev.Event:
         """The next event, and none that is too early. Raises IndexError when there is none."""
         if self._front:
             event = self._front.popleft()
         else:
-            name = next((name for name, lane in self._lanes.items() if not early(lane[0])), None)
+            name = next((name for name, lane in self._lanes.items() if self._next(name) and not early(lane[0])), None)
             if name is None:
                 raise IndexError("no event is queued, or all of them are too early")
             lane = self._lanes.pop(name)
@@ -121,7 +117,11 @@ class EventQueue:
         self._lanes.clear()
         self._bytes.clear()
         self._packets.clear()
+        self._controls.clear()
         self._length = 0
+
+    def _next(self, lane: _Lane) -> bool:
+        return lane[1] is not Kind.PASSED_ON or not self._controls[lane[0]]
 
     def _count(self, event: ev.Event, sign: int) -> None:
         if isinstance(event, ev.PacketReceived):
@@ -129,22 +129,30 @@ class EventQueue:
             self._bytes[partner] = self._bytes.get(partner, 0) + sign * size_of(event.packet)
             if self._bytes[partner] <= 0:
                 del self._bytes[partner]
-            sender = self.sender(event.packet)
+            sender = partner, event.aside
             self._packets[sender] += sign
             if self._packets[sender] <= 0:
                 del self._packets[sender]
+            if is_control(event.packet):
+                self._controls[partner] += sign
 
-    def sender(self, packet: Packet) -> Sender:
-        """Whose packet it is."""
-        return packet.from_.guid, packet.command == c.CMD_REMOTE_CO and self._passes_on(packet)
 
-    def _lane(self, event: ev.Event) -> _Lane:
-        if not isinstance(event, ev.PacketReceived):
-            return (event.partner if isinstance(event, ev.PartnerUnreachable) else _OURS), Kind.OWN
-        partner, passed_on = self.sender(event.packet)
-        if passed_on:
-            return partner, Kind.PASSED_ON
-        return partner, Kind.ANSWER if event.packet.command in _ANSWERS else Kind.OWN
+def sender_of(event: ev.Event) -> Sender | None:
+    """Whose packet it is; None for all else."""
+    return (event.packet.from_.guid, event.aside) if isinstance(event, ev.PacketReceived) else None
+
+
+def is_control(packet: Packet) -> bool:
+    """Whether the packet is of the session, and not of a file."""
+    return packet.command != c.CMD_REMOTE_CO and packet.command not in _ANSWERS
+
+
+def _lane(event: ev.Event) -> _Lane:
+    if not isinstance(event, ev.PacketReceived):
+        return (event.partner if isinstance(event, ev.PartnerUnreachable) else _OURS), Kind.OWN
+    if event.aside:
+        return event.packet.from_.guid, Kind.PASSED_ON
+    return event.packet.from_.guid, Kind.ANSWER if event.packet.command in _ANSWERS else Kind.OWN
 
 
 def is_asked_for(event: ev.Event, awaits: Callable[[Packet], bool]) -> bool:

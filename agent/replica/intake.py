@@ -7,12 +7,14 @@ from typing import Final, Protocol
 
 from agent.engine import events as ev
 from agent.engine.engine import Engine
+from agent.replica.eventqueue import is_control
 from agent.replica.faults import Faults
 from agent.reporting.causes import Cause
 from agent.reporting.incidents import Incidents
 from agent.wire import constants as c
 from agent.wire.guid import ZERO_GUID
 from agent.wire.packet import Packet
+from agent.work.timeshares import Sender
 
 #: Tells the partner to come again later, with a new session.
 _COME_LATER: Final = c.ERROR_RETRY
@@ -44,9 +46,16 @@ class Intake:
         self._engine = engine
         self._runs = runs
         self._refused: dict[bytes, bytes] = {}  # connection -> the session of which a packet was refused
+        self._main: dict[bytes, int] = {}  # partner -> the association by which it spoke of its session last
 
-    def receive(self, packet: Packet, minor: int) -> int:
-        """A packet from a partner; returns what FrsRpcSendCommPkt is to return."""
+    def sender(self, packet: Packet, via: int) -> Sender:
+        """Whose packet it is that comes by the association with that number."""
+        partner = packet.from_.guid
+        return partner, packet.command == c.CMD_REMOTE_CO and self._main.get(partner, via) != via
+
+    def receive(self, packet: Packet, minor: int, via: int = 0) -> int:
+        """A packet from a partner, by the association with the number `via`; returns what FrsRpcSendCommPkt is to
+        return."""
         if not self._runs():
             return c.ERROR_SERVICE_NOT_ACTIVE
         engine = self._engine()
@@ -66,5 +75,7 @@ class Intake:
                 text = f"{sender.name} sends faster than it can be handled; its session ends"
                 self._incidents.report(Cause.FLOOD, sender.name, text)
             return _COME_LATER
-        self._queue.post(ev.PacketReceived(packet, minor))
+        if is_control(packet):
+            self._main[sender.guid] = via
+        self._queue.post(ev.PacketReceived(packet, minor, self.sender(packet, via)[1]))
         return 0

@@ -55,6 +55,7 @@ class Files(Protocol):
     def read_stage(
         self, action: ev.ReadStage, path: str | None, unstored: Unstored | None = None, size: int | None = None
     ) -> Event: ...
+    def read_cached(self, action: ev.ReadStage) -> Event | None: ...
     def install_all(self, installs: list[ResolvedInstall]) -> list[Event]: ...
     def give_up(self) -> None: ...
     def drop(self, co_guid: bytes) -> None: ...
@@ -84,6 +85,7 @@ class Ports:
     new_guid: Callable[[], bytes] = new_guid
     idle_most_s: float = IDLE_MOST_S
     dropped: Callable[[ev.FetchFailed], None] = field(default=lambda event: None)
+    rename_open: Callable[[], bool] = field(default=lambda: False)  # see FileOps
 
     def close(self) -> None:
         """Close the store and the tree. Everything that matters is in the store."""
@@ -102,7 +104,7 @@ def open_ports(
     workers: Executor,
     incidents: Incidents,
 ) -> Ports:
-    """Those of this host; `incidents` are those of the set. Raises ReplicaError, StoreError, StagingError, OSError."""
+    """Those of this host; `incidents` is told of the set. Raises ReplicaError, StoreError, StagingError, OSError."""
     with contextlib.ExitStack() as opened:
         told = TreeIncidents(incidents)
         root = ReplicaRoot(local, str(config.state_dir), told)
@@ -117,6 +119,9 @@ def open_ports(
         area.sweep()
         under_way = UnderWay()
 
+        def rename_open() -> bool:
+            return ports.rename_open()
+
         def dropped(event: ev.FetchFailed) -> None:
             ports.dropped(event)
 
@@ -129,6 +134,7 @@ def open_ports(
             compressions=stage_compressions(config.compression),
             root_key=identity.root_key,
             set_id=config.set_id,
+            rename_open=rename_open,
             report=incidents.report,
             dropped=dropped,
             deleted=deleted,

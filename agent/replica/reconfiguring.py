@@ -53,7 +53,7 @@ class Reconfiguring:
         before = {cxtion.key for cxtion in parts.cxtions}
         parts.local = local
         parts.member_guids = frozenset(member.guid for member in local.set.members.values())
-        parts.cxtions = connections_of(local)
+        parts.cxtions = connections_of(local) + self._volatile()
         parts.keys |= {cxtion.guid: cxtion.key for cxtion in parts.cxtions}  # what is under way may be of any
         parts.area.divide(local.staging_quota_bytes, {cxtion.partner.guid for cxtion in parts.cxtions})
         for cxtion in parts.cxtions:
@@ -66,6 +66,21 @@ class Reconfiguring:
             if parts.watching.watch is not None:
                 await parts.watching.stop()
                 await self._running.look_at_tree()
+
+    def _volatile(self) -> tuple[Cxtion, ...]:
+        sessions = self._parts.engine.out_sessions.sessions
+        return tuple(cxtion for cxtion in self._parts.cxtions if cxtion.volatile and cxtion.guid in sessions)
+
+    async def promote(self, cxtion: Cxtion) -> None:
+        """Go on with one volatile connection more (3.3.4.2), in the place of one that its partner has asked for
+        before."""
+        parts = self._parts
+        others = tuple(one for one in self._volatile() if one.partner.guid != cxtion.partner.guid)
+        parts.cxtions = (*connections_of(parts.local), *others, cxtion)
+        parts.keys |= {cxtion.guid: cxtion.key}
+        parts.area.divide(parts.local.staging_quota_bytes, {one.partner.guid for one in parts.cxtions})
+        parts.counters.add_cxtion(parts.name, cxtion.key)
+        await self._tell_engine(parts.cxtions)
 
     async def unjoin_all(self) -> None:
         """This member leaves the set: the partners are told."""

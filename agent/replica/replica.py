@@ -65,7 +65,7 @@ class Replica:
         self.under_way, self.told = ports.under_way, ports.told
         self.workers, self.large = ports.workers, ports.large
         self.counters = counters
-        self.incidents = incidents
+        self.incidents = incidents.of(self.name)
         self.log = log or get_logger("frs", set_name=self.name)
         self._loop = asyncio.get_running_loop()
         self.supervisor = Supervisor(self.part_failed)
@@ -88,6 +88,7 @@ class Replica:
             ports.close()
             raise
         self.store.on_damage = self._damaged
+        ports.rename_open = lambda: self.local.set.rename_open
         ports.dropped = self._stage_dropped
 
     # -- setting up --
@@ -225,6 +226,10 @@ class Replica:
         """See Reconfiguring.reconfigure()."""
         await self.reconfiguring.reconfigure(local)
 
+    async def promote(self, cxtion: Cxtion) -> None:
+        """See Reconfiguring.promote()."""
+        await self.reconfiguring.promote(cxtion)
+
     async def unjoin_all(self) -> None:
         """See Reconfiguring.unjoin_all()."""
         await self.reconfiguring.unjoin_all()
@@ -256,9 +261,14 @@ class Replica:
         """Wait until all events queued so far are handled and committed."""
         await self.batches.settled()
 
-    def receive(self, packet: Packet, minor: int) -> int:
-        """A packet from a partner; returns what FrsRpcSendCommPkt is to return."""
-        return self._intake.receive(packet, minor)
+    def receive(self, packet: Packet, minor: int, via: int = 0) -> int:
+        """A packet from a partner, by the association with the number `via`; returns what FrsRpcSendCommPkt is to
+        return."""
+        return self._intake.receive(packet, minor, via)
+
+    def answers_after(self, packet: Packet, via: int) -> float:
+        """So many seconds later the call with that packet is to be answered."""
+        return self.batches.wait(self._intake.sender(packet, via))
 
     def _takes_packets(self) -> bool:
         return not self.running.closed and self.running.started and self.error is None

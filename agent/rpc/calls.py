@@ -14,6 +14,7 @@ from agent.rpc.interface import CallContext, Handler, Interface
 from agent.rpc.limits import Limits
 from agent.rpc.pdu import encode_fault
 from agent.rpc.transport import Hold
+from agent.rpc.verification import contradiction
 
 
 class Caller(Protocol):
@@ -43,6 +44,13 @@ class Caller(Protocol):
 
     def give_memory(self, size: int) -> None:
         """Give some of them back."""
+
+    @property
+    def headers(self) -> bool:
+        """Whether header signing was agreed to."""
+
+    def contradicted(self, why: str) -> None:
+        """The verification trailer of a request says something else than is the case."""
 
     def handler_failed(self, error: Exception) -> None:
         """A handler raised something else than a fault."""
@@ -110,20 +118,24 @@ class Calls:
         else:
             self._readable.set()
 
-    def whole(self, call_id: int, context_id: int, opnum: int, body: memoryview, silent: bool) -> None:
-        """A request in one fragment."""
+    def whole(
+        self, call_id: int, context_id: int, opnum: int, body: memoryview, silent: bool, big: bool = False
+    ) -> None:
+        """A request in one fragment; `big`: with big-endian numbers."""
         status = self._admissible(context_id)
         if status:
             self._caller.send(encode_fault(status, call_id, context_id))
         else:
-            self._dispatch(call_id, context_id, opnum, bytes(body), silent)
+            self._dispatch(call_id, context_id, opnum, bytes(body), silent, big)
 
     def begun(self, call_id: int) -> bool:
         """Whether fragments of this call have come."""
         return call_id in self._partials
 
-    def fragment(self, flags: int, call_id: int, context_id: int, opnum: int, body: memoryview) -> None:
-        """One fragment of several. Raises RpcProtocolError for one that does not belong."""
+    def fragment(
+        self, flags: int, call_id: int, context_id: int, opnum: int, body: memoryview, big: bool = False
+    ) -> None:
+        """One fragment of several; `big` counts with the last. Raises RpcProtocolError for one that does not belong."""
         if flags & c.PFC_FIRST_FRAG:
             if call_id in self._partials:
                 raise RpcProtocolError("a call identifier is used twice")
@@ -149,15 +161,48 @@ class Calls:
                 partial.stub = None
         if flags & c.PFC_LAST_FRAG:
             stub = partial.stub
-            self.orphaned(call_id)
+            self._forget(call_id)
             if stub is not None:
-                self._dispatch(call_id, context_id, opnum, bytes(stub), bool(flags & c.PFC_MAYBE))
+                self._dispatch(call_id, context_id, opnum, bytes(stub), bool(flags & c.PFC_MAYBE), big)
 
     def orphaned(self, call_id: int) -> None:
+        """The client has given this call up, and waits for no answer ([C706] 12.6.4.10): one that has not begun does
+        not. One that has is carried out to its end: half of it would be worse."""
+        self._forget(call_id)
+        self._take_back(call_id)
+
+    def cancelled(self, call_id: int) -> None:
+        """The client does not want this call any more, and waits for the answer ([C706] 12.6.4.8), which is a fault
+        where the call has not begun. What still comes of it is thrown away."""
+        refused = self._take_back(call_id)
+        partial = self._partials.get(call_id)
+        if partial is not None and partial.stub is not None:
+            self._caller.give_memory(len(partial.stub))
+            partial.stub = None
+            refused.append(partial.context_id)
+        for context_id in refused:
+            self._caller.send(encode_fault(c.NCA_S_FAULT_CANCEL, call_id, context_id))
+
+    def _forget(self, call_id: int) -> None:
         """The other fragments of this call will not come, or are here."""
         partial = self._partials.pop(call_id, None)
         if partial is not None and partial.stub is not None:
             self._caller.give_memory(len(partial.stub))
+
+    def _take_back(self, call_id: int) -> list[int]:
+        """Take a call out of those that wait; gives its presentation context."""
+        found = [call for call in self._queue if call.call_id == call_id]
+        for call in found:
+            self._queue.remove(call)
+            self._release(call)
+        return [call.context_id for call in found]
+
+    def _release(self, call: _Call) -> None:
+        """It waits no more."""
+        self._queued_bytes -= len(call.stub)
+        self._caller.give_memory(len(call.stub))
+        if len(self._queue) <= self._limits.max_queued_calls // 2:
+            self._caller.resume(Hold.QUEUE)
 
     def _admissible(self, context_id: int) -> int:
         """0, or the fault status for a request on this presentation context."""
@@ -168,12 +213,25 @@ class Calls:
             return c.ACCESS_DENIED
         return 0
 
-    def _dispatch(self, call_id: int, context_id: int, opnum: int, stub: bytes, silent: bool) -> None:
+    def _dispatch(self, call_id: int, context_id: int, opnum: int, stub: bytes, silent: bool, big: bool) -> None:
         caller = self._caller
-        handler = caller.contexts[context_id].handlers.get(opnum)
+        interface = caller.contexts[context_id]
+        handler = interface.handlers.get(opnum)
         if handler is None:
             caller.send(encode_fault(c.NCA_S_OP_RNG_ERROR, call_id, context_id))
             return
+        if big:
+            try:
+                stub = interface.to_little(opnum, stub)
+            except RpcFault as fault:
+                caller.send(encode_fault(fault.status, call_id, context_id))
+                return
+        elif (end := interface.arguments_end(opnum, stub)) is not None:
+            wrong = contradiction(stub, end, interface, call_id, context_id, opnum, headers=caller.headers)
+            if wrong is not None:
+                caller.contradicted(wrong)
+                caller.send(encode_fault(c.ACCESS_DENIED, call_id, context_id))
+                return
         if self._worker is not None:
             if not caller.take_memory(len(stub)):
                 caller.send(encode_fault(c.NCA_S_SERVER_TOO_BUSY, call_id, context_id))
@@ -210,11 +268,8 @@ class Calls:
                     self._worker = None
                     return
                 call = self._queue.popleft()
-                self._queued_bytes -= len(call.stub)
-                self._caller.give_memory(len(call.stub))
                 call_id, context_id, silent = call.call_id, call.context_id, call.silent
-                if len(self._queue) <= self._limits.max_queued_calls // 2:
-                    self._caller.resume(Hold.QUEUE)
+                self._release(call)
                 try:
                     current = call.handler(self._caller.context, call.stub)
                     break

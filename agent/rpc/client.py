@@ -10,12 +10,13 @@ from typing import Final
 from agent.rpc import constants as c
 from agent.rpc import pdu as p
 from agent.rpc.errors import RpcAuthError, RpcClosed, RpcError, RpcFault, RpcProtocolError, RpcTimeout
+from agent.rpc.kerberos import KerberosCredential, kdc_threads, tickets
 from agent.rpc.message import Protection, encode_call, open_call
 from agent.rpc.negotiate import OID_MEMBER_KEY, SpnegoInitiator
 from agent.rpc.ntlm_crypto import ntowfv1
 from agent.rpc.pdu import InterfaceId
 from agent.rpc.proof import bind_proof, proof_key
-from agent.rpc.security import Credential, InitiatorMechanism, KeyCredential, make_initiator
+from agent.rpc.security import Account, Credential, InitiatorMechanism, KeyCredential, make_initiator
 from agent.rpc.transport import PduProtocol
 
 __all__ = ["InterfaceId", "RpcClient"]
@@ -125,8 +126,10 @@ class _Association(PduProtocol):
         level: int,
         max_fragment: int,
         auth_context: int,
+        headers: bool,
     ) -> None:
-        """Negotiate the interface and authenticate. `token` is the first one of the mechanism."""
+        """Negotiate the interface and authenticate. `token` is the first one of the mechanism; with `headers` it leaves
+        open whether headers are signed, and they must be."""
         contexts = (p.ContextElement(_CONTEXT, interface, (p.NDR,)),)
         flags = c.PFC_WHOLE | c.PFC_CONC_MPX | (c.PFC_SUPPORT_HEADER_SIGN if mechanism is not None else 0)
         verifier = None
@@ -143,6 +146,8 @@ class _Association(PduProtocol):
         if not ack.flags & c.PFC_CONC_MPX:
             self._window = 1
         if mechanism is not None:
+            if headers and not ack.flags & c.PFC_SUPPORT_HEADER_SIGN:
+                raise RpcAuthError("the server does not sign the headers of its PDUs")
             await self._authenticate(mechanism, request, ack)
             self._protection = Protection(mechanism.session, auth_type, level, auth_context)
         self.bulk = True
@@ -250,6 +255,8 @@ class _Association(PduProtocol):
 
     def pdu_received(self, pdu: memoryview) -> None:
         """Match answers with their calls."""
+        if pdu[4] != p.LITTLE:
+            raise RpcProtocolError("a server that answers with big-endian numbers")
         if len(pdu) >= _HEAD and pdu[2] == c.RESPONSE:
             self._on_response(pdu)
             return
@@ -336,7 +343,7 @@ class RpcClient:
         host: str,
         port: int,
         interface: InterfaceId,
-        credential: Credential | None,
+        credential: Account | None,
         *,
         key: KeyCredential | None = None,
         timeout: float = 30.0,  # noqa: ASYNC109
@@ -351,8 +358,8 @@ class RpcClient:
         """Connect, bind and authenticate, all within `timeout` seconds.
 
         By the key, or where the server takes no keys, the account; with neither nothing is authenticated, and `level`
-        does not count. `on_authentication` is told the user of the account, nothing where it was the key. Raises
-        RpcTimeout, RpcAuthError, RpcProtocolError, RpcClosed (also for a host that cannot be reached).
+        does not count. `on_authentication` is told by what: "key", "secret" or "Kerberos". Raises RpcTimeout,
+        RpcAuthError, RpcProtocolError, RpcClosed (also for a host that cannot be reached).
         """
         loop = asyncio.get_running_loop()
         association: _Association | None = None
@@ -364,17 +371,23 @@ class RpcClient:
                 # All of it before the connection, which is to say at once what it is for.
                 if credential is not None or key is not None:
                     mechanism = make_initiator(auth_type, credential, host=host, level=level, key=key)
-                    token = mechanism.step(None)
+                    if isinstance(credential, KerberosCredential) and key is None:
+                        token = await loop.run_in_executor(kdc_threads(), mechanism.step, None)
+                    else:
+                        token = mechanism.step(None)
                 if key is not None:
                     proof = proof_key(key.own.shared(key.partner))
-                elif credential is not None:
+                elif isinstance(credential, Credential):
                     proof = proof_key(ntowfv1(credential.password))
                 transport, association = await loop.create_connection(
                     lambda: _Association(max_response, max_in_flight), host, port
                 )
                 ends = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
                 auth_context = bind_proof(proof, *ends) or _AUTH_CONTEXT
-                await association.bind(interface, mechanism, token, auth_type, level, max_fragment, auth_context)
+                await association.bind(
+                    interface, mechanism, token, auth_type, level, max_fragment, auth_context,
+                    isinstance(credential, KerberosCredential),
+                )  # fmt: skip
             bound = authenticated = True
         except TimeoutError as exc:
             raise RpcTimeout(f"no association with {host}:{port} within {timeout} s") from exc
@@ -382,6 +395,8 @@ class RpcClient:
             raise RpcClosed(f"{host}:{port} cannot be reached: {exc}") from exc
         except RpcAuthError:
             bound = association is not None
+            if bound and isinstance(credential, KerberosCredential):
+                tickets.refused(credential.keytab)
             raise
         finally:
             if not authenticated and association is not None:
@@ -390,7 +405,8 @@ class RpcClient:
                 on_bind(bound)
             if on_authentication is not None and mechanism is not None and bound:
                 by_key = isinstance(mechanism, SpnegoInitiator) and mechanism.oid == OID_MEMBER_KEY
-                on_authentication(authenticated, credential.user if credential is not None and not by_key else "")
+                used = key if by_key or credential is None else credential
+                on_authentication(authenticated, used.by if used is not None else "")
         return cls(association)
 
     def submit(

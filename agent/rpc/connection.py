@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from agent.reporting.causes import Cause
@@ -53,7 +55,11 @@ class Connection(PduProtocol):
         self._verifier: p.AuthVerifier | None = None
         self._protection: Protection | None = None
         self._auth_failed = False
+        #: whether header signing was agreed to
+        self.headers = False
         self._established = False
+        #: when the peer is to authenticate anew, and when it should have, in the loop's time
+        self._until = self._ended = math.inf
         self.context = CallContext(*peer, "", "", c.LEVEL_NONE, self._id)
         self.calls = Calls(self, self._loop.create_task)
 
@@ -62,6 +68,7 @@ class Connection(PduProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The handshake begins."""
         super().connection_made(transport)
+        self.context = replace(self.context, local=(transport.get_extra_info("sockname") or ("",))[0])
         self._server.begin(self, self._kind)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -98,6 +105,12 @@ class Connection(PduProtocol):
         if not self._established:
             if now - self._opened > limits.handshake:
                 self._give_up(f"it has not authenticated within {limits.handshake:g} s")
+        elif now > self._ended:
+            self.abort("its authentication has come to its end")
+        elif now > self._until:
+            # It may wait for its answers still, and comes back then ([C706] 12.6.4.11).
+            self._until, self._ended = math.inf, now + limits.stall
+            self.send(p.encode_simple(c.SHUTDOWN))
         elif self.calls.running and not self.write_paused:
             self.active = now  # the peer waits for us
         elif silent > limits.stall and self.write_paused:
@@ -144,6 +157,8 @@ class Connection(PduProtocol):
         if pdu[2] == c.REQUEST:
             self._on_request(pdu)
             return
+        if pdu[4] != p.LITTLE:
+            pdu = memoryview(p.with_little_endian_numbers(pdu))
         header = p.decode_header(pdu)
         ptype = header.ptype
         if ptype in (c.BIND, c.ALTER_CONTEXT):
@@ -154,7 +169,9 @@ class Connection(PduProtocol):
             self._on_auth3(pdu, header)
         elif ptype == c.ORPHANED:
             self.calls.orphaned(header.call_id)
-        elif ptype != c.CO_CANCEL:
+        elif ptype == c.CO_CANCEL:
+            self.calls.cancelled(header.call_id)
+        else:
             raise RpcProtocolError(f"PDU type {ptype} from a client")
 
     def _refuse(self, header: p.Header, reason: int) -> None:
@@ -195,7 +212,7 @@ class Connection(PduProtocol):
         token: bytes | None = None
         verifier = bind.verifier
         if verifier is not None:
-            if self._acceptor is None and not self._auth_failed and not self._choose(verifier):
+            if self._acceptor is None and not self._auth_failed and not self._choose(verifier, bind.flags):
                 self._refuse(header, c.NAK_AUTH_TYPE)
                 return
             try:
@@ -234,9 +251,10 @@ class Connection(PduProtocol):
         return True
 
     def _negotiate(self, item: p.ContextElement) -> p.ContextResult:
-        """The answer to one presentation context ([MS-RPCE] 3.3.1.5.3 for the features, of which we have none)."""
+        """The answer to one presentation context ([MS-RPCE] 3.3.1.5.3 for the features: several security contexts on
+        one connection are not had)."""
         if item.transfer[0].uuid.startswith(p.BIND_TIME_FEATURES):
-            return p.ContextResult(c.RESULT_NEGOTIATE_ACK, 0)
+            return p.ContextResult(c.RESULT_NEGOTIATE_ACK, item.transfer[0].uuid[8] & p.KEEP_CONNECTION_ON_ORPHAN)
         known = self._server.interfaces.get(item.abstract.uuid)
         if known is None or known.id.major != item.abstract.major or known.id.minor < item.abstract.minor:
             return p.ContextResult(c.RESULT_PROVIDER_REJECTION, c.REASON_ABSTRACT_SYNTAX)
@@ -249,14 +267,18 @@ class Connection(PduProtocol):
 
     # Authentication.
 
-    def _choose(self, verifier: p.AuthVerifier) -> bool:
+    def _choose(self, verifier: p.AuthVerifier, flags: int) -> bool:
         """Begin the exchange that the client asks for; False when it is not offered."""
         if not c.LEVEL_CONNECT <= verifier.level <= c.LEVEL_PRIVACY:
             return False
         server = self._server
+        self.headers = bool(flags & c.PFC_SUPPORT_HEADER_SIGN)
         self._store = server.credentials
         try:
-            self._acceptor = make_acceptor(verifier.auth_type, self._store, level=verifier.level, host=server.host_name)
+            self._acceptor = make_acceptor(
+                verifier.auth_type, self._store, level=verifier.level, host=server.host_name,
+                headers=self.headers,
+            )  # fmt: skip
         except KeyError:
             return False
         self._verifier = verifier
@@ -280,13 +302,14 @@ class Connection(PduProtocol):
         except Exception as exc:  # a hostile token must not do more than fail
             raise RpcAuthError(f"malformed token: {exc!r}") from exc
         if acceptor.complete:
-            caller = CallContext(
-                self.context.peer, self.context.port, acceptor.user, acceptor.domain, verifier.level, self._id,
-                acceptor.member,
-            )  # fmt: skip
+            caller = replace(
+                self.context, user=acceptor.user, domain=acceptor.domain, level=verifier.level, member=acceptor.member
+            )
             if not self._server.still_knows(self._store, caller):
                 raise RpcAuthError(f"{acceptor.user} is not known any more as it was when it began")
             self._protection = Protection(acceptor.session, verifier.auth_type, verifier.level, verifier.context_id)
+            if acceptor.session.lifetime is not None:
+                self._until = self._loop.time() + acceptor.session.lifetime
             self.context = caller
             self._server.authenticated(self, acceptor.user)
             self._establish()
@@ -330,8 +353,9 @@ class Connection(PduProtocol):
     def _on_request(self, pdu: memoryview) -> None:
         if len(pdu) < _HEAD:
             raise RpcProtocolError("a request is too short")
-        vers, minor, _, flags, drep, _, auth_length, call_id, _, context_id, opnum = p.REQUEST.unpack_from(pdu)
-        if vers != 5 or minor > 1 or drep[0] != 0x10 or not self._bound:
+        layout = p.REQUEST if pdu[4] == p.LITTLE else p.REQUEST_BIG
+        vers, minor, _, flags, drep, _, auth_length, call_id, _, context_id, opnum = layout.unpack_from(pdu)
+        if vers != 5 or minor > 1 or drep[1] != 0 or not self._bound:
             raise RpcProtocolError("a request of another protocol version, or before bind")
         start = _HEAD + 16 if flags & c.PFC_OBJECT_UUID else _HEAD
         if len(pdu) < start:
@@ -344,15 +368,19 @@ class Connection(PduProtocol):
             self._report(Cause.AUTHENTICATION, f"a request from {self.context.peer} is refused: {error}")
             self.close_after_flush()
             return
-        calls = self.calls
+        calls, big = self.calls, layout is p.REQUEST_BIG
         if flags & c.PFC_WHOLE == c.PFC_WHOLE and not calls.begun(call_id):
-            calls.whole(call_id, context_id, opnum, pdu[start:end], bool(flags & c.PFC_MAYBE))
+            calls.whole(call_id, context_id, opnum, pdu[start:end], bool(flags & c.PFC_MAYBE), big)
         else:
-            calls.fragment(flags, call_id, context_id, opnum, pdu[start:end])
+            calls.fragment(flags, call_id, context_id, opnum, pdu[start:end], big)
 
     def respond(self, call_id: int, context_id: int, stub: bytes) -> None:
         """Write a response, protected as agreed."""
         self.send(encode_call(c.RESPONSE, call_id, context_id, 0, stub, self._max_xmit, self._protection))
+
+    def contradicted(self, why: str) -> None:
+        """The verification trailer of a request says something else than is the case."""
+        self._report(Cause.AUTHENTICATION, f"a request from {self.context.peer} is refused: {why}")
 
     def handler_failed(self, error: Exception) -> None:
         """A handler raised something else than a fault."""

@@ -66,6 +66,9 @@ NCA_S_OP_RNG_ERROR: Final = 0x1C010002
 NCA_S_UNK_IF: Final = 0x1C010003
 NCA_S_PROTO_ERROR: Final = 0x1C01000B
 NCA_S_FAULT_REMOTE_NO_MEMORY: Final = 0x1C00001B
+NCA_S_FAULT_CONTEXT_MISMATCH: Final = 0x1C00001A
+NCA_S_UNSUPPORTED_TYPE: Final = 0x1C000017
+NCA_S_FAULT_CANCEL: Final = 0x1C00000D
 NCA_S_FAULT_UNSPEC: Final = 0x1C000012
 NCA_S_INVALID_PRES_CONTEXT_ID: Final = 0x1C00001C
 NCA_S_SERVER_TOO_BUSY: Final = 0x1C010014
@@ -78,6 +81,9 @@ FAULT_NAMES: Final[dict[int, str]] = {
     NCA_S_UNK_IF: "unknown interface",
     NCA_S_PROTO_ERROR: "protocol error",
     NCA_S_FAULT_REMOTE_NO_MEMORY: "remote out of memory",
+    NCA_S_FAULT_CONTEXT_MISMATCH: "context mismatch",
+    NCA_S_UNSUPPORTED_TYPE: "unsupported type",
+    NCA_S_FAULT_CANCEL: "cancelled",
     NCA_S_FAULT_UNSPEC: "unspecified fault",
     NCA_S_INVALID_PRES_CONTEXT_ID: "invalid presentation context",
     NCA_S_SERVER_TOO_BUSY: "server too busy",

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from array import array
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from agent.rpc import constants as c
 from agent.rpc.client import RpcClient
+from agent.rpc.epm import MAPPER_PORT, resolve
 from agent.rpc.errors import RpcClosed, RpcError, RpcFault, RpcProtocolError
 from agent.rpc.interface import CallContext, Interface
 from agent.rpc.pdu import InterfaceId
-from agent.rpc.security import Credential, KeyCredential
+from agent.rpc.security import Account, KeyCredential
 
 if TYPE_CHECKING:
-    from agent.wire.comm_packet import CommPacket
+    from agent.wire.comm_packet import CommPacket, StartPromotionParent
     from agent.wire.errors import WireError
 
 log = logging.getLogger(__name__)
@@ -30,6 +32,9 @@ OP_NOP: Final = 3
 ERROR_SUCCESS: Final = 0
 ERROR_INVALID_PARAMETER: Final = 87
 ERROR_CALL_NOT_IMPLEMENTED: Final = 120
+
+#: What of a COMM_PACKET is numbers of four bytes, the size of the array Pkt the last.
+_WORDS: Final = 40
 
 #: A return value is all that these methods answer, or a GUID before it.
 _MAX_RESPONSE: Final = 4096
@@ -48,18 +53,28 @@ def _status(answer: bytes) -> int:
     return int.from_bytes(answer[:4], "little")
 
 
+#: Takes a request for a volatile connection, gives the GUID to return and the Windows error code.
+OnPromotion = Callable[[CallContext, "StartPromotionParent"], "Awaitable[tuple[bytes | None, int]]"]
 #: Told of a request that cannot be unmarshalled.
 OnMalformed = Callable[[CallContext, "WireError"], None]
 
 
+async def _no_promotion(context: CallContext, request: StartPromotionParent) -> tuple[bytes | None, int]:
+    return request.parent_guid, ERROR_INVALID_PARAMETER
+
+
 def frsrpc_interface(
-    on_packet: OnPacket, on_malformed: OnMalformed = lambda context, error: None, *, min_level: int = c.LEVEL_PRIVACY
+    on_packet: OnPacket,
+    on_malformed: OnMalformed = lambda context, error: None,
+    on_promotion: OnPromotion = _no_promotion,
+    *,
+    min_level: int = c.LEVEL_PRIVACY,
 ) -> Interface:
     """The interface as a server offers it: `on_packet` gets every COMM_PACKET that arrives ([MS-FRS1] 3.3.4.4).
 
-    A stub that cannot be unmarshalled gets the fault RPC_X_BAD_STUB_DATA, and `on_malformed` is told. Promotion of
-    domain controllers is not offered: VerifyPromotionParent returns ERROR_CALL_NOT_IMPLEMENTED (3.3.4.5),
-    StartPromotionParent ERROR_INVALID_PARAMETER since this member is no domain controller (3.3.4.2).
+    A stub that cannot be unmarshalled gets the fault RPC_X_BAD_STUB_DATA, and `on_malformed` is told. `on_promotion`
+    gets the requests of StartPromotionParent (3.3.4.2), which without it returns ERROR_INVALID_PARAMETER;
+    VerifyPromotionParent returns ERROR_CALL_NOT_IMPLEMENTED (3.3.4.5).
     """
     from agent.wire.comm_packet import (
         StartPromotionParent,
@@ -85,13 +100,28 @@ def frsrpc_interface(
     def verify_promotion_parent(context: CallContext, stub: bytes) -> bytes:
         return _result(ERROR_CALL_NOT_IMPLEMENTED)
 
-    def start_promotion_parent(context: CallContext, stub: bytes) -> bytes:
+    async def start_promotion_parent(context: CallContext, stub: bytes) -> bytes:
         try:
             request = StartPromotionParent.decode(stub)
         except WireError as exc:
             on_malformed(context, exc)
             raise RpcFault(c.RPC_X_BAD_STUB_DATA) from exc
-        return encode_start_promotion_parent_response(request.parent_guid, ERROR_INVALID_PARAMETER)
+        return encode_start_promotion_parent_response(*await on_promotion(context, request))
+
+    def to_little(opnum: int, stub: bytes) -> bytes:
+        if opnum == OP_SEND_COMM_PKT:  # numbers, then the bytes of Pkt
+            end = min(len(stub), _WORDS) & -4
+            words = array("I", stub[:end])
+            words.byteswap()
+            return words.tobytes() + stub[end:]
+        if opnum in (OP_VERIFY_PROMOTION_PARENT, OP_NOP):
+            return stub  # nothing in it counts
+        raise RpcFault(c.NCA_S_UNSUPPORTED_TYPE)
+
+    def arguments_end(opnum: int, stub: bytes) -> int | None:
+        if opnum == OP_SEND_COMM_PKT and len(stub) >= _WORDS:
+            return _WORDS + int.from_bytes(stub[_WORDS - 4 : _WORDS], "little")
+        return 0 if opnum == OP_NOP else None
 
     def nop(context: CallContext, stub: bytes) -> bytes:
         return _result(ERROR_SUCCESS)
@@ -106,11 +136,14 @@ def frsrpc_interface(
             OP_NOP: nop,
         },
         min_level,
+        to_little,
+        arguments_end,
     )
 
 
 class FrsPartner:
-    """A client to one partner's frsrpc interface.
+    """A client to one partner's frsrpc interface, on `port`, or, where that is 0, where the endpoint mapper on port
+    `endpoint_mapper` of the host says that it is.
 
     It connects when it is first used and again after the association was lost. Calls go out in the order in which
     they were made, also those made while it connects; when that fails they all fail. Nothing is sent twice. Timeouts
@@ -121,7 +154,7 @@ class FrsPartner:
         self,
         host: str,
         port: int,
-        credential: Credential | None,
+        credential: Account | None,
         *,
         key: KeyCredential | None = None,
         connect_timeout: float = 10.0,
@@ -130,9 +163,11 @@ class FrsPartner:
         max_in_flight: int = 64,
         on_bind: Callable[[bool], None] | None = None,
         on_authentication: Callable[[bool, str], None] | None = None,
+        endpoint_mapper: int = MAPPER_PORT,
     ) -> None:
         self.host = host
         self.port = port
+        self._endpoint_mapper = endpoint_mapper
         self._credential = credential
         self._key = key
         self._connect_timeout = connect_timeout
@@ -172,9 +207,10 @@ class FrsPartner:
 
     async def _connect(self) -> RpcClient | RpcError:
         try:
+            port = self.port or await resolve(self.host, self._endpoint_mapper, FRSRPC, self._connect_timeout)
             return await RpcClient.connect(
                 self.host,
-                self.port,
+                port,
                 FRSRPC,
                 self._credential,
                 key=self._key,

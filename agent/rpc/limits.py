@@ -94,3 +94,17 @@ class Limits:
             established=established,
             of_one=max(8, int(self.of_one * share)),
         )
+
+
+#: Those of the endpoint mapper, which is asked one short question and then left.
+MAPPER_LIMITS = Limits(
+    silent=256,
+    established=64,
+    of_one=16,
+    spare=1.0,
+    max_request=8192,
+    memory=1024 * 1024,
+    memory_of_one=256 * 1024,
+    stall=10.0,
+    idle=30.0,
+)

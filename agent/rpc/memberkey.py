@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from agent.rpc.errors import RpcAuthError
 from agent.rpc.negotiate import NotForUs
@@ -29,6 +29,7 @@ _PROLOGUE: Final = b"FRS members by their keys" + _VERSION
 class KeyCredential:
     """What a member needs to call a partner: its own key pair, and the partner's public key."""
 
+    by: ClassVar = "key"
     own: KeyPair
     partner: bytes
 
@@ -37,6 +38,8 @@ class KeySession:
     """Message protection with the two ciphers of a finished handshake."""
 
     signature_size: int = TAG_SIZE
+    signature_varies: bool = False
+    lifetime: float | None = None
     __slots__ = ("_in", "_out")
 
     def __init__(self, out: Cipher, incoming: Cipher) -> None:

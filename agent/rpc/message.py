@@ -10,7 +10,7 @@ from typing import Final
 from agent.rpc import constants as c
 from agent.rpc.errors import RpcAuthError, RpcProtocolError
 from agent.rpc.negotiate import Session
-from agent.rpc.pdu import DREP, REQUEST, TRAILER, Buffer
+from agent.rpc.pdu import DREP, LITTLE, REQUEST, TRAILER, TRAILER_BIG, Buffer
 
 _HEAD: Final = c.REQUEST_HEADER_SIZE
 
@@ -100,14 +100,16 @@ def open_call(pdu: memoryview, start: int, auth_length: int, protection: Protect
     if protection is None:
         raise RpcAuthError("a verifier on an association that is not authenticated")
     pad: int
-    auth_type, level, pad, _, context_id = TRAILER.unpack_from(pdu, trailer)
+    layout = TRAILER if pdu[4] == LITTLE else TRAILER_BIG
+    auth_type, level, pad, _, context_id = layout.unpack_from(pdu, trailer)
     if level != protection.level or auth_type != protection.auth_type or context_id != protection.context_id:
         raise RpcAuthError("a message belongs to another security context")
     end = trailer - pad
     if end < start:
         raise RpcProtocolError(f"{pad} bytes of authentication padding do not fit")
     if protection.sign:
-        if auth_length != protection.session.signature_size:
+        session = protection.session
+        if auth_length != session.signature_size and not session.signature_varies:
             raise RpcAuthError(f"a signature of {auth_length} bytes")
-        protection.session.unprotect(pdu, start, trailer, seal=protection.seal)
+        session.unprotect(pdu, start, trailer, seal=protection.seal)
     return end

@@ -19,6 +19,9 @@ OID_MS_KERBEROS: Final = bytes.fromhex("2a864882f712010202")
 #: Members by their keys (agent.rpc.memberkey): 2.25 and a random UUID, which needs no registration (X.667).
 OID_MEMBER_KEY: Final = bytes.fromhex("6983dbd5b196f089a2aecfa3fe91b59aefb89e3e")
 
+#: Servers of Windows answer to the one by the name of the other.
+_ALIASES: Final = {OID_MS_KERBEROS: OID_KERBEROS}
+
 _NAMES: Final = {
     OID_NTLM: "NTLM (the secret)",
     OID_KERBEROS: "Kerberos",
@@ -44,6 +47,14 @@ class Session(Protocol):
     @property
     def signature_size(self) -> int:
         """Bytes of the signature behind each message."""
+
+    @property
+    def signature_varies(self) -> bool:
+        """Whether that of a message that has come may have another size; it ends with the message."""
+
+    @property
+    def lifetime(self) -> float | None:
+        """For how many seconds from its beginning the peer is known; None: without an end."""
 
     def protect(self, pdu: memoryview, start: int, end: int, *, seal: bool) -> None:
         """Sign a PDU that ends with room for the signature; encrypt pdu[start:end] in place when `seal`."""
@@ -340,7 +351,8 @@ class SpnegoInitiator:
         if resp.state == REJECT:
             raise RpcAuthError("the server rejected the authentication")
         answer = None
-        if resp.mechanism is not None and resp.mechanism != self.oid:
+        chosen = _ALIASES.get(resp.mechanism, resp.mechanism) if resp.mechanism is not None else self.oid
+        if chosen != self.oid:
             answer = self._change(resp)
         elif not self._mechanism.complete:
             if resp.state == ACCEPT_COMPLETED and resp.token is None:

@@ -149,6 +149,8 @@ class NtlmSession:
     """Message protection after NTLM, for the client or the server side of it."""
 
     signature_size: int = SIGNATURE_SIZE
+    signature_varies: bool = False
+    lifetime: float | None = None
     __slots__ = ("_in", "_out", "flags")
 
     def __init__(self, session_key: bytes, flags: int, *, client: bool) -> None:

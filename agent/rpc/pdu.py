@@ -28,6 +28,11 @@ RESPONSE: Final = struct.Struct("<BBBB4sHHIIHBB")
 FAULT: Final = struct.Struct("<BBBB4sHHIIHBBI4x")
 #: auth_type, auth_level, auth_pad_length, auth_reserved, auth_context_id
 TRAILER: Final = struct.Struct("<BBBBI")
+#: These with big-endian numbers, which clients may send; the first byte of packed_drep tells (LITTLE, BIG).
+HEADER_BIG: Final = struct.Struct(">BBBB4sHHI")
+REQUEST_BIG: Final = struct.Struct(">BBBB4sHHIIHH")
+TRAILER_BIG: Final = struct.Struct(">BBBBI")
+LITTLE, BIG = 0x10, 0x00
 DREP: Final = b"\x10\x00\x00\x00"  # little-endian integers, ASCII, IEEE floating point
 
 _BIND_HEAD: Final = struct.Struct("<HHIBBH")
@@ -64,6 +69,8 @@ NDR: Final = InterfaceId.parse("8a885d04-1ceb-11c9-9fe8-08002b104860", 2)
 NDR64: Final = InterfaceId.parse("71710533-beba-4937-8319-b5dbef9ccc36", 1)
 #: First eight bytes of the bind time feature negotiation syntax; the rest is a bit mask ([MS-RPCE] 2.2.2.14).
 BIND_TIME_FEATURES: Final = uuid.UUID("6cb71c2c-9812-4540-0000-000000000000").bytes_le[:8]
+#: One of the bits: an orphaned PDU ends its call and not the connection.
+KEEP_CONNECTION_ON_ORPHAN: Final = 0x02
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +87,49 @@ class Header:
 def decode_header(buf: Buffer, offset: int = 0) -> Header:
     """Read the common header at `offset` (16 bytes have to be there).
 
-    Raises RpcProtocolError for another protocol version, a data representation other than little-endian
-    ASCII IEEE, or lengths that contradict each other.
+    Raises RpcProtocolError for another protocol version, a data representation other than ASCII IEEE, or lengths that
+    contradict each other.
     """
-    vers, minor, ptype, flags, drep, frag_length, auth_length, call_id = HEADER.unpack_from(buf, offset)
+    layout = HEADER_BIG if buf[offset + 4] == BIG else HEADER
+    vers, minor, ptype, flags, drep, frag_length, auth_length, call_id = layout.unpack_from(buf, offset)
     if vers != 5 or minor > 1:
         raise RpcProtocolError(f"protocol version {vers}.{minor}")
-    if drep[0] != 0x10 or drep[1] != 0:
+    if drep[0] not in (LITTLE, BIG) or drep[1] != 0:
         raise RpcProtocolError(f"data representation {drep.hex()}")
     if frag_length < c.HEADER_SIZE or (auth_length and auth_length + c.TRAILER_SIZE > frag_length - c.HEADER_SIZE):
         raise RpcProtocolError(f"fragment length {frag_length} with {auth_length} bytes of authentication")
     return Header(ptype, flags, frag_length, auth_length, call_id)
+
+
+def with_little_endian_numbers(pdu: Buffer) -> bytearray:
+    """A PDU other than a request, whose numbers are big-endian: as it would be with little-endian ones. What is cut off
+    stays as it is."""
+    out = bytearray(pdu)
+
+    def swap(pos: int, *sizes: int) -> None:
+        for size in sizes:
+            out[pos : pos + size] = out[pos : pos + size][::-1]
+            pos += size
+
+    auth_length = int.from_bytes(out[10:12], "big")
+    out[4] = LITTLE
+    swap(8, 2, 2, 4)
+    pos = c.HEADER_SIZE
+    if out[2] in (c.BIND, c.ALTER_CONTEXT) and len(out) >= pos + _BIND_HEAD.size:
+        swap(pos, 2, 2, 4)
+        pos += _BIND_HEAD.size
+        for _ in range(out[pos - 4]):
+            if len(out) < pos + _CONTEXT_HEAD.size:
+                break
+            transfers = out[pos + 2]
+            swap(pos, 2)
+            for syntax in range(pos + 4, min(pos + 4 + (1 + transfers) * _SYNTAX.size, len(out)), _SYNTAX.size):
+                swap(syntax, 4, 2, 2)
+                swap(syntax + 16, 4)
+            pos += 4 + (1 + transfers) * _SYNTAX.size
+    if 0 < auth_length <= len(out) - c.HEADER_SIZE - c.TRAILER_SIZE:
+        swap(len(out) - auth_length - 4, 4)
+    return out
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,23 @@
 """Who may authenticate, and which security provider does it ([MS-RPCE] 2.2.1.1.7, 3.3.1.5.2).
 
-A security provider is a pair of factories: one for acceptors and one for initiators, by auth_type. SPNEGO (9), around
-members' keys and NTLM, and NTLM (10) are there; Kerberos (16) is one more mechanism with the same shape.
+A security provider is a pair of factories: one for acceptors and one for initiators, by auth_type. SPNEGO (9) is there,
+around members' keys, Kerberos and NTLM, and for servers the last two alone (16, 10).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar
 
 from agent.rpc import constants as c
 from agent.rpc.errors import RpcAuthError
+from agent.rpc.kerberos import FRS_SERVICE, KerberosAcceptor, KerberosCredential, KerberosInitiator, Keytab
 from agent.rpc.memberkey import KeyAcceptor, KeyCredential, KeyInitiator
 from agent.rpc.negotiate import (
+    OID_KERBEROS,
     OID_MEMBER_KEY,
+    OID_MS_KERBEROS,
     OID_NTLM,
     AcceptorMechanism,
     InitiatorMechanism,
@@ -29,32 +32,37 @@ from agent.rpc.proof import proof_key
 
 __all__ = [
     "AcceptorMechanism",
+    "Account",
     "Credential",
     "CredentialStore",
     "InitiatorMechanism",
+    "KerberosCredential",
     "KeyCredential",
     "KeyPair",
+    "Keytab",
     "Session",
     "make_acceptor",
     "make_initiator",
 ]
-
-#: What the service principal names of FRS begin with, [MS-FRS1] section 1.9.
-FRS_SERVICE: Final = "NtFrs-88f5d2bd-b646-11d2-a6d3-00c04fc9b232"
 
 
 @dataclass(frozen=True, slots=True)
 class Credential:
     """A domain (may be empty), a user and the password. The password never shows in a repr."""
 
+    by: ClassVar = "secret"
     domain: str
     user: str
     password: str = field(repr=False)
 
 
+#: By what a server may be called that does not take keys.
+Account = Credential | KerberosCredential
+
+
 class CredentialStore:
-    """Who an acceptor knows: accounts, whose names compare without regard to case, and with a key of its own the
-    members that may call it, by their public keys.
+    """Who an acceptor knows: accounts, whose names compare without regard to case; with a key of its own the members
+    that may call it, by their public keys; and with a keytab the members that may, by their principals.
 
     `replace` swaps all of it at once while a server runs; associations that are authenticated stay so, unless
     `RpcServer.admit` is told of another store.
@@ -68,6 +76,8 @@ class CredentialStore:
         key: KeyPair | None = None,
         members: Mapping[bytes, str] | None = None,
         raw_ntlm: bool = True,
+        keytab: Keytab | None = None,
+        principals: Mapping[str, str] | None = None,
     ) -> None:
         #: the domain this server says it belongs to
         self.domain = domain
@@ -75,6 +85,8 @@ class CredentialStore:
         #: whether NTLM may come without SPNEGO around it (auth_type 10), where nothing signs what was negotiated
         self.raw_ntlm = raw_ntlm
         self.members: Mapping[bytes, str] = {}
+        self.keytab = keytab
+        self.principals: Mapping[str, str] = dict(principals or {})
         self._accounts: dict[tuple[str, str], tuple[bytes, str, str]] = {}
         #: by which a bind shows that its sender knows one of the secrets (agent.rpc.proof)
         self.proof_keys: tuple[bytes, ...] = ()
@@ -100,6 +112,9 @@ class CredentialStore:
         """By what this member, or without a member this account, is known; None where it is not."""
         if not member:
             return self.lookup(domain, user)
+        if domain:  # a principal has a realm, a key has none
+            principal = f"{user}@{domain}"
+            return principal if self.keytab is not None and self.principals.get(principal) == member else None
         return next((key for key, name in self.members.items() if name == member), None)
 
     def lookup(self, domain: str, user: str) -> tuple[bytes, str, str] | None:
@@ -120,18 +135,22 @@ class CredentialStore:
 
 
 def make_acceptor(
-    auth_type: int, store: CredentialStore, *, level: int = c.LEVEL_PRIVACY, host: str = ""
+    auth_type: int, store: CredentialStore, *, level: int = c.LEVEL_PRIVACY, host: str = "", headers: bool = True
 ) -> AcceptorMechanism:
-    """The server's side of a security provider. Raises KeyError for an auth_type that is not supported."""
+    """The server's side of a security provider. `headers`: the client signs headers of PDUs where its mechanism leaves
+    that open. Raises KeyError for an auth_type that is not supported."""
 
     def ntlm() -> AcceptorMechanism:
         return NtlmAcceptor(store.lookup, store.domain, host, level=level)
 
-    own = store.key
+    own, keytab = store.key, store.keytab
     mechanisms: dict[bytes, Callable[[], AcceptorMechanism]] = {}
     acceptors: dict[int, Callable[[], AcceptorMechanism]] = {c.AUTH_SPNEGO: lambda: SpnegoAcceptor(mechanisms)}
     if own is not None:
         mechanisms[OID_MEMBER_KEY] = lambda: KeyAcceptor(own, store.members)
+    if keytab is not None:
+        acceptors[c.AUTH_KERBEROS] = lambda: KerberosAcceptor(keytab, store.principals, level=level, headers=headers)
+        mechanisms[OID_KERBEROS] = mechanisms[OID_MS_KERBEROS] = acceptors[c.AUTH_KERBEROS]
     if store.has_accounts:
         mechanisms[OID_NTLM] = ntlm
         if store.raw_ntlm:
@@ -141,7 +160,7 @@ def make_acceptor(
 
 def make_initiator(
     auth_type: int,
-    credential: Credential | None,
+    credential: Account | None,
     *,
     host: str,
     service: str = FRS_SERVICE,
@@ -154,12 +173,14 @@ def make_initiator(
     def ntlm(account: Credential) -> InitiatorMechanism:
         return NtlmInitiator(account.domain, account.user, account.password, host, service, level=level)
 
-    if auth_type == c.AUTH_NTLM and credential is not None:
+    if auth_type == c.AUTH_NTLM and isinstance(credential, Credential):
         return ntlm(credential)
     mechanisms: list[tuple[bytes, InitiatorMechanism]] = []
     if key is not None:
         mechanisms.append((OID_MEMBER_KEY, KeyInitiator(key)))
-    if credential is not None:
+    if isinstance(credential, KerberosCredential):
+        mechanisms.append((OID_KERBEROS, KerberosInitiator(credential, host, level=level)))
+    elif credential is not None:
         mechanisms.append((OID_NTLM, ntlm(credential)))
     if auth_type != c.AUTH_SPNEGO or not mechanisms:
         raise RpcAuthError(f"authentication type {auth_type} is not supported")

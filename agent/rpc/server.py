@@ -20,7 +20,7 @@ from agent.rpc.connection import Connection
 from agent.rpc.interface import CallContext, Handler, Interface
 from agent.rpc.limits import Limits
 from agent.rpc.memory import Memory
-from agent.rpc.pdu import HEADER, TRAILER, InterfaceId, encode_bind_nak, encode_simple
+from agent.rpc.pdu import BIG, HEADER, HEADER_BIG, LITTLE, TRAILER, InterfaceId, encode_bind_nak, encode_simple
 from agent.rpc.proof import bind_proof
 from agent.rpc.security import CredentialStore
 
@@ -153,13 +153,14 @@ class RpcServer:
         """Whether the whole of a bind has come."""
         if len(data) < c.HEADER_SIZE:
             return Verdict.WAIT
-        version, minor, ptype, _, drep, length, _, _ = HEADER.unpack_from(data)
+        layout = HEADER_BIG if data[4] == BIG else HEADER
+        version, minor, ptype, _, drep, length, _, _ = layout.unpack_from(data)
         if ptype != c.BIND or length > self.limits.bind:
             return Verdict.REFUSE
         if version != 5:
             arrival.answer(_NAK_VERSION)
             return Verdict.REFUSE
-        if minor > 1 or drep[0] != 0x10 or length < c.HEADER_SIZE:
+        if minor > 1 or drep[0] not in (LITTLE, BIG) or length < c.HEADER_SIZE:
             return Verdict.REFUSE
         return Verdict.ADMIT if len(data) >= length else Verdict.WAIT
 
@@ -178,6 +179,8 @@ class RpcServer:
         task.add_done_callback(self._beginning.discard)
 
     def _is_proved(self, arrival: Arrival, data: memoryview) -> bool:
+        if data[4] != LITTLE:
+            return False  # ours are not so
         length, auth_length = struct.unpack_from("<HH", data, 8)
         start = length - auth_length - c.TRAILER_SIZE
         if not auth_length or start < c.HEADER_SIZE:

@@ -9,12 +9,21 @@ from typing import Final
 
 from agent.rpc import constants as c
 from agent.rpc.errors import RpcProtocolError
-from agent.rpc.pdu import decode_header
+from agent.rpc.pdu import BIG, LITTLE, decode_header
 
 _SMALL: Final = 4096
 _LARGE: Final = 4 * 65536
 _GATHER: Final = 65536
-_FRAG_LENGTH: Final = struct.Struct("<H")
+_FRAG_LENGTH: Final = {LITTLE: struct.Struct("<H"), BIG: struct.Struct(">H")}
+
+
+def _length(buffer: bytearray, start: int) -> int:
+    """The length of the PDU whose header begins there. Raises RpcProtocolError for numbers in no known order."""
+    order = _FRAG_LENGTH.get(buffer[start + 4])
+    if order is None:
+        raise RpcProtocolError(f"data representation {buffer[start + 4 : start + 8].hex()}")
+    length: int = order.unpack_from(buffer, start + 8)[0]
+    return length
 
 
 class Hold:
@@ -90,7 +99,7 @@ class PduProtocol(asyncio.BufferedProtocol):
             self._start = self._end = 0
         need = c.HEADER_SIZE
         if have >= c.HEADER_SIZE:
-            need = max(need, _FRAG_LENGTH.unpack_from(self._buffer, self._start + 8)[0])
+            need = max(need, _length(self._buffer, self._start))
         size = len(self._buffer)
         if need > size or have == size:
             size = max(need, have + c.HEADER_SIZE)
@@ -181,7 +190,7 @@ class PduProtocol(asyncio.BufferedProtocol):
                     asyncio.get_running_loop().call_soon(self.resume, Hold.TURN)
                     break
                 left -= 1
-                length = _FRAG_LENGTH.unpack_from(self._buffer, self._start + 8)[0]
+                length = _length(self._buffer, self._start)
                 if length < c.HEADER_SIZE:
                     raise RpcProtocolError(f"a PDU of {length} bytes")
                 if self._end - self._start < length:

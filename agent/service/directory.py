@@ -37,7 +37,7 @@ log = logging.getLogger("frs")
 
 LOOK_S: Final = 1.0
 #: What takes effect while the agent runs; of all else it is said that it does at the next start.
-_AUTHENTICATION: Final = ("key_path", "key", "secret_path", "credential", "secret_for_all")
+_AUTHENTICATION: Final = ("key_path", "key", "keytab", "secret_path", "credential", "secret_for_all")
 _LIVE: Final = frozenset(("path", "topology_path", *_AUTHENTICATION, "sets", "serial", "poll_interval_s"))
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from agent.engine import events as ev
 from agent.partners.links import PartnerLink
 from agent.partners.reaching import Reaching
+from agent.replica.eventqueue import is_control
 from agent.replica.replica import Replica
 from agent.reporting.causes import Cause
 from agent.wire.packet import encode_packet
@@ -31,8 +32,12 @@ class PartnerLinks:
     def begin(self, replica: Replica, local: LocalSet) -> None:
         """Links to all partners of the set."""
         for member in local.partners:
-            if member.guid not in self.links:
-                self.links[member.guid] = self._link(replica, member)
+            self.begin_with(replica, member)
+
+    def begin_with(self, replica: Replica, member: Member) -> None:
+        """The link to one partner, unless there is one."""
+        if member.guid not in self.links:
+            self.links[member.guid] = self._link(replica, member)
 
     def take(self, set_name: str, stay: Collection[bytes] = ()) -> list[PartnerLink]:
         """The links of the set to other members than these, which are to be closed: nothing goes over them any more."""
@@ -111,13 +116,15 @@ class PartnerLinks:
             supervisor=replica.supervisor,
             on_room=lambda: replica.partner_has_room(guid),
             on_flood=lambda why: replica.incidents.report(Cause.FLOOD, name, f"{why}; its sessions end"),
+            endpoint_mapper=member.endpoint_mapper,
         )
 
     def send(self, action: ev.Send, cxtion: str) -> None:
-        """Send the packet of the connection `cxtion` to the partner that it is for, if that is one."""
+        """Send the packet of the connection `cxtion` to the partner, if it is one."""
         link = self.links.get(action.partner)
         if link is not None:  # else it is no partner any more
-            link.send(encode_packet(action.packet), cxtion, passed_on=action.passed_on)
+            control = is_control(action.packet)
+            link.send(encode_packet(action.packet), cxtion, passed_on=action.passed_on, control=control)
 
     def has_room(self, partner: bytes) -> bool:
         """Whether the partner takes what it is sent."""

@@ -4,15 +4,20 @@ caller's to send."""
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from typing import TYPE_CHECKING
 
+from agent.engine.context import Cxtion
 from agent.engine.engine import NOT_FOR_US, UNKNOWN_CONNECTION
+from agent.partners import promotion
+from agent.partners.promotion import promoted
+from agent.replica.replica import Replica
 from agent.reporting.causes import Cause
 from agent.rpc.interface import CallContext
 from agent.wire import constants as c
-from agent.wire.comm_packet import CommPacket
+from agent.wire.comm_packet import CommPacket, StartPromotionParent
 from agent.wire.errors import WireError
 from agent.wire.packet import Packet, decode_packet, describe
 
@@ -37,15 +42,41 @@ class Receiving:
             return c.ERROR_INVALID_PARAMETER
         status = self._take(context, packet, comm)
         replica = self._service.replicas.get(packet.to.guid)
-        wait = replica.batches.wait(packet) if replica is not None and status != c.ERROR_ACCESS_DENIED else 0.0
+        known = replica is not None and status != c.ERROR_ACCESS_DENIED
+        wait = replica.answers_after(packet, context.connection_id) if replica is not None and known else 0.0
         return asyncio.sleep(wait, status) if wait else status
 
     def malformed(self, context: CallContext, error: WireError) -> None:
         """A call whose packet does not parse."""
         text = f"a packet from {context.peer} (user {context.user}) is refused: {error}"
         self._service.incidents.report(Cause.PACKET, context.peer, text)
-        for replica in self._service.replicas.values():
+        for replica, _ in self._with(context.member):
             replica.count("Packets Received in Error")
+
+    async def promote(self, context: CallContext, request: StartPromotionParent) -> tuple[bytes | None, int]:
+        """FrsRpcStartPromotionParent (3.3.4.2)."""
+        service = self._service
+        here = [replica.local for replica in service.replicas.values()]
+        try:
+            local, cxtion = promoted(request, here, functools.partial(service.identities.may_speak_as, context))
+        except promotion.Refused as error:
+            who = f"the member {context.member}" if context.member else f"the user {context.user}"
+            text = f"a request of {who}, from {context.peer}, for a volatile connection is refused: {error}"
+            service.incidents.report(Cause.SENDER, context.member or context.peer, text)
+            return request.parent_guid, c.ERROR_INVALID_PARAMETER
+        replica = service.replicas[local.member.guid]
+        service.partners.begin_with(replica, local.set.members[cxtion.partner.name])
+        await replica.promote(cxtion)
+        replica.log.info("%s asked for a volatile connection, to be seeded", cxtion.partner.name)
+        return local.member.guid, c.ERROR_SUCCESS
+
+    def _with(self, member: str) -> Iterator[tuple[Replica, list[Cxtion]]]:
+        """The sets in which this member is a partner, with the connections that it has there; where nobody has shown
+        who it is, all sets: it may have been meant for any."""
+        for replica in self._service.replicas.values():
+            cxtions = [cxtion for cxtion in replica.cxtions if cxtion.partner.name == member]
+            if cxtions or not member:
+                yield replica, cxtions
 
     def _take(self, context: CallContext, packet: Packet, comm: CommPacket) -> int:
         replica = self._service.replicas.get(packet.to.guid)
@@ -60,7 +91,7 @@ class Receiving:
             return c.ERROR_INVALID_PARAMETER
         if packets.isEnabledFor(logging.DEBUG):
             packets.debug("received from %s:%d: %s", context.peer, context.port, describe(packet))
-        status = replica.receive(packet, comm.minor)
+        status = replica.receive(packet, comm.minor, context.connection_id)
         if status == 0:
             replica.count("Packets Received")
             replica.count("Packets Received in Bytes", len(comm.pkt))
@@ -88,7 +119,12 @@ class Receiving:
         for replica in self._service.replicas.values():
             replica.count("Bindings" if ok else "Bindings in Error")
 
-    def authenticated(self, ok: bool, _: str) -> None:
+    def authenticated(self, ok: bool, user: str) -> None:
         """Somebody has authenticated to this member, or could not."""
-        for replica in self._service.replicas.values():
-            replica.count("Authentications" if ok else "Authentications in Error")
+        service = self._service
+        known = any(cxtion.partner.name == user for replica in service.replicas.values() for cxtion in replica.cxtions)
+        counter = "Authentications" if ok else "Authentications in Error"
+        for replica, cxtions in self._with(user if known else ""):
+            replica.count(counter)
+            for cxtion in cxtions:
+                service.counters.inc_cxtion(replica.name, cxtion.key, counter)

@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +24,9 @@ from agent.counters.instances import Origin, instances
 from agent.counters.registry import Counters, Snapshot
 from agent.counters.samples import SAMPLES_FOLDER, SampleWriter
 from agent.edge.partners import PartnerAddresses
+from agent.ntfrsapi.access import Access
+from agent.ntfrsapi.interface import ntfrsapi_interface
+from agent.ntfrsapi.polling import POLLING_NAME, Polling
 from agent.partners.identities import Identities
 from agent.replica.ports import open_ports
 from agent.replica.replica import Replica
@@ -33,8 +36,12 @@ from agent.reporting.events import led, numbered
 from agent.reporting.exit_codes import ExitCode
 from agent.reporting.health import problems
 from agent.reporting.incidents import Incidents
+from agent.rpc.epm import EndpointMapper
 from agent.rpc.frsrpc import frsrpc_interface
+from agent.rpc.limits import MAPPER_LIMITS
+from agent.rpc.security import CredentialStore
 from agent.rpc.server import Hooks, Limits, RpcServer
+from agent.service.administration import Administration
 from agent.service.commands import Commands
 from agent.service.control import ControlServer
 from agent.service.directory import Directory
@@ -103,6 +110,7 @@ class Service:
         self._opening: dict[bytes, Supervisor] = {}  # by our member GUID: what opens sets that wait
         self._addresses: PartnerAddresses | None = None
         self._server: RpcServer | None = None
+        self._mapper: RpcServer | None = None
         self.directory = Directory(self, FileSource(config), reload if reload is not None else asyncio.Event())
 
     async def start(self) -> None:
@@ -158,8 +166,14 @@ class Service:
         if limit < descriptors.ENOUGH:
             log.warning("20111 only %d files may be open at once; %s", limit, descriptors.ADVICE)
         receiving = Receiving(self)
+        interfaces = [frsrpc_interface(receiving.packet, receiving.malformed, receiving.promote)]
+        if config.ntfrsapi is not None:
+            said = config.ntfrsapi
+            access = Access(said.checks, said.readers, said.writers)
+            polling = Polling(config.state_dir / POLLING_NAME)
+            interfaces.append(ntfrsapi_interface(Administration(self), access, polling))
         server = RpcServer(
-            [frsrpc_interface(receiving.packet, receiving.malformed)],
+            interfaces,
             self.identities.store(),
             Hooks(on_bind=receiving.bound, on_authentication=receiving.authenticated),
             limits=Limits().within(limit // 2),
@@ -176,8 +190,31 @@ class Service:
             )
         port = await server.start(config.listen_host, config.port)
         self._server = server
+        await self._start_endpoint_mapper(server)
         self._look_up_addresses()
         return port
+
+    async def _start_endpoint_mapper(self, server: RpcServer) -> None:
+        """It tells where the interfaces of this server are. One that cannot be is not worth ending for."""
+        config, port = self.config, self.config.endpoint_mapper_port
+        if port is None:
+            return
+        endpoints = {one.id: (server.port, "NtFrs Service") for one in server.interfaces.values()}
+        mapper = RpcServer(
+            [EndpointMapper(endpoints).interface()], CredentialStore(), limits=MAPPER_LIMITS, incidents=self.incidents
+        )
+        try:
+            await mapper.start(config.listen_host, port)
+        except OSError as error:
+            log.error(
+                "20116 no endpoint mapper on %s:%d: %s; set another listen.endpoint_mapper in %s, and that port for "
+                "this member in %s, or take it out where all partners know port %d",
+                config.listen_host, port, error, config.path, config.topology_path, server.port,
+            )  # fmt: skip
+            return
+        self._closers.append(mapper.close)
+        self._mapper = mapper
+        log.info("endpoint mapper on %s:%d", config.listen_host, mapper.port)
 
     def _look_up_addresses(self) -> None:
         """Of the hosts of all members, for whom the server has room of their own."""
@@ -185,7 +222,12 @@ class Service:
             self._addresses.close()
         if self._server is not None:
             hosts = [member.host for local in self.config.sets for member in local.set.members.values()]
-            self._addresses = PartnerAddresses(hosts, self._server.set_partners)
+            self._addresses = PartnerAddresses(hosts, self._set_partners)
+
+    def _set_partners(self, sources: Collection[str]) -> None:
+        for server in (self._server, self._mapper):
+            if server is not None:
+                server.set_partners(sources)
 
     def _open(self, local: LocalSet) -> Replica:
         """Open what is kept of a set, its store and its tree. Raises ReplicaError, StoreError, StagingError, OSError;
@@ -197,14 +239,14 @@ class Service:
             self.kept[guid] = KeptStore(place, config.kept_quota_bytes, durable=config.fsync)
         if guid not in self.deleted:
             self.deleted[guid] = deleted_store(config, local)
-        kept, deleted, incidents = self.kept[guid], self.deleted[guid], self.incidents.of(local.name)
+        kept, deleted = self.kept[guid], self.deleted[guid]
         replica = Replica(
             config,
             local,
-            open_ports(config, local, self.counters, kept, deleted, self._workers, incidents),
+            open_ports(config, local, self.counters, kept, deleted, self._workers, self.incidents.of(local.name)),
             self.counters,
             kept,
-            incidents,
+            self.incidents,
             self.partners.send,
             self.partners.has_room,
             self.shares,

@@ -12,13 +12,11 @@ from typing import NamedTuple
 from agent.wire.change_order import Buffer
 from agent.wire.constants import COMM_CS_ID, ERROR_SUCCESS, MAX_PKT_LEN, NTFRS_COMM_MINOR
 from agent.wire.errors import WireError
+from agent.wire.ndr import REFERENT, get_guid, get_string, get_u32, put_guid, put_string, put_u32
 
 # COMM_PACKET with the referent id of Pkt and the two [ignore] words, then max_count of the array
 _COMM_PACKET = struct.Struct("<10I")
 _U32 = struct.Struct("<I")
-_PTR_COUNT = struct.Struct("<II")
-_STRING = struct.Struct("<III")
-_REFERENT = 0x00020000
 
 
 class CommPacket(NamedTuple):
@@ -44,7 +42,7 @@ def encode_send_comm_pkt(pkt: Buffer, minor: int = NTFRS_COMM_MINOR, mem_len: in
         raise WireError("PktLen", -1, f"{size} bytes, more than {MAX_PKT_LEN}")
     try:
         head = _COMM_PACKET.pack(
-            0, minor, COMM_CS_ID, size if mem_len is None else mem_len, size, 0, _REFERENT, 0, 0, size
+            0, minor, COMM_CS_ID, size if mem_len is None else mem_len, size, 0, REFERENT, 0, 0, size
         )
     except struct.error as error:
         raise WireError("COMM_PACKET", -1, str(error)) from None
@@ -83,7 +81,7 @@ def decode_send_comm_pkt(stub: Buffer) -> CommPacket:
 def encode_result(result: int = ERROR_SUCCESS) -> bytes:
     """Response stub of every method without [out] parameters: its return value."""
     out = bytearray()
-    _put_u32(out, "return value", result)
+    put_u32(out, "return value", result)
     return bytes(out)
 
 
@@ -113,14 +111,14 @@ class StartPromotionParent(NamedTuple):
         """Request stub; WireError for a GUID of another length, a NUL in a string or a level that does
         not fit."""
         out = bytearray()
-        referent = _REFERENT
+        referent = REFERENT
         for name, text in zip(_START_STRINGS, self[:7]):
-            _put_string(out, name, text, referent)
+            put_string(out, name, text, referent)
             referent += 4 if text is not None else 0
-        _put_u32(out, "PartnerAuthLevel", self.partner_auth_level)
-        _put_u32(out, "GuidSize", 16)
+        put_u32(out, "PartnerAuthLevel", self.partner_auth_level)
+        put_u32(out, "GuidSize", 16)
         for name, guid in zip(_START_GUIDS, self[8:]):
-            _put_guid(out, name, guid, referent)
+            put_guid(out, name, guid, referent)
             referent += 4 if guid is not None else 0
         return bytes(out)
 
@@ -130,15 +128,15 @@ class StartPromotionParent(NamedTuple):
         pos = 0
         strings = []
         for name in _START_STRINGS:
-            text, pos = _get_string(stub, pos, name)
+            text, pos = get_string(stub, pos, name)
             strings.append(text)
-        level, pos = _get_u32(stub, pos, "PartnerAuthLevel")
-        size, pos = _get_u32(stub, pos, "GuidSize")
+        level, pos = get_u32(stub, pos, "PartnerAuthLevel")
+        size, pos = get_u32(stub, pos, "GuidSize")
         if size != 16:
             raise WireError("GuidSize", pos - 4, f"{size} instead of 16")
         guids = []
         for name in _START_GUIDS:
-            guid, pos = _get_guid(stub, pos, name)
+            guid, pos = get_guid(stub, pos, name)
             guids.append(guid)
         return cls._make([*strings, level, *guids])
 
@@ -158,15 +156,15 @@ _START_GUIDS = ("CxtionGuid", "PartnerGuid", "ParentGuid")
 def encode_start_promotion_parent_response(parent_guid: bytes | None, result: int = ERROR_SUCCESS) -> bytes:
     """Response stub of FrsRpcStartPromotionParent: ParentGuid [in, out] and the return value."""
     out = bytearray()
-    _put_guid(out, "ParentGuid", parent_guid, _REFERENT)
-    _put_u32(out, "return value", result)
+    put_guid(out, "ParentGuid", parent_guid, REFERENT)
+    put_u32(out, "return value", result)
     return bytes(out)
 
 
 def decode_start_promotion_parent_response(stub: Buffer) -> tuple[bytes | None, int]:
     """(ParentGuid, return value) of FrsRpcStartPromotionParent; WireError if the stub is not one."""
-    guid, pos = _get_guid(stub, 0, "ParentGuid")
-    result, _ = _get_u32(stub, pos, "return value")
+    guid, pos = get_guid(stub, 0, "ParentGuid")
+    result, _ = get_u32(stub, pos, "return value")
     return guid, result
 
 
@@ -184,12 +182,12 @@ class VerifyPromotionParent(NamedTuple):
     def encode(self) -> bytes:
         """Request stub."""
         out = bytearray()
-        referent = _REFERENT
+        referent = REFERENT
         for name, text in zip(_START_STRINGS, self[:4]):
-            _put_string(out, name, text, referent)
+            put_string(out, name, text, referent)
             referent += 4 if text is not None else 0
-        _put_u32(out, "PartnerAuthLevel", self.partner_auth_level)
-        _put_u32(out, "GuidSize", self.guid_size)
+        put_u32(out, "PartnerAuthLevel", self.partner_auth_level)
+        put_u32(out, "GuidSize", self.guid_size)
         return bytes(out)
 
     @classmethod
@@ -198,81 +196,13 @@ class VerifyPromotionParent(NamedTuple):
         pos = 0
         strings = []
         for name in _START_STRINGS[:4]:
-            text, pos = _get_string(stub, pos, name)
+            text, pos = get_string(stub, pos, name)
             strings.append(text)
-        level, pos = _get_u32(stub, pos, "PartnerAuthLevel")
-        size, pos = _get_u32(stub, pos, "GuidSize")
+        level, pos = get_u32(stub, pos, "PartnerAuthLevel")
+        size, pos = get_u32(stub, pos, "GuidSize")
         return cls._make([*strings, level, size])
 
 
 def encode_nop() -> bytes:
     """Request stub of FrsNOP (opnum 3), which has no parameters; its response is ``encode_result``."""
     return b""
-
-
-def _put_u32(out: bytearray, name: str, value: int) -> None:
-    try:
-        out += _U32.pack(value)
-    except struct.error as error:
-        raise WireError(name, -1, str(error)) from None
-
-
-def _put_string(out: bytearray, name: str, text: str | None, referent: int) -> None:
-    """A [string, unique] parameter: referent, then max_count, offset, actual_count and the characters."""
-    if text is None:
-        out += bytes(4)
-        return
-    if "\0" in text:
-        raise WireError(name, -1, "a NUL in the string")
-    data = text.encode("utf-16-le", "surrogatepass") + b"\0\0"
-    count = len(data) // 2
-    out += _U32.pack(referent) + _STRING.pack(count, 0, count) + data
-    out += bytes(-len(out) % 4)
-
-
-def _put_guid(out: bytearray, name: str, guid: bytes | None, referent: int) -> None:
-    """A [size_is(GuidSize), unique] parameter."""
-    if guid is None:
-        out += bytes(4)
-        return
-    if len(guid) != 16:
-        raise WireError(name, -1, f"a GUID of {len(guid)} bytes")
-    out += _PTR_COUNT.pack(referent, 16) + guid
-
-
-def _get_u32(stub: Buffer, pos: int, name: str) -> tuple[int, int]:
-    pos += -pos % 4
-    if len(stub) - pos < 4:
-        raise WireError(name, pos, "the stub is cut")
-    return _U32.unpack_from(stub, pos)[0], pos + 4
-
-
-def _get_string(stub: Buffer, pos: int, name: str) -> tuple[str | None, int]:
-    referent, pos = _get_u32(stub, pos, name)
-    if referent == 0:
-        return None, pos
-    if len(stub) - pos < 12:
-        raise WireError(name, pos, "the stub is cut")
-    maximum, first, count = _STRING.unpack_from(stub, pos)
-    if first != 0 or count > maximum or count == 0:
-        raise WireError(name, pos, f"counts {maximum}, {first}, {count}")
-    pos += 12
-    end = pos + 2 * count
-    if end > len(stub):
-        raise WireError(name, pos, f"{len(stub) - pos} of {2 * count} bytes")
-    text = str(stub[pos:end], "utf-16-le", "surrogatepass")
-    if text.find("\0") != len(text) - 1:
-        raise WireError(name, pos, "not a string with one NUL at its end")
-    return text[:-1], end
-
-
-def _get_guid(stub: Buffer, pos: int, name: str) -> tuple[bytes | None, int]:
-    referent, pos = _get_u32(stub, pos, name)
-    if referent == 0:
-        return None, pos
-    size, pos = _get_u32(stub, pos, name)
-    if size != 16:
-        raise WireError(name, pos - 4, f"an array of {size} bytes instead of 16")
-    if len(stub) - pos < 16:
-        raise WireError(name, pos, f"{len(stub) - pos} of 16 bytes")
-    return bytes(stub[pos : pos + 16]), pos + 16

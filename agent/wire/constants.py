@@ -181,6 +181,8 @@ FILE_ATTRIBUTE_REPARSE_POINT: Final = 0x0400
 COMPRESSION_NONE: Final = bytes(16)
 COMPRESSION_LZNT1: Final = guid_from_text("64d2f7d2-2695-436d-8830-8d3c58701e15")
 COMPRESSION_ZSTD: Final = guid_from_text("03944542-3831-44c3-8a5a-8ec2ea63f490")
+# no compression: whoever lists it can hold any name (see windows_names); this project's own, too
+EXACT_NAMES: Final = guid_from_text("51c89628-0489-43ae-ad71-158d654131a7")
 
 # 2.2.3.4 CHANGE_ORDER_RECORD_EXTENSION.Major
 CO_RECORD_EXTENSION_VERSION_WIN2K: Final = 0

@@ -24,7 +24,7 @@ SETTINGS = Settings(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["quota-claim", "odd-offsets", "set-ids"])
+@pytest.mark.parametrize("name", ["quota-claim", "odd-offsets", "set-ids", "unauthenticated"])
 def test_two_honest_members_bear_a_hostile_partner(tmp_path: Path, name: str) -> None:
     """Nobody ends, the bounds hold, the trees are equal and go on to be, and the administrator is told."""
     row = trial(by_name(name), tmp_path / name, SETTINGS)

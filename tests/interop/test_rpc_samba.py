@@ -55,6 +55,17 @@ def has_samba() -> bool:
     )
 
 
+def first_word_to_little(opnum: int, stub: bytes) -> bytes:
+    """What AddOne and SourceData take, and the size of what SinkData takes, before and in its array."""
+    words = 2 if opnum == 2 else 1
+    return b"".join(stub[4 * n : 4 * n + 4][::-1] for n in range(words)) + stub[4 * words :]
+
+
+def add_one_ends(opnum: int, stub: bytes) -> int | None:
+    """Samba's first call: behind it there is a verification trailer."""
+    return 4 if opnum == 0 else None
+
+
 class Member:
     """Serves rpcecho (Samba's test interface) and a stand-in for NtFrsApi."""
 
@@ -64,7 +75,10 @@ class Member:
         echo = {0: self.add_one, 2: self.sink_data, 3: self.source_data}
         frsapi = dict.fromkeys(range(4, 11), self.frsapi)
         self.server = RpcServer(
-            [Interface(RPCECHO, (1, 0), echo, c.LEVEL_CONNECT), Interface(FRSAPI, (1, 1), frsapi)],
+            [
+                Interface(RPCECHO, (1, 0), echo, c.LEVEL_CONNECT, first_word_to_little, add_one_ends),
+                Interface(FRSAPI, (1, 1), frsapi),
+            ],
             CredentialStore([Credential("FRS", "alice", PASSWORD)], domain="FRS"),
             Hooks(on_authentication=lambda ok, user: self.logons.append(ok)),
         )
@@ -120,6 +134,18 @@ async def test_rpcecho(smb_conf: Path, mechanism: str, protection: str, level: i
     assert [(x.user, x.domain, x.level) for x, _ in member.calls] == [("alice", "FRS", level)]
     if level >= c.LEVEL_INTEGRITY:
         assert VERIFICATION_TRAILER in member.calls[0][1]
+
+
+@pytest.mark.skipif(not has_samba(), reason="python3-samba is not installed")
+@pytest.mark.parametrize("protection", ["connect", "sign", "seal"])
+async def test_big_endian_numbers(smb_conf: Path, protection: str) -> None:
+    """In binds, in requests with headers that are signed, in many fragments."""
+    member = Member()
+    port = await member.server.start("127.0.0.1")
+    binding = f"ncacn_ip_tcp:127.0.0.1[{port},{protection},spnego,bigendian]"
+    code, output = await run("/usr/bin/python3", "-c", CLIENT, smb_conf, binding, PASSWORD)
+    await member.server.close()
+    assert (code, output.strip().splitlines()[-1:]) == (0, ["all well"]), output
 
 
 @pytest.mark.skipif(not has_samba(), reason="python3-samba is not installed")

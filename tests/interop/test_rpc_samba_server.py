@@ -15,6 +15,7 @@ import pytest
 
 from agent.rpc import constants as c
 from agent.rpc.client import RpcClient
+from agent.rpc.epm import resolve
 from agent.rpc.errors import RpcClosed, RpcError, RpcFault
 from agent.rpc.pdu import InterfaceId
 from agent.rpc.security import Credential
@@ -91,6 +92,11 @@ async def talk() -> dict[str, object]:
             found[f"{provider} wrong"] = "accepted"
         except RpcError:
             found[f"{provider} wrong"] = "refused"
+    found["port"] = await resolve("127.0.0.1", 135, DSSETUP, T)
+    try:
+        await resolve("127.0.0.1", 135, UNKNOWN, T)
+    except RpcError as error:
+        found["no port"] = str(error)
     try:
         await client(UNKNOWN)
     except RpcError as error:
@@ -131,6 +137,8 @@ async def test_our_client_and_sambas_server(tmp_path: Path) -> None:
     found = json.loads(output)
     assert found.pop("9 wrong") == "refused"
     assert found.pop("10 wrong") == "refused"
+    assert found.pop("port") == PORT
+    assert "knows no port of" in found.pop("no port")
     assert "reason 1" in found.pop("unknown")
     assert len(found) == 12
     assert {tuple(x) for x in found.values()} == {(42, 1, True, c.NCA_S_OP_RNG_ERROR, True)}, found

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from staging import lznt1, posixacl, sd
+from staging import dosattrib, lznt1, posixacl, sd
 from staging.compression import COMPRESSION_LZNT1
 from staging.generate import generate
 from staging.header import HEADER_SIZE
@@ -207,3 +207,23 @@ def test_winacl_reads_the_descriptors(name):
         tuple(a) for a in sd.aces(data)
     ]
     assert found.to_bytes() == data
+
+
+@needs_ndrdump
+@pytest.mark.parametrize("bits", [0, 0x2, 0x22, 0x3127])
+@pytest.mark.parametrize("created", [None, 133_000_000_000_000_000])
+def test_samba_reads_the_dos_attributes(tmp_path: Path, bits: int, created: int | None) -> None:
+    value = tmp_path / "value"
+    value.write_bytes(dosattrib.encode(bits, created))
+    assert NDRDUMP is not None
+    done = subprocess.run(
+        [NDRDUMP, "--dump-data", "--validate", "xattr", "xattr_DOSATTRIB", "struct", str(value)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "dump OK" in done.stdout
+    assert re.search(r"version +: 0x0003 \(3\)", done.stdout)
+    assert re.search(rf"attrib +: 0x{bits:08x} ", done.stdout)
+    assert re.search(rf"attrib_hex +: '0x{bits:x}'", done.stdout)
+    assert f"{int(created is not None)}: XATTR_DOSINFO_CREATE_TIME" in done.stdout

@@ -179,8 +179,8 @@ async def _running(
     os.makedirs(local.state_dir, mode=0o700, exist_ok=True)
     loop = asyncio.get_running_loop()
 
-    def send(partner: bytes, packet: Packet, _: str) -> None:
-        loop.call_soon(deliver, partner, packet)
+    def send(action: ev.Send, _: str) -> None:
+        loop.call_soon(deliver, action.partner, action.packet)
 
     def deliver(partner: bytes, packet: Packet) -> None:
         there = replicas.get(partner)

@@ -22,7 +22,7 @@ from agent.localchanges.stage import LocalStage, Work
 from agent.reporting.causes import Cause
 from config.model import SetIdPolicy
 from journal.changes import Change, Kind
-from staging import beneath, fsops, openat2
+from staging import beneath, fsops, openat2, smallfiles
 from staging.area import StagingArea
 from staging.preinstall import RESERVED_NAME, Preinstall
 
@@ -287,7 +287,14 @@ def exchanging(swap: Swap, action: Callable[[Swap], None], at: int, momentary: b
         patch.setattr(fsops, "stat", hooked(fsops.stat))
         patch.setattr(fsops, "renameat2", always(fsops.renameat2))
         patch.setattr(openat2, "_openat2", always(openat2._openat2))
-        yield calls
+        if smallfiles.native is None:
+            yield calls
+            return
+        smallfiles.native.watch(lambda call: hook())
+        try:
+            yield calls
+        finally:
+            smallfiles.native.watch(None)
 
 
 @contextlib.contextmanager

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import os
 import resource
 import threading
+from collections import deque
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,8 +18,9 @@ import pytest
 from agent.conflicts.kept import KeptStore
 from agent.engine import events as ev
 from agent.files.fileops import FileOps
+from agent.files.installing import ResolvedInstall
 from agent.files.underway import UnderWay
-from agent.replica.actions import Actions
+from agent.replica.actions import BYTES_AT_ONCE, INSTALLS_AT_ONCE, Actions
 from agent.reporting.causes import Cause
 from agent.reporting.incidents import Incidents
 from agent.reporting.log import get_logger
@@ -126,6 +129,50 @@ async def test_nothing_is_read_for_a_partner_that_takes_nothing(bench: Bench) ->
     bench.actions.go_on(PARTNER)
     await bench.until(10)
     assert all(isinstance(event, ev.StageBlock) for event in bench.events)
+
+
+@pytest.mark.parametrize("coc_ext", [bytes(0x28), bytes(range(0x28))])
+async def test_the_stage_header_says_what_its_partner_is_to_read(bench: Bench, coc_ext: bytes) -> None:
+    """Its change order and the extension for old partners (3.3.4.4.7); all else is that of the file."""
+    for extension in (bytes(range(1, 0x29)), coc_ext):
+        bench.actions.act(dataclasses.replace(bench.read(), coc_ext=extension))
+    await bench.until(2)
+    other, header = (event.data[:0x400] for event in bench.events if isinstance(event, ev.StageBlock))
+    assert header[0x3A8:0x3D0] == coc_ext  # behind FileObjId, which is behind the change order at 0x50
+    assert header[0x368:0x378] == GUID
+    assert (header[:0x3A8], header[0x3D0:]) == (other[:0x3A8], other[0x3D0:])
+
+
+async def test_what_is_in_memory_is_read_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trip to a thread would cost more than reading; but nothing is waited for."""
+    bench.area.stage(CO, os.path.join(bench.files.root.path, "f"), object_id=GUID)
+    action = bench.read()
+    bench.actions.act(action)
+    assert bench.events == [bench.files.read_stage(action, None)]
+
+    def waits(*_: object) -> int:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(os, "preadv", waits)
+    bench.actions.act(action)
+    assert len(bench.events) == 1
+    await bench.until(2)
+    assert bench.events[0] == bench.events[1]
+
+
+def of_size(size: int) -> ResolvedInstall:
+    return ResolvedInstall(ev.Install(CO, GUID, False, (), bytes(16)), (), size)
+
+
+async def test_installs_of_small_files_are_one_batch_and_of_larger_ones_several(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches: list[list[ResolvedInstall]] = []
+    monkeypatch.setattr(bench.files, "install_all", lambda installs: batches.append(installs) or [])
+    waiting = deque([*(of_size(4096) for _ in range(40)), *(of_size(BYTES_AT_ONCE) for _ in range(2)), of_size(1)])
+    while waiting:
+        bench.actions._install_some(waiting, INSTALLS_AT_ONCE)
+    assert [len(batch) for batch in batches] == [INSTALLS_AT_ONCE, 9, 1, 1]
 
 
 @pytest.mark.parametrize("offset", [1 << 20, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])

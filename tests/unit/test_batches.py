@@ -46,10 +46,9 @@ class Talker:
         self.sent += (both := [packet(ONE), packet(OTHER)])
         return list[ev.Action](both)
 
-    def awaits(self, packet: Packet) -> bool:
-        return False
+    is_online = True
 
-    def passes_on(self, packet: Packet) -> bool:
+    def awaits(self, packet: Packet) -> bool:
         return False
 
     def next_deadline(self) -> int | None:
@@ -189,10 +188,9 @@ class Fails:
         self.handled.append(event)
         return [ev.Report("info", str(event))]
 
-    def awaits(self, packet: Packet) -> bool:
-        return False
+    is_online = True
 
-    def passes_on(self, packet: Packet) -> bool:
+    def awaits(self, packet: Packet) -> bool:
         return False
 
     def next_deadline(self) -> int | None:

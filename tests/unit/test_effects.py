@@ -2,6 +2,7 @@
 
 What follows is found in the syntax trees of all modules that could touch a replica tree. A descriptor is known by its
 name, which ends in `fd`. Files of the agent's own, in folders that only its user can enter, are the exceptions below.
+The calls in C are held to the same by tests/unit/staging/test_smallfiles.py.
 """
 
 from __future__ import annotations
@@ -25,8 +26,11 @@ ROOT = "the path of the root itself, which the administrator has chosen"
 ALLOWED = {
     ("staging.area", "StagingArea.__init__"): STATE,
     ("staging.area", "StagingArea.stage"): STATE,
-    ("staging.area", "StagingArea.publish"): STATE,
     ("staging.area", "StagingArea.read_block"): STATE,
+    ("staging.area", "StagingArea.read_cached"): STATE,
+    ("staging.area", "StagingArea.read_plain"): STATE,
+    ("staging.area", "StagingArea._publish"): STATE,
+    ("staging.area", "StagingArea.store_all"): STATE,
     ("staging.area", "StagingArea.remove"): STATE,
     ("staging.area", "StageWriter.write"): STATE,
     ("staging.area", "StageWriter.finish"): STATE,
@@ -55,12 +59,13 @@ ALLOWED = {
     ("agent.conflicts.keptfolder", "KeptFolder.open"): STATE,
     ("agent.conflicts.keptindex", "Index._append"): STATE,
     ("agent.conflicts.keptindex", "Index.rewrite"): STATE,
+    ("agent.ntfrsapi.polling", "Polling.set"): STATE,
     ("agent.service.control", "ControlServer.start"): STATE,
     ("agent.service.control", "ControlServer.close"): STATE,
     ("agent.service.control", "request"): STATE,
     ("agent.service.control", "_short_path"): STATE + ": the folder is open, and its name the agent's",
     ("agent.service.control", "_remove_stale"): STATE,
-    ("agent.replica.replica", "Replica.__init__"): STATE,
+    ("agent.replica.ports", "open_ports"): STATE,
     ("agent.service.service", "Service._open"): STATE,
     ("agent.service.applying", "forget"): STATE,
     ("idtable.database", "_create_private"): STATE,

@@ -10,7 +10,7 @@ import pytest
 from agent.engine.context import Limits
 from agent.replica.enginesetup import connections_of, limits_of
 from agent.wire.filetime import DAY, SECOND
-from config.model import AgentConfig, LocalSet, Secret
+from config.model import AgentConfig, LocalSet, ReplicaSetType, Secret
 from config.topology import new_replica_set
 
 MORNING, EVENING = b"\x0f" * 84, b"\xf0" * 84
@@ -31,6 +31,30 @@ def test_two_way_sync_opens_the_opposite_connection_too(two_way_sync: bool, enab
         cxtions = connections_of(LocalSet(pair, pair.members[name], Path("root"), Path("state")))
         found = {cxtion.key: cxtion.schedule for cxtion in cxtions}
         assert found == {"b->a": back} | ({"a->b": MORNING} if enabled else {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "sites", "schedule"),
+    [
+        ("sysvol", ("s1", "s1"), None),
+        ("enterprise", ("s1", "s1"), None),
+        ("sysvol", ("s1", "s2"), MORNING),
+        ("sysvol", (None, None), MORNING),
+        ("dfs", ("s1", "s1"), MORNING),
+    ],
+)
+def test_within_a_site_domain_controllers_have_no_schedule(
+    kind: ReplicaSetType, sites: tuple[str | None, str | None], schedule: bytes | None
+) -> None:
+    """3.3.2.1.1"""
+    name = "Domain System Volume (SYSVOL share)"
+    pair = new_replica_set(name, [("a", "host", 5000), ("b", "host", 5001)], "full-mesh", primary="a", set_type=kind)
+    members = {m.name: dataclasses.replace(m, site=site) for m, site in zip(pair.members.values(), sites, strict=True)}
+    connections = tuple(dataclasses.replace(c, schedule=MORNING) for c in pair.connections)
+    pair = dataclasses.replace(pair, members=members, connections=connections)
+    for cxtion in connections_of(LocalSet(pair, pair.members["a"], Path("root"), Path("state"))):
+        assert cxtion.schedule == schedule
+        assert cxtion.trigger == (kind != "dfs")
 
 
 def test_limits_are_those_of_appendix_b_unless_configured(tmp_path: Path) -> None:

@@ -31,12 +31,16 @@ BLOCK = bytes(c.MAX_BLOCK)
 
 
 def packet(
-    partner: bytes, number: int = 0, block: bytes | None = None, command: int = c.CMD_REMOTE_CO
+    partner: bytes,
+    number: int = 0,
+    block: bytes | None = None,
+    command: int = c.CMD_REMOTE_CO,
+    aside: bool = False,
 ) -> ev.PacketReceived:
     name = NamedGuid(partner, "x")
     made = Packet(command=command, to=name, from_=name, replica=name, cxtion=name, last_join_time=number)
     made.block = block
-    return ev.PacketReceived(made, 9)
+    return ev.PacketReceived(made, 9, aside=aside)
 
 
 def test_a_partner_with_little_does_not_wait_for_one_with_much() -> None:
@@ -80,20 +84,16 @@ def test_an_engine_begins_with_started() -> None:
     assert isinstance(queue.popleft(), ev.Started)
 
 
-def passes_on(packet: Packet) -> bool:
-    return packet.last_join_time % 3 == 0
-
-
 def lane(event: ev.Event) -> tuple[bytes, int]:
     if not isinstance(event, ev.PacketReceived):
         return (event.partner if isinstance(event, ev.PartnerUnreachable) else b""), 1
     if event.packet.command != c.CMD_REMOTE_CO:
         return event.packet.from_.guid, 0
-    return event.packet.from_.guid, 2 if passes_on(event.packet) else 1
+    return event.packet.from_.guid, 2 if event.aside else 1
 
 
 events = st.one_of(
-    st.builds(packet, st.sampled_from([ONE, OTHER, b"3" * 16]), st.integers(0, 1000)),
+    st.builds(packet, st.sampled_from([ONE, OTHER, b"3" * 16]), st.integers(0, 1000), aside=st.booleans()),
     st.builds(packet, st.sampled_from([ONE, OTHER]), command=st.sampled_from([c.CMD_SEND_STAGE, c.CMD_REMOTE_CO_DONE])),
     st.builds(ev.PartnerUnreachable, st.sampled_from([ONE, OTHER]), st.text(max_size=3)),
     st.builds(ev.FetchStored, st.binary(min_size=16, max_size=16), st.booleans(), st.integers(0, 10)),
@@ -103,7 +103,7 @@ events = st.one_of(
 @given(st.lists(st.one_of(events, st.none(), st.just("back")), max_size=60))
 def test_each_partner_keeps_its_order(steps: list[Any]) -> None:
     """Put in, take out (None), and put back what was taken out last, as after a failed transaction."""
-    queue, model = EventQueue(passes_on), dict[tuple[bytes, int], deque[ev.Event]]()
+    queue, model = EventQueue(), dict[tuple[bytes, int], deque[ev.Event]]()
     taken: list[ev.Event] = []
     for step in steps:
         if step == "back":
@@ -126,6 +126,15 @@ def test_each_partner_keeps_its_order(steps: list[Any]) -> None:
         queue.popleft()
     assert not queue._bytes
     assert not list(queue.senders())
+
+
+def test_what_is_passed_on_does_not_pass_what_begins_a_session() -> None:
+    queue = EventQueue()
+    for event in (packet(ONE, aside=True), packet(ONE, command=c.CMD_JOINED), packet(ONE, aside=True), packet(OTHER)):
+        queue.append(event)
+    took = [queue.popleft() for _ in range(4)]
+    commands = [event.packet.command for event in took if isinstance(event, ev.PacketReceived)]
+    assert commands.index(c.CMD_JOINED) < 2
 
 
 def test_turns_are_taken_one_by_one() -> None:
@@ -151,10 +160,9 @@ def test_a_transaction_ends_after_a_while(monkeypatch: pytest.MonkeyPatch) -> No
             handled.append(now[0])
             return []
 
-        def awaits(self, packet: Packet) -> bool:
-            return False
+        is_online = True
 
-        def passes_on(self, packet: Packet) -> bool:
+        def awaits(self, packet: Packet) -> bool:
             return False
 
         def next_deadline(self) -> int | None:

@@ -15,7 +15,7 @@ import pytest
 from agent.conflicts.kept import KeptError
 from agent.engine import events as ev
 from agent.wire import constants as c
-from staging import openat2
+from staging import openat2, smallfiles
 from tests.unit.exchanges import (
     GUID,
     OF_THE_ROOT,
@@ -267,6 +267,14 @@ def test_whenever_something_is_exchanged(tmp_path: Path, make: Callable[[Host], 
 @pytest.mark.parametrize("make", ACTIONS, ids=lambda make: make.__name__)
 def test_whenever_unfinished_installs_are_exchanged(tmp_path: Path, make: Callable[[Host], Action]) -> None:
     try_all(tmp_path, make, OF_THE_ROOT, ["inside", "inside, momentary"])
+
+
+@pytest.mark.parametrize("make", [new_file, a_file_in_the_way, a_new_file_marked_and_staged])
+def test_where_small_files_are_not_worked_on_in_c(
+    tmp_path: Path, make: Callable[[Host], Action], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(smallfiles, "native", None)
+    try_all(tmp_path, make, SWAPS, ["for good", "momentary"])
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from agent.partners.identities import Identities
 from agent.rpc import constants as rpc
 from agent.rpc.interface import CallContext
-from agent.rpc.security import make_acceptor
+from agent.rpc.security import Credential, KerberosCredential, Keytab, make_acceptor
 from agent.wire import constants as c
 from agent.wire.packet import NamedGuid, Packet
 from config.keys import new_key, public_key
@@ -176,6 +176,45 @@ def test_a_partner_is_called_by_keys_where_both_have_one() -> None:
     assert key.partner == public_key(PRIVATE["b"])
     assert both.credentials(members["c"])[1] is None
     assert both.missing(members["c"]) is None
+
+
+def with_principals(one: AgentConfig, names: str) -> AgentConfig:
+    """With principals of these members, in every set."""
+    sets = []
+    for local in one.sets:
+        members = {
+            name: dataclasses.replace(member, principal=f"{name.upper()}$@EXAMPLE.ORG" if name in names else None)
+            for name, member in local.set.members.items()
+        }
+        known = dataclasses.replace(local.set, members=members)
+        sets.append(dataclasses.replace(local, set=known, member=members["a"]))
+    return dataclasses.replace(one, sets=tuple(sets))
+
+
+def test_a_partner_with_a_principal_alone_is_called_by_kerberos() -> None:
+    """Keys go first. Whoever is known alone needs no secret, and where this member has no keytab no principal counts.
+    A principal may call by it even where there is a key."""
+    plain = with_principals(config("ab", secret=True, keytab=Path("/etc/krb5.keytab")), "abc")
+    identities = Identities(plain)
+    members = plain.sets[0].set.members
+    account, key = identities.credentials(members["b"])
+    assert account is None
+    assert key is not None
+    account, key = identities.credentials(members["c"])
+    assert account == KerberosCredential(Keytab("/etc/krb5.keytab", "A$@EXAMPLE.ORG"), "EXAMPLE.ORG")
+    assert key is None
+    account, key = identities.credentials(members["d"])
+    assert isinstance(account, Credential)
+    store = identities.store()
+    assert store.principals == {"B$@EXAMPLE.ORG": "b", "C$@EXAMPLE.ORG": "c"}
+    assert store.keytab == Keytab("/etc/krb5.keytab", "A$@EXAMPLE.ORG")
+    assert identities.refusal(caller(), packet(DOCS, "c", "c->a")) is not None, "the secret is not for c"
+    assert identities.refusal(caller(), packet(DOCS, "d", "d->a")) is None
+    assert identities.refusal(caller("c"), packet(DOCS, "c", "c->a")) is None
+    assert "the service NtFrs-88f5d2bd-b646-11d2-a6d3-00c04fc9b232/host@EXAMPLE.ORG" in identities.compare(members["c"])
+    without = Identities(dataclasses.replace(plain, keytab=None))
+    assert isinstance(without.credentials(members["c"])[0], Credential)
+    assert without.store().keytab is None
 
 
 def test_what_is_missing_is_said() -> None:

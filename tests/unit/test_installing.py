@@ -30,6 +30,8 @@ from staging.streams import encode_symlink, stream
 
 GUID, CO = b"g" * 16, b"c" * 16
 
+pytestmark = pytest.mark.usefixtures("small_files")
+
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
@@ -38,11 +40,17 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
-def renamed_and_replaced(root: Path) -> tuple[FileOps, ResolvedInstall]:
+def renamed_and_replaced(root: Path, *, rename_open: bool = False) -> tuple[FileOps, ResolvedInstall]:
     """`old` is to be called `new`, and to have another content."""
     area = StagingArea(str(root.parent / "staging"), 1 << 30)
     files = FileOps(
-        str(root), str(root.parent), area, KeptStore(str(root.parent / "kept"), 1 << 20), durable=False, compressions=()
+        str(root),
+        str(root.parent),
+        area,
+        KeptStore(str(root.parent / "kept"), 1 << 20),
+        durable=False,
+        compressions=(),
+        rename_open=lambda: rename_open,
     )
     (root / "old").write_bytes(b"before")
     if not fsops.object_id_set(str(root / "old"), GUID):
@@ -74,6 +82,28 @@ def test_a_file_renamed_and_replaced_is_recognised(root: Path) -> None:
     assert os.listdir(root) == ["new"]
     assert only(files, item).outcome is ev.Outcome.ALREADY
     assert (root / "new").read_bytes() == b"after"
+    files.close()
+
+
+def test_a_file_that_is_open_for_writing_is_waited_for(root: Path) -> None:
+    """fRSFlags, 2.3.1.2: its lowest bit is 0."""
+    files, item = renamed_and_replaced(root)
+    with open(root / "old", "ab"):
+        assert only(files, item).outcome is ev.Outcome.SHARING_VIOLATION
+    assert (root / "new").read_bytes() == b"before"
+    files.close()
+
+
+def test_or_is_renamed_out_of_the_way_and_what_it_becomes_is_kept(root: Path) -> None:
+    files, item = renamed_and_replaced(root, rename_open=True)
+    with open(root / "old", "ab") as writer:
+        assert only(files, item).outcome is ev.Outcome.DONE
+        assert (root / "new").read_bytes() == b"after"
+        writer.write(b" and after that")
+    assert (root / "new").read_bytes() == b"after"
+    (kept,) = (path for path in (root.parent / "kept").rglob("*") if path.is_file() and b"before" in path.read_bytes())
+    assert kept.read_bytes() == b"before and after that"
+    assert os.listdir(root) == ["new"]
     files.close()
 
 

@@ -35,6 +35,7 @@ class Reading(Host):
         self.troubles: list[str] = []
         del self.watch._announcing.stager.stage_all
         self.watch._announcing.stager.content_of = self.read  # type: ignore[method-assign]
+        self.watch._announcing.stager._is_small = lambda work: False  # type: ignore[method-assign]
 
     def read(self, work: Work, compression: bytes) -> Content:
         assert work.change.fingerprint is not None

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -21,7 +21,7 @@ from agent.service import directory as directory_module
 from agent.service.directory import Departures
 from agent.service.service import Service
 from agent.tree.mark import read_mark
-from agent.wire.packet import Packet
+from agent.wire.packet import NamedGuid, Packet
 from config.load import load_agent_config, load_topology
 from config.model import ReplicaSet
 from config.topology import new_replica_set
@@ -396,7 +396,8 @@ async def test_nothing_goes_to_who_is_no_partner_any_more(tmp_path: Path) -> Non
         (partner,) = a.partners.links
         for link in a.partners.take("demo"):
             await link.close()
-        a.partners.send(ev.Send(partner, cast(Packet, None)), "a->b")
+        name = NamedGuid(partner, "b")
+        a.partners.send(ev.Send(partner, Packet(command=0, to=name, from_=name, replica=name, cxtion=name)), "a->b")
         assert a.partners.has_room(partner)
         a.partners.begin(replica, replica.local)
         assert set(a.partners.links) == {partner}

@@ -28,6 +28,8 @@ from staging.unstored import Unstored, What, decode
 
 GUID, STAGE = b"g" * 16, b"s" * 16
 
+pytestmark = pytest.mark.usefixtures("small_files")
+
 
 class Bench:
     """One object, `name`, in a root of its own."""

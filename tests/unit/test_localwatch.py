@@ -208,6 +208,20 @@ def test_what_is_gone_with_the_folder_that_was_seen_to_go_is_deleted(host: Host)
     assert not host.waits_for_a_scan
 
 
+def test_what_stands_where_somebody_is_to_look_again_is_not_deleted(host: Host) -> None:
+    """It was seen there, but another file had that name in the IDTable; and a folder came in its place, and went."""
+    (host.tree / "n").write_text("x")
+    host.know("n")
+    os.rename(host.tree / "n", host.tree / "m")
+    gone = [Aged("n", why.FILE_DELETE, True, 1, 1, 1)]
+    host.still.again = ["m"]
+    assert host.round_of(gone) == []
+    assert host.touched == [({"n": why.DATA_OVERWRITE}, 0)]
+    host.still.again = ["another"]
+    (told,) = host.round_of(gone)
+    assert (told.kind, told.file_guid) == (ev.ChangeKind.DELETE, X)
+
+
 def test_what_is_put_off_keeps_its_time_and_both_its_names(host: Host) -> None:
     """A rename, found while an install of the same file was under way: by when it was made it is judged later."""
     (host.tree / "n").write_text("x")

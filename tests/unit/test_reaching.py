@@ -29,7 +29,7 @@ def reaching(counted: list[str], caplog: pytest.LogCaptureFixture) -> Reaching:
 
 def refuse(reaching: Reaching) -> str:
     reaching.bound(True)
-    reaching.authenticated(False)
+    reaching.authenticated(False, "key")
     return reaching.failed(REFUSED, joined=False)
 
 
@@ -53,7 +53,7 @@ def test_a_refused_secret_is_warned_of_once(reaching: Reaching, caplog: pytest.L
     assert levels(caplog) == ["WARNING", "INFO", "INFO"]
 
     reaching.bound(True)
-    reaching.authenticated(True)
+    reaching.authenticated(True, "key")
     assert reaching.failed("closed the connection", joined=True) == "13508 closed the connection"
     refuse(reaching)
     assert levels(caplog) == ["WARNING", "WARNING"]
@@ -83,7 +83,7 @@ def test_another_topology_is_warned_of_once_for_each_connection(
         assert reaching.failed(said, joined=False) == said
         assert reaching.refusal is not None
     assert levels(caplog) == ["WARNING", "WARNING", "INFO", "INFO"]
-    reaching.authenticated(True)
+    reaching.authenticated(True, "key")
     assert reaching.refusal is not None
     reaching.taken("a->b")
     assert reaching.refusal == reaching.refused("b->a", error)
@@ -122,12 +122,12 @@ def test_a_partner_that_takes_the_secret_though_there_are_keys(
     path = Path("/etc/frs/topology.toml")
     reaching = Reaching("b", "", path, logging.getLogger("frs"), counted.append, keyed=True)
     assert reaching.called_by is None
-    for account, by in (("frs", "secret"), ("frs", "secret"), ("", "key")):
+    for by in ("secret", "secret", "key"):
         reaching.bound(True)
-        reaching.authenticated(True, account)
+        reaching.authenticated(True, by)
         assert reaching.called_by == by
     assert levels(caplog) == ["WARNING"]
-    reaching.authenticated(False, "")
+    reaching.authenticated(False, "key")
     assert reaching.called_by is None
 
 
@@ -135,7 +135,7 @@ def test_binds_and_authentications_are_counted(reaching: Reaching, counted: list
     refuse(reaching)
     down(reaching)
     reaching.bound(True)
-    reaching.authenticated(True)
+    reaching.authenticated(True, "key")
     assert counted == [
         *("Bindings", "Authentications in Error"),
         *("Bindings in Error",),
@@ -148,6 +148,6 @@ def test_a_partner_that_fails_again_and_again_fills_no_log(
 ) -> None:
     for _ in range(300):
         reaching.bound(True)
-        reaching.authenticated(True)
+        reaching.authenticated(True, "key")
         reaching.failed("refused a packet", joined=True)
     assert 10 <= len(caplog.records) <= 20

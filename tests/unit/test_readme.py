@@ -64,6 +64,9 @@ SHOWN: dict[str, tuple[str, ...]] = {
     "and attributes whose names begin with `user.frs.`: these are the agent's own": (
         "unit/staging/test_stage.py::test_the_agents_attributes_do_not_count",
     ),
+    "the attribute `user.DOSATTRIB`, in which Samba keeps what Windows has beside: what it says is replicated": (
+        "unit/staging/test_dosattrib.py::test_what_a_client_of_samba_sets_is_sent_on_and_its_attribute_is_not",
+    ),
     "what is mounted in the root": (
         "unit/journal/test_not_replicated.py::test_mounted_folder_is_not_crossed",
         "localchanges/test_waiting.py::test_a_folder_that_something_is_mounted_over",

@@ -25,7 +25,7 @@ from idtable.store import Store
 
 ONE, OTHER = b"1" * 16, b"2" * 16
 SENDER, ANOTHER = (ONE, False), (OTHER, False)
-CONTEXT: Any = None
+CONTEXT: Any = SimpleNamespace(connection_id=1)
 
 
 def packet(partner: bytes, command: int = c.CMD_REMOTE_CO, last_join_time: int = 0) -> Packet:
@@ -76,10 +76,9 @@ class Slow:
         self.clock[0] += 1.0
         return [ev.Report("info", "", self.cause)]
 
-    def awaits(self, packet: Packet) -> bool:
-        return False
+    is_online = True
 
-    def passes_on(self, packet: Packet) -> bool:
+    def awaits(self, packet: Packet) -> bool:
         return False
 
     def next_deadline(self) -> int | None:
@@ -142,11 +141,10 @@ class Stepwise:
         self.handled.append((self.clock[0], event.packet.from_.guid, event.packet))
         return []
 
+    is_online = True
+
     def awaits(self, packet: Packet) -> bool:
         return packet.command == c.CMD_REMOTE_CO_DONE
-
-    def passes_on(self, packet: Packet) -> bool:
-        return False
 
     def next_deadline(self) -> int | None:
         return None
@@ -214,28 +212,25 @@ def test_what_comes_unasked_has_an_eighth_of_the_time_and_holds_up_nothing_else(
     assert all(gap >= 7 * batches.UNASKED * 0.001 for gap in gaps[1:])
 
 
+def test_an_initial_sync_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stepwise, "is_online", False)
+    flood = [ev.PacketReceived(packet(ONE), 9) for _ in range(160)]
+    handled = handled_of([ev.PacketReceived(packet(OTHER), 9), *flood], monkeypatch)
+    times = [at for at, _, _ in handled]
+    assert max(after - before for before, after in itertools.pairwise(times)) < 7 * batches.UNASKED * 0.001
+
+
 def test_what_is_passed_on_holds_up_nothing_of_who_passes_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Stepwise, "passes_on", lambda self, packet: packet.last_join_time == 1)
-    flood = [ev.PacketReceived(packet(ONE, last_join_time=1), 9) for _ in range(160)]
+    flood = [ev.PacketReceived(packet(ONE, last_join_time=1), 9, aside=True) for _ in range(160)]
     own = [ev.PacketReceived(packet(ONE), 9) for _ in range(5)]
     handled = handled_of([ev.PacketReceived(packet(OTHER), 9), *flood, *own], monkeypatch)
     assert max(number for number, (_, _, one) in enumerate(handled) if one.last_join_time != 1) < 12
 
 
-class WaitingFor:
-    """Stands for the events of a set."""
-
-    def __init__(self, seconds: dict[bytes, float]) -> None:
-        self.seconds = seconds
-
-    def wait(self, packet: Packet) -> float:
-        return self.seconds.get(packet.from_.guid, 0.0)
-
-
 def answers(sender: bytes, status: int) -> Any:
     """What a service returns to a call, when the set returned `status`."""
     comm = decode_send_comm_pkt(encode_send_comm_pkt(encode_packet(packet(sender, c.CMD_NEED_JOIN))))
-    replica = SimpleNamespace(batches=WaitingFor({ONE: 0.125}))
+    replica = SimpleNamespace(answers_after=lambda packet, via: 0.125 if packet.from_.guid == ONE else 0.0)
     receiving = Receiving(SimpleNamespace(replicas={sender: replica}))  # type: ignore[arg-type]
     receiving._take = lambda *_: status  # type: ignore[method-assign]
     return receiving.packet(CONTEXT, comm)

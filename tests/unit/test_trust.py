@@ -23,6 +23,8 @@ from tests.unit.exchanges import GUID, ROOT, USER, Host, file, folder
 Step = ev.InstallStep
 only_root = pytest.mark.skipif(not ROOT, reason="only root gives files away")
 
+pytestmark = pytest.mark.usefixtures("small_files")
+
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
@@ -271,7 +273,7 @@ def test_what_is_taken_back_from_a_folder_that_left_is_only_what_was_installed(
         (host.d / "rootonly").rename(host.x)
         return False
 
-    monkeypatch.setattr(install, "_in_tree", leaves)
+    monkeypatch.setattr(install, "in_tree", leaves)
     assert host.install(Step.CONTENT, md5=md5).outcome is ev.Outcome.TARGET_CHANGED
     assert os.listdir(host.x) == ["key"]
     assert (host.d / "was").read_bytes() == b"new"
@@ -310,11 +312,11 @@ def test_what_cannot_go_back_into_a_folder_that_is_gone_is_kept(
     md5 = host.staged(lambda p: file(p, b"new", 0o644))
     real = install._look_out
 
-    def look_out(out: Entry, seen: fsops.Fingerprint) -> tuple[install.Outcome, bool]:
+    def look_out(out: Entry, seen: fsops.Fingerprint, opened: bool = False) -> tuple[install.Outcome, bool]:
         Path(out.path).write_bytes(b"edited")
         host.x.unlink(missing_ok=True)
         host.d.rmdir()
-        return real(out, seen)
+        return real(out, seen, opened)
 
     monkeypatch.setattr(install, "_look_out", look_out)
     assert host.install(step, md5=md5, expected=expected).outcome is ev.Outcome.TARGET_CHANGED

@@ -53,6 +53,7 @@ class Still:
         self.touched: list[tuple[dict[str, int], int]] = []
         self.names_left: list[str] = []
         self.put_back_to_age: list[str] = []
+        self.again: list[str] = []
 
     async def barrier(self) -> None: ...
 
@@ -69,6 +70,9 @@ class Still:
 
     async def left(self, since: int = 0) -> list[str]:
         return self.names_left
+
+    async def to_look_at_again(self) -> list[str]:
+        return self.again
 
     async def arrived(self, usn: int = 0) -> list[str]:
         return []

@@ -20,6 +20,7 @@ ALL: tuple[type[Attack], ...] = (
     network.Dashboard,
     network.Connections,
     network.ConnectionsNear,
+    network.Unauthenticated,
     network.AlterContext,
     network.Fragments,
     sessions.JoinStorm,

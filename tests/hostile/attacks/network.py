@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import itertools
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import ClassVar
 
+from agent.rpc import constants as rpc
 from agent.rpc import pdu as p
 from agent.rpc.frsrpc import OP_NOP, OP_SEND_COMM_PKT
+from agent.rpc.security import KeyCredential, KeyPair, make_initiator
 from agent.wire import constants as c
 from agent.wire.comm_packet import encode_send_comm_pkt
 from agent.wire.packet import encode_packet
@@ -102,6 +104,58 @@ class ConnectionsNear(Connections):
     def sources(self) -> Iterator[str]:
         """The honest members' own."""
         return itertools.repeat(HONEST_HOST)
+
+
+class Unauthenticated(Attack):
+    """Each of them costs a descriptor, a buffer or an answer, and none may cost more than that."""
+
+    name = "unauthenticated"
+    text = "1,000 connections that authenticate wrongly, send half a PDU, or claim 256 KiB and send a byte"
+    connections: ClassVar[int] = 1000
+
+    async def against(self, line: Line, until: float) -> None:
+        """Keep so many open, as many of each kind."""
+        kinds = itertools.cycle((self._wrong_key, self._half, self._claim))
+        numbered = zip(range(self.connections), kinds)
+        await asyncio.gather(*(self._one(line, strangers(number), kind, until) for number, kind in numbered))
+
+    async def _one(self, line: Line, sources: Iterator[str], saying: Callable[[Line], bytes], until: float) -> None:
+        while self._loop.time() < until:
+            try:
+                with plain_socket(next(sources)) as one:
+                    async with asyncio.timeout(5):
+                        await self._loop.sock_connect(one, (line.host, line.port))
+                    data = saying(line)
+                    self.tally.send(len(data))
+                    await self._loop.sock_sendall(one, data)
+                    async with asyncio.timeout_at(until):
+                        self.tally.answer("refused" if await self._loop.sock_recv(one, 4096) else "closed")
+            except TimeoutError:
+                self.tally.answer("still open, or not connected")
+            except OSError:
+                self.tally.answer("reset, or no connection")
+                await asyncio.sleep(0.2)
+
+    @staticmethod
+    def _wrong_key(line: Line) -> bytes:
+        """A bind with a key that is nobody's in the topology."""
+        key = KeyCredential(KeyPair.new(), line.key.partner)
+        client = make_initiator(rpc.AUTH_SPNEGO, None, host=line.host, level=rpc.LEVEL_PRIVACY, key=key)
+        verifier = p.AuthVerifier(rpc.AUTH_SPNEGO, rpc.LEVEL_PRIVACY, 0, 1, client.step(None) or b"")
+        return p.encode_bind(p.Bind(5840, 5840, 0, CONTEXTS, call_id=1, verifier=verifier))
+
+    @classmethod
+    def _half(cls, line: Line) -> bytes:
+        whole = cls._wrong_key(line)
+        return whole[: len(whole) // 2]
+
+    @staticmethod
+    def _claim(line: Line) -> bytes:
+        """A bind, and a request that says that 256 KiB come, the most of them at once that a PDU can have: a byte
+        comes."""
+        head = (5, 0, rpc.REQUEST, rpc.PFC_FIRST_FRAG, p.DREP, rpc.MAX_FRAGMENT, 0, 2, 256 << 10, 0, OP_SEND_COMM_PKT)
+        bind = p.Bind(rpc.MAX_FRAGMENT, rpc.MAX_FRAGMENT, 0, CONTEXTS, call_id=1)
+        return p.encode_bind(bind) + p.REQUEST.pack(*head) + b"\0"
 
 
 class RawAttack(Attack):

@@ -125,7 +125,7 @@ def test_a_name_makes_no_log_line(capsys: pytest.CaptureFixture[str]) -> None:
     except ValueError:
         logging.getLogger("x").exception("of %s", "a\n2026-01-01 ERROR   y: forged\x1b[2J")
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0].endswith(r"x: of a\n2026-01-01 ERROR   y: forged\x1b[2J")
+    assert lines[0].endswith(r"x: 20000 of a\n2026-01-01 ERROR   y: forged\x1b[2J")
     assert lines[1].startswith("Traceback")
     assert lines[-1] == r"ValueError: a\x1b[2J\udcff"
     assert not [line for line in lines if re.search(r"[\x00-\x1f]", line)]

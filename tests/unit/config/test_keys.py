@@ -112,6 +112,60 @@ WRONG = {
 }
 
 
+def principals(topology: str, **members: str) -> str:
+    """That topology with principals in the entries of members."""
+    for name, principal in members.items():
+        topology = topology.replace(f'name = "{name}"\n', f'name = "{name}"\nprincipal = "{principal}"\n')
+    return topology
+
+
+KERBEROS = AGENT.replace('secret = "secret.toml"', 'keytab = "a.keytab"')
+A, B = "A$@EXAMPLE.ORG", "B$@EXAMPLE.ORG"
+
+
+def in_realm(folder: Path, topology: str, mode: int = 0o600) -> Path:
+    """A member with a keytab alone."""
+    path = write(folder, agent=KERBEROS, topology=topology)
+    (folder / "a.keytab").write_bytes(b"\5\2")
+    (folder / "a.keytab").chmod(mode)
+    return path
+
+
+def test_a_member_of_a_realm_needs_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    config = load_agent_config(in_realm(tmp_path, principals(TOPOLOGY, a=A, b=B)))
+    assert (config.keytab, config.key, config.credential) == (tmp_path / "a.keytab", None, None)
+    members = config.sets[0].set.members
+    assert (members["a"].principal, members["b"].principal) == (A, B)
+    text = topology_text([config.sets[0].set], "again")
+    assert parse_topology(Path("topology.toml"), text)[0].members == members
+    (tmp_path / "a.keytab").unlink()
+    assert "the keytab does not exist; kadmin" in fault(tmp_path / "agent.toml").message
+
+
+@pytest.mark.parametrize(
+    ("topology", "mode", "message"),
+    [
+        (principals(TOPOLOGY, b=B), 0o600, "has no principal for the member a"),
+        (principals(TOPOLOGY, a=A, b=A), 0o600, 'the member "a" has this principal, too'),
+        (principals(TOPOLOGY, a=A, b=A.lower()), 0o600, 'the member "a" has this principal, too'),
+        (principals(TOPOLOGY, a="A$"), 0o600, "a Kerberos principal with its realm"),
+        (principals(TOPOLOGY, a="A $@X"), 0o600, "a Kerberos principal with its realm"),
+        (principals(TOPOLOGY, a=A), 0o640, "has mode 0640, so others may read it"),
+    ],
+)
+def test_what_cannot_work_in_a_realm_is_named(
+    tmp_path: Path, topology: str, mode: int, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    assert message in fault(in_realm(tmp_path, topology, mode)).message
+
+
+def test_a_keytab_needs_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "frs-agent[kerberos]" in fault(in_realm(tmp_path, principals(TOPOLOGY, a=A))).message
+
+
 @pytest.mark.parametrize("what", WRONG)
 def test_what_cannot_work_is_named(tmp_path: Path, what: str) -> None:
     agent, topology, key, message = WRONG[what]

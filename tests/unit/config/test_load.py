@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from config.load import load_agent_config, load_secret
+from config.errors import ConfigError
+from config.load import load_agent_config, load_secret, parse_topology
 from config.model import Connection, Secret
 from tests.unit.config.member_files import AGENT, SECRET, TOPOLOGY, fault, write
 
@@ -242,7 +243,7 @@ TOPOLOGY_FAULTS = {
     "schedule": (
         "priority = 2", 'schedule = "ff"', 27, "set[0].connection[1].schedule", "must be 168 hexadecimal digits",
     ),
-    "type": ('primary = "a"', 'primary = "a"\ntype = "dsf"', 5, "set[0].type", "'dfs', 'sysvol' or 'other'"),
+    "type": ('primary = "a"', 'primary = "a"\ntype = "dsf"', 5, "set[0].type", "'sysvol', 'enterprise' or 'other'"),
     "filter": ('primary = "a"', 'primary = "a"\nfile_filter = "*"', 5, "set[0].file_filter", "must be a list"),
     "element of a filter": (
         'primary = "a"', 'primary = "a"\nfile_filter = ["*.tmp",\n 5]', 6, "set[0].file_filter[1]", "a text in quotes",
@@ -404,3 +405,15 @@ def test_the_password_is_not_shown(tmp_path: Path) -> None:
     write(tmp_path)
     assert 'p"w' not in repr(load_secret(tmp_path / "secret.toml"))
     assert 'p"w' not in repr(load_agent_config(tmp_path / "agent.toml"))
+
+
+def test_a_member_may_have_no_port(tmp_path: Path) -> None:
+    """Then its endpoint mapper knows; two on one host need two of these."""
+    without = TOPOLOGY.replace("port = 5001\n", "").replace("port = 5002\n", "endpoint_mapper = 1135\n")
+    members = parse_topology(Path("topology.toml"), without)[0].members
+    assert [(one.port, one.endpoint_mapper) for one in members.values()] == [(0, 135), (0, 1135)]
+    config = load_agent_config(write(tmp_path, topology=without))
+    assert (config.port, config.endpoint_mapper_port) == (0, None)
+    same = without.replace("host-b", "host-a").replace("endpoint_mapper = 1135\n", "")
+    with pytest.raises(ConfigError, match="port 135 of host-a is already used"):
+        parse_topology(Path("topology.toml"), same)

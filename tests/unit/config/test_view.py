@@ -56,7 +56,7 @@ def local_sets(draw: st.DrawFn, name: str) -> LocalSet:
     replica_set = ReplicaSet(
         name=name,
         guid=guid(name),
-        type=draw(st.sampled_from(["dfs", "sysvol", "other"])),
+        type=draw(st.sampled_from(["dfs", "sysvol", "enterprise", "other"])),
         members=MappingProxyType(members),
         connections=connections,
         primary=draw(st.sampled_from(names)),

@@ -6,13 +6,15 @@ import pytest
 
 from agent.engine import fresh as module
 from agent.engine.fresh import Fresh, Logged
-from agent.wire.change_order import ChangeOrder
+from agent.wire.change_order import ChangeOrder, CoExtension2
 from idtable.records import OutlogRow
 
 
 def item(seq: int, co: int | None = None) -> Logged:
     guid = (seq if co is None else co).to_bytes(16, "big")
-    return Logged(OutlogRow(seq, b"", b"", guid, guid, guid, seq, b"", 0), ChangeOrder(change_order_guid=guid), guid)
+    return Logged(
+        OutlogRow(seq, b"", b"", guid, guid, guid, seq, b"", 0), ChangeOrder(change_order_guid=guid), CoExtension2(guid)
+    )
 
 
 def numbers(items: list[Logged]) -> list[int]:

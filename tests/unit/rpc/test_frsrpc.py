@@ -78,11 +78,15 @@ async def test_an_answer_may_come_later() -> None:
     await member.server.close()
 
 
-async def test_a_trailer_behind_the_stub_is_ignored() -> None:
+async def test_what_is_behind_the_stub_is_ignored() -> None:
+    """A verification trailer that says nothing (test_runtime has others), and what follows it."""
     member = Member()
     partner = FrsPartner("127.0.0.1", await member.start(), ALICE)
     assert (
-        await partner.send_stub(encode_send_comm_pkt(b"abcd") + bytes.fromhex("8ae3137102f43671") + bytes(40), T) == 4
+        await partner.send_stub(
+            encode_send_comm_pkt(b"abcd") + bytes.fromhex("8ae3137102f43671 09400000") + bytes(36), T
+        )
+        == 4
     )
     assert member.packets == [("alice", 9, b"abcd")]
     await partner.close()

@@ -291,7 +291,7 @@ async def test_calls_by_key(serve: Serve) -> None:
     assert await asyncio.gather(*(client.call(ECHO_STUB, b"%d" % n, T) for n in range(200))) == [
         b"%d" % n for n in range(200)
     ]
-    assert told == [(True, "")]
+    assert told == [(True, "key")]
     assert served.logons == [(True, "a")]
     await client.close()
 
@@ -362,5 +362,5 @@ async def test_a_wrong_key_is_told(serve: Serve) -> None:
             "127.0.0.1", served.port, ECHO, None, key=KeyCredential(MALLORY, B.public), timeout=T,
             on_authentication=lambda *how: told.append(how),
         )  # fmt: skip
-    assert told == [(False, "")]
+    assert told == [(False, "key")]
     assert served.incidents.counts() == {"authentication failed": 1}

@@ -100,7 +100,7 @@ def test_every_truncation_of_a_bind_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("position", "value"), [(0, 4), (0, 6), (1, 2), (4, 0x00), (4, 0x11), (5, 1), (8, 15), (9, 0), (10, 200)]
+    ("position", "value"), [(0, 4), (0, 6), (1, 2), (4, 0x20), (4, 0x11), (5, 1), (8, 15), (9, 0), (10, 200)]
 )
 def test_header_that_contradicts_itself(position: int, value: int) -> None:
     raw = bytearray(p.encode_simple(c.ORPHANED, 7))

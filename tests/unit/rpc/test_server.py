@@ -299,11 +299,11 @@ async def test_hooks_of_the_client(serve: Serve) -> None:
     told: list[object] = []
     hooks = {"on_bind": told.append, "on_authentication": lambda ok, user: told.append((ok, user))}
     await (await served.client(**hooks)).close()
-    assert told == [True, (True, "alice")]
+    assert told == [True, (True, "secret")]
     told.clear()
     with pytest.raises(RpcAuthError):
         await served.client(Credential("FRS", "alice", "no"), **hooks)
-    assert told == [True, (False, "alice")]
+    assert told == [True, (False, "secret")]
     told.clear()
     with pytest.raises(RpcProtocolError):
         await served.client(interface=NDR, **hooks)

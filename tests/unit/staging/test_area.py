@@ -49,6 +49,8 @@ def test_receive_and_read(area):
     assert area.read_block(A, 9000, 700) == b""
     assert area.used_bytes == area.size_of(A) == 5000
     assert area.free_bytes == 5000
+    assert area.read_cached(A, 4999) is area.read_cached(B, 5000) is None
+    assert area.read_cached(A, 5000) in (data, None)  # None where the file system cannot say what is in memory
     with pytest.raises(Vanished):
         area.read_block(B, 0, 1)
     assert area.remove(A)

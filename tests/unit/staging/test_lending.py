@@ -150,8 +150,10 @@ open("src/f", "w").write("one")
 def die(*args):
     os.kill(os.getpid(), signal.SIGKILL)
 if os.fork() == 0:
-    from staging import install as module
+    from staging import install as module, smallfiles
     module.move_to_free_name = die
+    if smallfiles.native is not None:
+        smallfiles.native.watch(lambda call: call == "renameat2" and die())
     start()
     install(step(ENDS.CONTENT, "f"), "mod/f", staged="f")
 os.wait()

@@ -123,7 +123,6 @@ def test_attributes(place):
         "user.ä日": b"wide",
         "user.DosStream.Zone.Identifier:$DATA": b"[ZoneTransfer]\0",
         "user.DosStream.odd:$DATA": b"no zero at the end",
-        "user.DOSATTRIB": b"0x20",
     }
     for name, value in user.items():
         os.setxattr(path, name, value)

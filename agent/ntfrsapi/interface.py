@@ -1,0 +1,102 @@
+"""The six methods, as a server offers them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+
+from agent.ntfrsapi.access import Access
+from agent.ntfrsapi.polling import Polling
+from agent.rpc import constants as c
+from agent.rpc.errors import RpcFault
+from agent.rpc.interface import CallContext, Handler, Interface
+from agent.rpc.pdu import InterfaceId
+from agent.wire import frsapi as w
+from agent.wire.constants import ERROR_SUCCESS, NTFRS_COMM_MINOR
+from agent.wire.errors import WireError
+
+NTFRSAPI: Final = InterfaceId.parse("d049b186-814f-11d1-9a3c-00c04fc9b232", 1, 1)
+
+
+class Host(Protocol):
+    """What the methods need of the member."""
+
+    async def info(self, kind: str) -> str:
+        """Text for people, of one of the types of NTFRSAPI_INFO."""
+
+    def replicated(self, path: str, kind: int) -> tuple[bool, int, bool, bytes]:
+        """Replicated, Primary, Root and ReplicaSetGuid of a path, for a set of that type (0: any)."""
+
+    def freeze(self, frozen: bool) -> None:
+        """Whether installs wait, in all sets."""
+
+    def force(self, asked: w.Force) -> None:
+        """Join now, whatever the schedule says: what is named, as far as it is here."""
+
+    def poll(self) -> None:
+        """Begin to poll for another configuration, if that is not under way."""
+
+
+def ntfrsapi_interface(host: Host, access: Access, polling: Polling) -> Interface:
+    """The interface. A stub that cannot be unmarshalled gets the fault RPC_X_BAD_STUB_DATA."""
+
+    def set_interval(stub: bytes) -> bytes:
+        short, long_minutes, short_minutes = w.decode_numbers(stub, "UseShortInterval", "LongInterval", "ShortInterval")
+        polling.set(bool(short), long_minutes, short_minutes)
+        host.poll()
+        return w.encode_numbers(ERROR_SUCCESS)
+
+    def get_interval(stub: bytes) -> bytes:
+        return w.encode_numbers(polling.present, polling.long, polling.short, ERROR_SUCCESS)
+
+    async def info(stub: bytes) -> bytes:
+        asked = w.decode_info(stub)
+        if asked is None:
+            return w.encode_no_info(w.FRS_ERR_INVALID_SERVICE_PARAMETER)
+        text = (await host.info(w.INFO_TYPES[asked.kind])).encode("utf-8", "replace")
+        return w.encode_info(asked, text, NTFRS_COMM_MINOR, ERROR_SUCCESS)
+
+    def is_path_replicated(stub: bytes) -> bytes:
+        path, kind = w.decode_path(stub)
+        if path is None:
+            return w.encode_path(*w.NOT_REPLICATED, w.FRS_ERR_INVALID_SERVICE_PARAMETER)
+        return w.encode_path(*host.replicated(path, kind), ERROR_SUCCESS)
+
+    def writer_command(stub: bytes) -> bytes:
+        (command,) = w.decode_numbers(stub, "Command")
+        if command in (w.FREEZE, w.THAW):  # what is none is ignored (3.2.4.5)
+            host.freeze(command == w.FREEZE)
+        return w.encode_numbers(ERROR_SUCCESS)
+
+    def force_replication(stub: bytes) -> bytes:
+        host.force(w.decode_force(stub))
+        return w.encode_numbers(ERROR_SUCCESS)
+
+    def checked(
+        function: str, work: Callable[[bytes], bytes | Awaitable[bytes]], refused: Callable[[int], bytes]
+    ) -> Handler:
+        async def handle(context: CallContext, stub: bytes) -> bytes:
+            status = access.refusal(function, context)
+            if status:
+                return refused(status)
+            try:
+                answer = work(stub)
+                return answer if isinstance(answer, bytes) else await answer
+            except WireError as error:
+                raise RpcFault(c.RPC_X_BAD_STUB_DATA) from error
+
+        return handle
+
+    handlers = {
+        w.OP_SET_DS_POLLING_INTERVAL: checked("set_ds_polling_interval", set_interval, w.encode_numbers),
+        w.OP_GET_DS_POLLING_INTERVAL: checked(
+            "get_ds_polling_interval", get_interval, lambda status: w.encode_numbers(0, 0, 0, status)
+        ),
+        w.OP_INFO: checked("info", info, w.encode_no_info),
+        w.OP_IS_PATH_REPLICATED: checked(
+            "is_path_replicated", is_path_replicated, lambda status: w.encode_path(*w.NOT_REPLICATED, status)
+        ),
+        w.OP_WRITER_COMMAND: checked("writer_command", writer_command, w.encode_numbers),
+        w.OP_FORCE_REPLICATION: checked("force_replication", force_replication, w.encode_numbers),
+    }
+    return Interface(NTFRSAPI.uuid, (NTFRSAPI.major, NTFRSAPI.minor), handlers)

@@ -1,0 +1,129 @@
+"""NtFrsApi, as Samba's smbtorture calls it: all four tests of rpc.frsapi, over NTLM inside SPNEGO at privacy."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from agent.ntfrsapi.access import Access
+from agent.ntfrsapi.interface import ntfrsapi_interface
+from agent.ntfrsapi.polling import Polling
+from agent.rpc.security import Credential, CredentialStore
+from agent.rpc.server import RpcServer
+from agent.wire.frsapi import NOT_REPLICATED, Force
+
+PASSWORD = "a long password"
+SMBTORTURE = shutil.which("smbtorture")
+TESTS = ["DsPollingIntervalW", "IsPathReplicated", "ForceReplication", "InfoW"]
+pytestmark = pytest.mark.skipif(SMBTORTURE is None, reason="smbtorture of Samba (samba-testsuite) is not installed")
+
+
+class Host:
+    """A member that takes part in a set at /srv/docs."""
+
+    def __init__(self) -> None:
+        self.forced: list[Force] = []
+        self.polls = 0
+        self.asked: list[str] = []
+
+    async def info(self, kind: str) -> str:
+        self.asked.append(kind)
+        return f"{kind}: " + "x" * 5_000
+
+    def replicated(self, path: str, kind: int) -> tuple[bool, int, bool, bytes]:
+        return (True, 1, True, bytes(range(16))) if path == "/srv/docs" else NOT_REPLICATED
+
+    def freeze(self, frozen: bool) -> None: ...
+
+    def force(self, asked: Force) -> None:
+        self.forced.append(asked)
+
+    def poll(self) -> None:
+        self.polls += 1
+
+
+async def smbtorture(folder: Path, port: int, test: str) -> str:
+    """What it says of one test; it has succeeded."""
+    private = folder / "private"
+    private.mkdir(exist_ok=True)
+    options = "".join(f"  {x} = {private}\n" for x in (
+        "private dir", "lock directory", "state directory", "cache directory", "pid directory"))  # fmt: skip
+    conf = folder / "smb.conf"
+    conf.write_text(f"[global]\n{options}  workgroup = FRS\n  realm = FRS.TEST\n")
+    assert SMBTORTURE is not None
+    process = await asyncio.create_subprocess_exec(
+        SMBTORTURE, "-s", str(conf), "-U", f"FRS/alice%{PASSWORD}",
+        f"ncacn_ip_tcp:127.0.0.1[{port},seal,spnego]", f"rpc.frsapi.frsapi.{test}",
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, cwd=folder,
+    )  # fmt: skip
+    output, _ = await process.communicate()
+    text = output.decode(errors="replace")
+    assert process.returncode == 0, text
+    assert f"success: frsapi.{test}" in text, text
+    return text
+
+
+@pytest.mark.parametrize("test", TESTS)
+async def test_smbtorture(tmp_path: Path, test: str) -> None:
+    host, access = Host(), Access({}, ["alice"], [])
+    server = RpcServer(
+        [ntfrsapi_interface(host, access, Polling(tmp_path / "polling.json"))],
+        CredentialStore([Credential("FRS", "alice", PASSWORD)], domain="FRS"),
+    )
+    await smbtorture(tmp_path, await server.start("127.0.0.1", 0), test)
+    await server.close()
+    if test == "DsPollingIntervalW":
+        assert host.polls == 2
+    if test == "ForceReplication":
+        assert [one.set_guid for one in host.forced] == [None]
+    if test == "InfoW":
+        assert len(set(host.asked)) == 10
+
+
+async def test_a_running_member_is_asked(tmp_path: Path) -> None:
+    """The account is that of the secret, for a partner that has no key."""
+    frs, config = Path(sys.executable).with_name("frs"), tmp_path / "agent.toml"
+    root, state = tmp_path / "root", tmp_path / "state"
+    root.mkdir()
+    (root / "a file").write_text("content")
+    made = await asyncio.create_subprocess_exec(
+        frs, "init", "--member", "a", "--root", root, "--state", state, "--set", "docs", "--config", config,
+        "--address", f"127.0.0.1:{free_port()}", "--peer", f"b=127.0.0.1:{free_port()}",
+        stdout=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    assert await made.wait() == 0
+    text = config.read_text().replace("\nkey = ", '\nsecret = "secret.toml"\nkey = ', 1).partition("[dashboard]")[0]
+    config.write_text(f'{text}\n[ntfrsapi]\nreaders = ["alice"]\n')
+    secret = tmp_path / "secret.toml"
+    secret.touch(0o600)
+    secret.write_text(f'domain = "FRS"\nuser = "alice"\npassword = "{PASSWORD}"\n')
+    member = await asyncio.create_subprocess_exec(
+        frs, "run", "--config", config, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    try:
+        assert member.stdout is not None
+        told = ""
+        while " is running, RPC on " not in told:
+            line = await member.stdout.readline()
+            assert line, told
+            told += line.decode()
+        port = int(told.rpartition(":")[2])
+        for test in TESTS:
+            said = await smbtorture(tmp_path, port, test)
+            if test == "InfoW":
+                for word in ("member: a", "name: docs", "'a file'", "threads:", "docs: outlog"):
+                    assert word in said, word
+    finally:
+        member.terminate()
+        await member.communicate()
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])

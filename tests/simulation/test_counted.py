@@ -1,0 +1,95 @@
+"""Counters of change orders: each total is that of its halves, and each retry is at one place."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.simulation import simmember
+from tests.simulation.simmember import Member
+from tests.simulation.simworld import World
+from tests.simulation.users import all_agree, make, move, started, write
+
+WHAT = ["Aborted", "Issued", "Morphed", "Propagated", "Retired", "Sent", "Retried", "Retried at Fetch",
+        "Retried at Generate", "Retried at Install", "Retried at Rename"]  # fmt: skip
+
+
+class Tally:
+    """What one engine has counted in FileReplicaSet."""
+
+    def __init__(self) -> None:
+        self.values: Counter[str] = Counter()
+
+    def inc_set(self, set_name: str, counter: str, n: int = 1) -> None:
+        self.values[counter] += n
+
+    def inc_cxtion(self, set_name: str, cxtion_name: str, counter: str, n: int = 1) -> None: ...
+
+    def inc_both(self, set_name: str, cxtion_name: str, counter: str, n: int = 1) -> None:
+        self.values[counter] += n
+
+
+@pytest.fixture(autouse=True)
+def _counting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simmember, "NoCounters", Tally)
+
+
+def of(member: Member) -> Counter[str]:
+    tally = member.engine.ctx.counters
+    assert isinstance(tally, Tally)
+    return Counter(tally.values)
+
+
+def check(world: World) -> None:
+    for member in world.members.values():
+        values = of(member)
+        for what in WHAT:
+            halves = values[f"Local Change Orders {what}"], values[f"Remote Change Orders {what}"]
+            assert values[f"Change Orders {what}"] == sum(halves), (member.name, what)
+        for kind in ("", "Local ", "Remote "):
+            places = [
+                values[f"{kind}Change Orders Retried at {at}"] for at in ("Fetch", "Generate", "Install", "Rename")
+            ]
+            assert values[f"{kind}Change Orders Retried"] == sum(places), (member.name, kind)
+
+
+def test_sums_after_conflicts_and_retries() -> None:
+    world = started("abc")
+    a, b, c = (world.members[name] for name in "abc")
+    world.step(("cut", 0, 1))
+    for member in (a, b):
+        make(member, "d", None)
+        make(member, f"d/{member.name}", b"1")
+        make(member, "f", member.name.encode())
+    world.run(60)
+    world.cut.clear()
+    world.run(300)
+    node = b.disk.look("f")
+    assert node is not None
+    b.disk.busy[node.ino] = world.now + 60 * 10_000_000
+    write(a, "f", b"2")
+    c.disk.full = True
+    write(a, "f", b"3")
+    world.run(60)
+    c.disk.full = False
+    move(a, "f", "g")
+    all_agree(world)
+    check(world)
+    assert sum(of(member)["Change Orders Retried"] for member in (a, b, c)) > 0
+
+
+def test_a_morphed_name_is_counted_once_however_often_it_is_tried() -> None:
+    """A folder waits three times for a name that stays taken, then goes to another one."""
+    world = started("ab")
+    a, b = world.members["a"], world.members["b"]
+    world.step(("cut", 0, 1))
+    make(a, "d", None)
+    make(b, "d", None)
+    world.run(60)
+    world.cut.clear()
+    all_agree(world)
+    check(world)
+    assert len(a.tree()) == 2
+    morphed = [of(member)["Change Orders Morphed"] for member in (a, b)]
+    assert sorted(morphed) in ([0, 1], [1, 1])
