@@ -1,5 +1,5 @@
-"""Numbers of events: what an administrator is told of begins with one, in the log and in `frs status`, and
-docs/events.md has cause and remedy of each. Those of the File Replication Service (13500 to 13599) mean what they mean
+"""Event numbers: what an administrator is told of begins with one, in the log and in `frs status`, and docs/events.md
+has cause and remedy of each. Those of the File Replication Service (13500 to 13599) mean what they mean
 there; ours begin with 20000. The packages below agent write theirs at the beginning of what they log.
 """
 

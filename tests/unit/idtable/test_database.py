@@ -42,6 +42,24 @@ def fill(path: Path, count: int = 400) -> None:
     store.close()
 
 
+def test_the_name_of_a_new_database_is_durable_before_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a power cut may leave a member without what it has acknowledged."""
+    synced: list[int] = []
+    real = os.fsync
+
+    def fsync(fd: int) -> None:
+        synced.append(os.fstat(fd).st_ino)
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    Store(tmp_path / "frs.db").close()
+    assert synced == [tmp_path.stat().st_ino]
+    Store(tmp_path / "frs.db").close()
+    assert len(synced) == 1, "one that was there has its name"
+
+
 @pytest.mark.parametrize("how", ["removed", "its folder removed", "another in its place", "a file in its way"])
 def test_a_file_that_is_not_at_its_place_any_more(tmp_path: Path, how: str) -> None:
     folder = tmp_path / "set"

@@ -151,6 +151,23 @@ async def test_many_calls_at_once_keep_their_order(serve: Serve, window: int, fr
     assert served.seen == stubs
 
 
+async def test_the_first_call_goes_out_at_once_and_those_behind_it_together(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A segment for each small call would cost as much as the call."""
+    client = await (await serve()).client(max_in_flight=64)
+    transport = client._association.transport
+    assert transport is not None
+    written: list[int] = []
+    write = transport.write
+    monkeypatch.setattr(transport, "write", lambda data: (written.append(len(data)), write(data)))
+    answers = await asyncio.gather(*(client.call(ECHO_STUB, b"%d" % number, T) for number in range(20)))
+    assert answers == [b"%d" % number for number in range(20)]
+    assert len(written) == 2
+    assert written[1] > 18 * written[0]
+    await client.close()
+
+
 async def test_pipelining_needs_the_servers_consent(serve: Serve) -> None:
     """While a handler waits, other requests of the same client are with the server already, behind it."""
     served = await serve(Limits(max_queued_calls=4))
