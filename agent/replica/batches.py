@@ -229,7 +229,8 @@ class Batches:
     def _pause(self) -> float:
         """Seconds until one of those may go on who had too much of the time."""
         now = _clock()
-        return min((self._shares.wait(sender, now) for sender in self._events.senders()), default=0.0)
+        waits = (self._shares.wait(sender, now) for sender in self._events.senders())
+        return min((wait for wait in waits if wait > 0), default=0.0)
 
     def _account(self, began: float, taken: list[_Taken]) -> None:
         """Of the time that one transaction took, the engine's is that of each event, all other time everybody's.
