@@ -163,11 +163,6 @@ class SimArea:
             raise Vanished(co_guid.hex())
         return data[offset : offset + size]
 
-    def read_cached(self, co_guid: bytes, most: int) -> bytes | None:
-        """Memory has some of them."""
-        data = self._member.disk.stages.get(co_guid)
-        return data if data is not None and len(data) <= most and data[-1] % 2 else None
-
     def open_writer(self, co_guid: bytes, size: int, owner: bytes, *, on_dropped: object = None) -> SimWriter:
         return SimWriter(self._member, co_guid)
 

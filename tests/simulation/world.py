@@ -350,7 +350,7 @@ class World:
     def new_guid(self) -> bytes:
         return self.random.randbytes(16)
 
-    def send(self, source: Member, partner: bytes, packet: Packet, *, passed_on: bool = False) -> None:
+    def send(self, source: Member, partner: bytes, packet: Packet) -> None:
         target = self.by_guid[partner]
         if not target.up or frozenset((source.name, target.name)) in self.cut:
             self.queue.append((source, ev.PartnerUnreachable(partner, "unreachable")))
