@@ -25,7 +25,7 @@ from agent.replica.ports import Ports
 from agent.replica.replica import Replica
 from agent.tree.identity import Identity
 from agent.wire.filetime import SECOND
-from agent.wire.packet import decode_packet
+from agent.wire.packet import Packet, decode_packet
 from agent.work.bysize import LargeFileThreads
 from agent.work.timeshares import TimeShares
 from config import model
@@ -380,9 +380,9 @@ class Member:
         self.crash()
         raise Dead
 
-    def send(self, action: ev.Send, _: str) -> None:
+    def send(self, partner: bytes, packet: Packet, _: str) -> None:
         self.called()
-        self.world.send(self, action.partner, action.packet, passed_on=action.passed_on)
+        self.world.send(self, partner, packet)
 
     def ended_work(self, known: Callable[[], None]) -> None:
         """A thread has done something; it is durable, and the event loop hears of it, a little later."""
@@ -398,9 +398,9 @@ class Member:
     def post(self, event: ev.Event) -> None:
         self.loop.within(lambda: self.replica.post(event))
 
-    def receive(self, data: bytes, via: int = 0) -> int:
-        """A packet comes, by the association with that number; returns what the call is answered with."""
-        return self.loop.within(lambda: self.replica.receive(decode_packet(data), self.world.minor, via))
+    def receive(self, data: bytes) -> int:
+        """A packet comes; returns what the call is answered with."""
+        return self.loop.within(lambda: self.replica.receive(decode_packet(data), self.world.minor))
 
     def has_room(self, partner: bytes) -> None:
         """The partner has taken what was sent to it, or cannot be reached."""

@@ -14,7 +14,6 @@ from typing import Any
 
 from agent.engine import events as ev
 from agent.engine.context import Limits
-from agent.replica.eventqueue import is_control
 from agent.wire import constants as c
 from agent.wire.packet import Packet, encode_packet
 from tests.simulation.simmember import SECOND, Member
@@ -65,8 +64,6 @@ class World:
         self.nested = 0  # threads that are at work
         self.wires: dict[tuple[str, str], deque[tuple[int, bytes]]] = {}
         self.free_at: dict[tuple[str, str], int] = {}
-        self.aside: dict[tuple[str, str], deque[tuple[int, bytes]]] = {}  # likewise, what is passed on
-        self.aside_free_at: dict[tuple[str, str], int] = {}
         self.broken: set[tuple[str, str]] = set()  # something was lost, of which the sender will hear
         self.slow: dict[frozenset[str], int] = {}
         self.cut: set[frozenset[str]] = set()
@@ -99,9 +96,7 @@ class World:
 
     # -- the network --
 
-    def send(self, source: Member, partner: bytes, packet: Packet, *, passed_on: bool = False) -> None:
-        """What is passed on has an order of its own, in which nothing comes before what begins or ends a session (see
-        agent.partners.links)."""
+    def send(self, source: Member, partner: bytes, packet: Packet) -> None:
         target = self.by_guid[partner]
         if packet.command not in JOINS:
             self.packets += 1
@@ -112,22 +107,19 @@ class World:
             self.lost(source, target, SECOND)
             return
         delay = self.random.randrange(1000, 300_000) + self.slow.get(frozenset(wire), 0)
-        wires, free_at = (self.aside, self.aside_free_at) if passed_on else (self.wires, self.free_at)
-        at = max(self.now + delay, free_at.get(wire, 0))
-        free_at[wire] = at
-        if is_control(packet):
-            self.aside_free_at[wire] = max(self.aside_free_at.get(wire, 0), at)
-        wires.setdefault(wire, deque()).append((at, encode_packet(packet)))
-        self.after(at - self.now, lambda: self.arrive(wire, passed_on))
+        at = max(self.now + delay, self.free_at.get(wire, 0))
+        self.free_at[wire] = at
+        self.wires.setdefault(wire, deque()).append((at, encode_packet(packet)))
+        self.after(at - self.now, lambda: self.arrive(wire))
 
-    def arrive(self, wire: tuple[str, str], passed_on: bool) -> None:
+    def arrive(self, wire: tuple[str, str]) -> None:
         """Deliver what is due, in order."""
-        queue = (self.aside if passed_on else self.wires)[wire]
+        queue = self.wires[wire]
         source, target = (self.members[name] for name in wire)
         had_room = self.has_room(source, target.guid)
         while queue and queue[0][0] <= self.now:
             _, data = queue.popleft()
-            if target.up and target.receive(data, via=int(passed_on)) != 0:
+            if target.up and target.receive(data) != 0:
                 self.lost(source, target, SECOND)
         if not had_room and source.up:
             source.has_room(target.guid)
@@ -163,24 +155,18 @@ class World:
         all; both ends learn of it by and by. A call that timed out may have been carried out."""
         rng = self.random
         for source, target in ((one, other), (other, one)):
-            wire = (source.name, target.name)
-            if wire not in self.wires:
+            queue = self.wires.get((source.name, target.name))
+            if queue is None:
                 continue
-            flight: list[tuple[bytes, int]] = []
-            for via, wires in enumerate((self.wires, self.aside)):
-                queue = wires.get(wire, deque())
-                flight += [(data, via) for _, data in queue]
-                queue.clear()
-            self.free_at.pop(wire, None)
-            self.aside_free_at.pop(wire, None)
+            flight = [data for _, data in queue]
+            queue.clear()
+            self.free_at.pop((source.name, target.name), None)
             arrived = flight[: rng.randrange(len(flight) + 1)]
             late = rng.choice((0, 0, SECOND, 20 * SECOND))
-            for number, (data, via) in enumerate(arrived):
-                self.after(late + number, lambda d=data, t=target, v=via: t.up and t.receive(d, v))
+            for number, data in enumerate(arrived):
+                self.after(late + number, lambda d=data, t=target: t.up and t.receive(d))
                 if rng.random() < 0.1:
-                    self.after(
-                        late + number + rng.randrange(SECOND), lambda d=data, t=target, v=via: t.up and t.receive(d, v)
-                    )
+                    self.after(late + number + rng.randrange(SECOND), lambda d=data, t=target: t.up and t.receive(d))
             if flight:
                 self.lost(source, target, 2 * SECOND)
 
@@ -228,8 +214,7 @@ class World:
 
     def pending(self) -> list[str]:
         found = [f"{m.name}: {text}" for m in self.here() for text in m.pending()]
-        for wires in (self.wires, self.aside):
-            found += [f"{a}->{b}: {len(q)} packets" for (a, b), q in wires.items() if q and not self.members[b].left]
+        found += [f"{a}->{b}: {len(q)} packets" for (a, b), q in self.wires.items() if q and not self.members[b].left]
         for m in self.here():
             if m.up:
                 states = {x["name"]: x["state"] for x in m.engine.connections()}

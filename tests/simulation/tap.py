@@ -61,12 +61,12 @@ class Tap(World):
         self.by_guid = {member.guid: member for member in made.values()}
         self.acted = 0
 
-    def send(self, source: Member, partner: bytes, packet: Packet, *, passed_on: bool = False) -> None:
+    def send(self, source: Member, partner: bytes, packet: Packet) -> None:
         packet = decode_packet(encode_packet(packet))
         if self.alter is not None and source is self.a:
             self.alter(packet)
         self.sent.append(Sent(source.name, self.by_guid[partner].name, decode_packet(encode_packet(packet))))
-        super().send(source, partner, packet, passed_on=passed_on)
+        super().send(source, partner, packet)
 
     def together(self) -> None:
         for member in self.members.values():

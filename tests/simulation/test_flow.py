@@ -98,12 +98,12 @@ class Tapped(World):
         self.run(60)
         assert not self.pending()
 
-    def send(self, source: Member, partner: bytes, packet: Packet, *, passed_on: bool = False) -> None:
+    def send(self, source: Member, partner: bytes, packet: Packet) -> None:
         self.sent.append((source, packet))
         if self.holds(packet):
             self.held.append((source, partner, packet))
         else:
-            super().send(source, partner, packet, passed_on=passed_on)
+            super().send(source, partner, packet)
 
     def let_go(self) -> None:
         self.holds = lambda packet: False
