@@ -21,7 +21,6 @@ from tests.simulation.simtree import FILE_MODE, FOLDER_MODE, Node
 
 JOINS = frozenset((c.CMD_NEED_JOIN, c.CMD_START_JOIN, c.CMD_JOINING, c.CMD_JOINED))
 START = 133_000_000_000_000_000
-ROOM = 64  # packets under way to a partner that is sent no more of staging files then
 NAMES = ("a", "b", "c", "A", "d", "e")
 MANY_NAMES = tuple("abcdefghijklABCD")
 Step = tuple[object, ...]
@@ -64,7 +63,6 @@ class World:
         self.nested = 0  # threads that are at work
         self.wires: dict[tuple[str, str], deque[tuple[int, bytes]]] = {}
         self.free_at: dict[tuple[str, str], int] = {}
-        self.broken: set[tuple[str, str]] = set()  # something was lost, of which the sender will hear
         self.slow: dict[frozenset[str], int] = {}
         self.cut: set[frozenset[str]] = set()
         self.whole = list(edges)  # the connections as they are in the end
@@ -100,12 +98,11 @@ class World:
         target = self.by_guid[partner]
         if packet.command not in JOINS:
             self.packets += 1
+        if not target.up or frozenset((source.name, target.name)) in self.cut:
+            source.cutoff.lost(partner)
+            source.after(self.random.randrange(1, SECOND), lambda: self.tell_unreachable(source, target))
+            return
         wire = (source.name, target.name)
-        if wire in self.broken:
-            return
-        if not target.up or frozenset(wire) in self.cut:
-            self.lost(source, target, SECOND)
-            return
         delay = self.random.randrange(1000, 300_000) + self.slow.get(frozenset(wire), 0)
         at = max(self.now + delay, self.free_at.get(wire, 0))
         self.free_at[wire] = at
@@ -116,36 +113,20 @@ class World:
         """Deliver what is due, in order."""
         queue = self.wires[wire]
         source, target = (self.members[name] for name in wire)
-        had_room = self.has_room(source, target.guid)
         while queue and queue[0][0] <= self.now:
             _, data = queue.popleft()
-            if target.up and target.receive(data) != 0:
-                self.lost(source, target, SECOND)
-        if not had_room and source.up:
-            source.has_room(target.guid)
+            if target.started:
+                target.receive(data)
+            elif target.up:
+                source.cutoff.lost(target.guid)
+                source.after(self.random.randrange(1, SECOND), lambda: self.tell_unreachable(source, target))
 
-    def has_room(self, source: Member, partner: bytes) -> bool:
-        """Whether the partner has taken what was sent to it (see agent.partners.links)."""
-        return len(self.wires.get((source.name, self.by_guid[partner].name), ())) < ROOM
-
-    def lost(self, source: Member, target: Member, latest: int) -> None:
-        """Something that was sent has not come, or was refused: the sender hears of it within that time, and nothing
-        goes there before."""
-        wire = (source.name, target.name)
-        if wire in self.broken or not source.up:
-            return
-        self.broken.add(wire)
-
-        def tell() -> None:
-            self.broken.discard(wire)
-            source.post(ev.PartnerUnreachable(target.guid, "unreachable"))
-            source.has_room(target.guid)
-
-        source.after(self.random.randrange(1, latest), tell)
+    @staticmethod
+    def tell_unreachable(source: Member, target: Member) -> None:
+        source.post(ev.PartnerUnreachable(target.guid, "unreachable"))
 
     def gone(self, member: Member) -> None:
         """A process ended: its connections break, with what was on them."""
-        self.broken = {wire for wire in self.broken if wire[0] != member.name}
         for other in self.members.values():
             if other is not member:
                 self.break_wires(member, other)
@@ -167,8 +148,9 @@ class World:
                 self.after(late + number, lambda d=data, t=target: t.up and t.receive(d))
                 if rng.random() < 0.1:
                     self.after(late + number + rng.randrange(SECOND), lambda d=data, t=target: t.up and t.receive(d))
-            if flight:
-                self.lost(source, target, 2 * SECOND)
+            if flight and source.up:
+                source.cutoff.lost(target.guid)
+                source.after(rng.randrange(1, 2 * SECOND), lambda s=source, t=target: self.tell_unreachable(s, t))
 
     # -- time --
 
@@ -356,10 +338,6 @@ class World:
                 member.mishear(float(rest[1]), lost=kind == "deaf")  # type: ignore[arg-type]
             case "full":
                 member.disk.full = bool(rest[1])
-            case "unwritable":
-                member.unwritable = int(rest[1])  # type: ignore[call-overload]
-            case "stumble":
-                member.stumble()
             case "save_backup":
                 if member.skew == 0:
                     member.save_backup()
@@ -439,7 +417,7 @@ class World:
             self.topology_changed()
             self.run(3)  # all have heard of it, or start below
         for member in self.here():
-            member.spare()
+            member.crash_in = None
             member.disk.full = False
             member.disk.busy.clear()
             member.set_clock(0)
