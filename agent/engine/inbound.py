@@ -302,15 +302,16 @@ class Inbound:
 
     def futile(self, entry: Entry) -> str:
         """Why the entry is not tried again; empty while it is. The limits of notes 35 and 36 are passed, its staging
-        file is damaged wherever it is fetched from (3.3.4.4.8), or its folder never comes. One that had no turn yet is
-        tried, however long it has waited."""
+        file is damaged wherever it is fetched from (3.3.4.4.8), or its folder never comes. One that waits for others
+        and had no turn yet is tried, however long that takes."""
         limits, tried = self.ctx.limits, f"given up after {entry.attempts} attempts"
         if entry.damaged >= limits.damaged:
             return (
                 f"given up, because the staging file that {self.sender(entry)} sends was damaged {entry.damaged} times "
                 f"({entry.detail}): it is here again once the file is changed on any member"
             )
-        too_late = bool(entry.attempts) and self.ctx.now - entry.first_try > limits.max_retry_time
+        behind = not entry.attempts and entry.key in self.claims and not self.claims.granted(entry.key)
+        too_late = self.ctx.now - entry.first_try > limits.max_retry_time and not behind
         if entry.attempts > limits.max_retries or too_late:
             return tried if entry.waits_for is not Outcome.NO_SPACE else ""
         if not self.orphans.wait_in_vain(entry):

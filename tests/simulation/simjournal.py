@@ -192,6 +192,10 @@ def generated(node: Node, guid: bytes) -> Staged:
 class SimStage(LocalStage):
     """Staging from the simulated tree; when, and what for, is the real one's."""
 
+    def _is_small(self, work: Work) -> bool:
+        """There is nothing here that C could open."""
+        return False
+
     def mark(self, works: list[Work]) -> None:
         for work in works:
             self._area._member.meanwhile()

@@ -107,8 +107,8 @@ class DirectoryReader:
         log.info("the topology of generation %s is read from the directory", seq_text(snapshot.generation))
         for what in self._kept:
             log.warning(
-                "20119 the directory does not have %s, and does not say that it was deleted: it is kept. Delete it in the "
-                "directory, or with this agent stopped in %s",
+                "20119 the directory does not have %s, and does not say that it was deleted: it is kept. Delete it in "
+                "the directory, or with this agent stopped in %s",
                 what,
                 path,
             )
