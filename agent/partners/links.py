@@ -170,6 +170,10 @@ class PartnerLink:
             if self._missing is not None:
                 self._fail(self._missing)
                 continue
+            if way is self._own and self._was_connected and not way.partner.connected:
+                # On a new one what was said before could be overtaken: the session is over.
+                self._fail(f"{self.name} closed the connection")
+                continue
             try:
                 await way.partner.connect()
             except (RpcError, OSError) as error:
@@ -180,7 +184,7 @@ class PartnerLink:
             except Exception as error:
                 self._broken(error)
                 continue
-            self._was_connected = self._own.partner.connected
+            self._was_connected |= way is self._own
             await self._deliver(way)
 
     async def _deliver(self, way: _Way) -> None:

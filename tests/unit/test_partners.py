@@ -112,6 +112,35 @@ async def test_who_does_not_take_what_it_asks_for_is_given_up(linked: tuple[Part
     assert len(partner.unreachable) == 1
 
 
+async def test_with_its_association_a_session_is_over(linked: tuple[Partner, PartnerLink]) -> None:
+    """What is sent by a new one could come before what was sent by the one that was lost."""
+    partner, link = linked
+    partner.silent = False
+    for told in (0, 1, 1):
+        link.send(b"packet", "a->b")
+        while link.queued:
+            await asyncio.sleep(0)
+        assert len(partner.unreachable) == told
+        if not told:
+            await link._own.partner.close()
+    assert partner.taken == 2 * len(b"packet")
+
+
+async def test_what_is_passed_on_waits_for_what_begins_its_session(linked: tuple[Partner, PartnerLink]) -> None:
+    partner, link = linked
+    link.send(b"joined", "a->b", control=True)
+    link.send(b"passed on", "a->b", passed_on=True)
+    while not partner.asked:
+        await asyncio.sleep(0)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert (len(partner.asked), link.queued) == (1, 2)
+    partner.answer()
+    while link.queued:
+        await asyncio.sleep(0)
+    assert partner.taken == len(b"joined") + len(b"passed on")
+
+
 async def test_a_partner_is_never_called_without_authentication() -> None:
     """Whoever listens at its address would be told all that it is sent."""
     unreachable: list[str] = []
