@@ -661,6 +661,8 @@ static void read_streams(batch *b, message *messages)
         memcpy(to, e->head, e->head_size);
         e->error = read_all(e->fd, to + e->head_size, e->size);
         memcpy(to + e->head_size + e->size, e->tail, e->tail_size);
+        if (!e->error && !is_plain(e->fd)) /* since it was opened, perhaps without another ctime */
+            e->error = ENOTSUP;
         if (!e->error)
             e->error = look(e->fd, &e->found);
         if (!e->error)

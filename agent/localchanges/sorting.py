@@ -4,6 +4,7 @@ happened. What cannot be told yet is named, to be looked at again."""
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -56,7 +57,12 @@ class Sorter:
         early."""
         host = self._host
         made: dict[str, bytes] = {}
-        came_from = {aged.moved_to: aged for aged in told.values()}  # whatever their folders were called
+        # What was told of all names that it had: by where it is now, whatever their folders were called; in a circle of
+        # renames that is not known, but which names belong together.
+        came_from = Counter[str | int | None]()
+        for one in told.values():
+            came_from[one.moved_to] |= one.reason
+            came_from[one.chain] |= one.reason if one.chain else 0
         works: list[Work] = []
         early: Early = []
         left: set[bytes] = set()  # records that changes before leave their names to others
@@ -88,7 +94,7 @@ class Sorter:
         return works, early
 
     def _known(
-        self, change: Change, told: Mapping[str, Aged], came_from: Mapping[str | None, Aged]
+        self, change: Change, told: Mapping[str, Aged], came_from: Mapping[str | int | None, int]
     ) -> tuple[IDRecord | None, bool]:
         """The record of what is there already, and whether a plain rename has to be verified: an attribute set
         before it leaves no trace but the event, under the old name or the new one."""
@@ -98,8 +104,8 @@ class Sorter:
         if change.kind is Kind.UPDATE or change.content_changed or change.temporary:
             return known, False
         after = told.get(change.path)
-        before = came_from.get(change.path)
-        sure = after is not None and not (after.reason | (before.reason if before is not None else 0)) & CONTENT
+        before = came_from.get(change.path, 0) | (came_from.get(after.chain, 0) if after is not None else 0)
+        sure = after is not None and not (after.reason | before) & CONTENT
         return known, change.file_kind == "folder" or not sure
 
     def _unstored(self, known: IDRecord | None, change: Change) -> Unstored | None:

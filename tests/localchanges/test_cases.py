@@ -401,3 +401,19 @@ async def test_a_file_is_renamed_from_where_a_scan_was_not_yet_to_where_it_was(
         await together(one, other)
         assert_identities(before, one.assert_tree_is_known(), one.root)
         assert_same(one, other)
+
+
+async def test_an_attribute_set_before_files_change_places_goes_along(tmp_path: Path) -> None:
+    async with pair(tmp_path, aging_s=0.3) as (one, other):
+        here, there = Path(one.root), Path(other.root)
+        for name in ("p", "q"):
+            (here / name).mkdir()
+            (here / name / name).write_text(name)
+        await together(one, other)
+        os.setxattr(here / "p" / "p", "user.note", b"of p")
+        os.rename(here / "p" / "p", here / "p" / "third")
+        os.rename(here / "q" / "q", here / "p" / "p")
+        os.rename(here / "p" / "third", here / "q" / "q")
+        await together(one, other)
+        assert os.getxattr(there / "q" / "q", "user.note") == b"of p"
+        assert "user.note" not in os.listxattr(there / "p" / "p")

@@ -91,7 +91,7 @@ def test_a_root_that_is_moved_away_and_put_back(tmp_path: Path) -> None:
                 b.root.mkdir()
             demo.until("b has stopped", has_stopped(demo, "b"))
             shown = demo.frs("status", "--config", os.fspath(b.config)).stdout
-            assert "Put it back as it was: replication goes on by itself then" in shown
+            assert "Put it back as it was, and replication goes on by itself" in shown
             (aside / f"written away {another}").write_bytes(b"b")
             (a.root / f"written at a {another}").write_bytes(b"a")
             demo.until("a has dealt with the change", lambda: the_set(demo, "a")["pending"]["outbound"] > 0)
