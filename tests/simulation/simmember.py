@@ -380,7 +380,7 @@ class Member:
         self.crash()
         raise Dead
 
-    def send(self, partner: bytes, packet: Packet, _: str) -> None:
+    def send(self, partner: bytes, packet: Packet, *_: object) -> None:
         self.called()
         self.world.send(self, partner, packet)
 
