@@ -95,7 +95,9 @@ def test_sighup_has_the_configuration_read_again(tmp_path: Path) -> None:
         text = topology.read_text()
         while one.until_it_answers()["directory"]["read"] == read:
             one.process.send_signal(signal.SIGHUP)
-        topology.write_text(text.replace("primary", "primory", 1))
+        wrong = topology.with_name("wrong.toml")  # put in its place at once: half of it would be wrong in another way
+        wrong.write_text(text.replace("primary", "primory", 1))
+        wrong.replace(topology)
         while not (found := one.until_it_answers()["directory"]["problems"]):
             one.process.send_signal(signal.SIGHUP)
         assert {(problem["file"], problem["key"]) for problem in found} == {
