@@ -1,7 +1,8 @@
 """The events that wait for an engine: those of each partner in their order, the partners by turns. What a partner may
 have been asked for (blocks of staging files, acknowledgements) does not wait for what it sends by itself, nor that for
 the change orders of others that it passes on; those come by an association of their own (see links). Nothing passes
-what begins or ends a session.
+what begins or ends a session; and the change orders of one originator keep their order whatever associations they come
+by, for a version vector passes over what comes too late: other programs use associations as they like.
 
 What the packets of one partner may take of memory is bounded, and where it has sent too many, the others do not wait
 for them to be handled: their next packet, and whatever ends in this member, comes after one of that partner.
@@ -56,6 +57,8 @@ class EventQueue:
         self._bytes: dict[bytes, int] = {}
         self._packets = Counter[Sender]()
         self._controls = Counter[bytes]()  # by member GUID, packets that are of the session, and not of a file
+        # By member and originator, in which lane change orders wait, and how many.
+        self._originators: dict[tuple[bytes, bytes], tuple[Kind, int]] = {}
         self._length = 0
 
     def __len__(self) -> int:
@@ -77,8 +80,9 @@ class EventQueue:
         if isinstance(event, ev.Resumed | ev.Started):
             self._front.append(event)
             return
+        lane = self._lane(event)
         self._count(event, 1)
-        self._lanes.setdefault(_lane(event), deque()).append(event)
+        self._lanes.setdefault(lane, deque()).append(event)
 
     def waiting(self, sender: Sender) -> int:
         """How many packets of the sender are queued."""
@@ -118,6 +122,7 @@ class EventQueue:
         self._bytes.clear()
         self._packets.clear()
         self._controls.clear()
+        self._originators.clear()
         self._length = 0
 
     def _next(self, lane: _Lane) -> bool:
@@ -135,6 +140,18 @@ class EventQueue:
                 del self._packets[sender]
             if is_control(event.packet):
                 self._controls[partner] += sign
+            if (key := _originator(event.packet)) is not None:
+                kind, count = self._originators.get(key, (_kind(event), 0))
+                self._originators[key] = kind, count + sign
+                if count + sign <= 0:
+                    del self._originators[key]
+
+    def _lane(self, event: ev.Event) -> _Lane:
+        if not isinstance(event, ev.PacketReceived):
+            return (event.partner if isinstance(event, ev.PartnerUnreachable) else _OURS), Kind.OWN
+        key = _originator(event.packet)
+        waits = self._originators.get(key) if key is not None else None
+        return event.packet.from_.guid, waits[0] if waits is not None else _kind(event)
 
 
 def sender_of(event: ev.Event) -> Sender | None:
@@ -147,12 +164,16 @@ def is_control(packet: Packet) -> bool:
     return packet.command != c.CMD_REMOTE_CO and packet.command not in _ANSWERS
 
 
-def _lane(event: ev.Event) -> _Lane:
-    if not isinstance(event, ev.PacketReceived):
-        return (event.partner if isinstance(event, ev.PartnerUnreachable) else _OURS), Kind.OWN
+def _originator(packet: Packet) -> tuple[bytes, bytes] | None:
+    """Of a change order, who sends it and whose it is."""
+    co = packet.remote_co if packet.command == c.CMD_REMOTE_CO else None
+    return None if co is None else (packet.from_.guid, co.originator_guid)
+
+
+def _kind(event: ev.PacketReceived) -> Kind:
     if event.aside:
-        return event.packet.from_.guid, Kind.PASSED_ON
-    return event.packet.from_.guid, Kind.ANSWER if event.packet.command in _ANSWERS else Kind.OWN
+        return Kind.PASSED_ON
+    return Kind.ANSWER if event.packet.command in _ANSWERS else Kind.OWN
 
 
 def is_asked_for(event: ev.Event, awaits: Callable[[Packet], bool]) -> bool:

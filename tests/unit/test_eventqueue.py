@@ -16,6 +16,7 @@ from agent.replica import batches, eventqueue
 from agent.replica.batches import Batches
 from agent.replica.eventqueue import MOST, EventQueue, size_of
 from agent.wire import constants as c
+from agent.wire.change_order import ChangeOrder
 from agent.wire.packet import Gvsn, NamedGuid, Packet
 from agent.work.supervise import Supervisor
 from agent.work.timeshares import TimeShares
@@ -126,6 +127,24 @@ def test_each_partner_keeps_its_order(steps: list[Any]) -> None:
         queue.popleft()
     assert not queue._bytes
     assert not list(queue.senders())
+
+
+@given(st.lists(st.one_of(st.none(), st.tuples(st.sampled_from([b"a" * 16, b"b" * 16]), st.booleans())), max_size=60))
+def test_an_originator_keeps_its_order_whatever_its_change_orders_come_by(steps: list[Any]) -> None:
+    """Put in (the originator, and whether by another association), and take out (None)."""
+    queue, model = EventQueue(), dict[bytes, deque[ev.Event]]()
+    for step in (*steps, *[None] * len(steps)):
+        if step is not None:
+            event = packet(ONE, aside=step[1])
+            event.packet.remote_co = ChangeOrder(originator_guid=step[0])
+            queue.append(event)
+            model.setdefault(step[0], deque()).append(event)
+        elif len(queue):
+            taken = queue.popleft()
+            assert isinstance(taken, ev.PacketReceived)
+            assert taken.packet.remote_co is not None
+            assert taken is model[taken.packet.remote_co.originator_guid].popleft()
+    assert not queue._originators
 
 
 def test_what_is_passed_on_does_not_pass_what_begins_a_session() -> None:
