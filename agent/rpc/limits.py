@@ -48,7 +48,7 @@ class Limits:
 
     # Those that are authenticated:
 
-    #: Associations in all, and of one address. A member has one with each partner of each set; all members of a
+    #: Associations in all, and of one address. A member has two with each partner of each set; all members of a
     #: demonstration are at one address.
     established: int = 512
     of_one: int = 128
