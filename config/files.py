@@ -7,7 +7,9 @@ with; see `Source.read`.
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +21,7 @@ from config.load import load_agent_config
 from config.model import AgentConfig
 from config.view import DirectoryView, view_of
 
-_Signature = tuple[tuple[int, int, int, int, int] | None, ...]
+_Signature = tuple[tuple[int, int, int, int, int] | bool | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class FileSource:
     """The files of the configuration that is in force. Everything here may block, and is for one thread at a time."""
 
     def __init__(self, config: AgentConfig) -> None:
-        self._paths = _paths(config)
+        self._follow(config)
         self._path = config.path
         self._seen = self._look()
         self._before = self._seen
@@ -68,7 +70,7 @@ class FileSource:
             )
         there = {local.set.guid for local in running.sets}
         check_roots(config, only=[local.name for local in config.sets if local.set.guid not in there])
-        self._paths = _paths(config)
+        self._follow(config)
         return Reading(config, view_of(config))
 
     @staticmethod
@@ -82,8 +84,14 @@ class FileSource:
             if was != now:
                 raise document.fail((key,), f"was {was} and is {now}; the agent has to be restarted for that")
 
+    def _follow(self, config: AgentConfig) -> None:
+        self._paths = _paths(config)
+        secret = config.credential
+        self._former_until = secret.former_until if secret is not None and secret.former is not None else math.inf
+
     def _look(self) -> _Signature:
-        found: list[tuple[int, int, int, int, int] | None] = []
+        """The files as they are, and whether the secret's former password is good no more."""
+        found: list[tuple[int, int, int, int, int] | bool | None] = [time.time() >= self._former_until]
         for path in self._paths:
             try:
                 st = os.stat(path)

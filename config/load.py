@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -165,7 +166,10 @@ def load_secret(path: Path) -> Secret:
     """The secret in `path`, a regular file of our user or root that nobody else can read; raises ConfigError."""
     text = read_private(path, "the secret", "copy it from another member, with mode 0600")
     table = Document(path, text).validate(SecretFile)
-    return Secret(table.domain, table.user, table.password)
+    former = table.former
+    if former is None or former.until.timestamp() <= time.time():
+        return Secret(table.domain, table.user, table.password)
+    return Secret(table.domain, table.user, table.password, former.password, former.until.timestamp())
 
 
 def _key_path(document: Document, table: AgentFile) -> Path | None:

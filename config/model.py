@@ -143,11 +143,14 @@ class LocalSet:
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """The NTLM credential that members without keys share."""
+    """The NTLM credential that members without keys share. Until `former_until` (seconds of Unix time) the `former`
+    password is good besides, for partners that do not have the new one yet."""
 
     domain: str
     user: str
     password: str = field(repr=False)
+    former: str | None = field(default=None, repr=False)
+    former_until: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

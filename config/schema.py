@@ -9,7 +9,7 @@ import re
 import uuid
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
 from config.keys import decode_key, decode_public_key
 from config.model import (
@@ -313,9 +313,17 @@ class KeyFile(Table):
     private: PrivateKey
 
 
+class FormerTable(Table):
+    """`[former]` of a secret: the password before this one, and until when it is good."""
+
+    password: Text
+    until: AwareDatetime
+
+
 class SecretFile(Table):
     """The secret that members without keys share."""
 
     domain: Text
     user: Text
     password: Text
+    former: FormerTable | None = None

@@ -7,6 +7,7 @@ import os
 import re
 import uuid
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from config.document import Document
@@ -211,6 +212,14 @@ def secret_text(secret: Secret) -> str:
         f"domain = {quoted(secret.domain)}\n"
         f"user = {quoted(secret.user)}\n"
         f"password = {quoted(secret.password)}\n"
+        + (
+            "\n# The password before that one is good besides, until then.\n"
+            "[former]\n"
+            f"password = {quoted(secret.former)}\n"
+            f"until = {datetime.fromtimestamp(secret.former_until, UTC):%Y-%m-%dT%H:%M:%SZ}\n"
+            if secret.former is not None
+            else ""
+        )
     )
 
 

@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "leave": ("agent.cli.leave_cmd", "leave", "Leave a replica set that the topology has this member in no more."),
     "reload": ("agent.cli.reload_cmd", "reload", "Have a running member read its configuration again."),
     "run": ("agent.cli.run_cmd", "run", "Run a member in the foreground."),
+    "secret": ("agent.cli.secret_cmd", "secret", "Replace the secret that members without keys share."),
     "status": (
         "agent.cli.status_cmd",
         "status",

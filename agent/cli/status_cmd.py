@@ -77,7 +77,12 @@ def describe(answer: dict[str, Any]) -> Iterator[str]:
         for connection in entry["connections"]:
             yield _connection_line(connection)
     for partner in answer.get("partners", []):
-        how = {"key": "is called by its key", "secret": "is called by the secret", "Kerberos": "is called by Kerberos"}
+        how = {
+            "key": "is called by its key",
+            "secret": "is called by the secret",
+            "former secret": "is called by the former secret: copy the secret file there",
+            "Kerberos": "is called by Kerberos",
+        }
         none = "has not been called, or not let this member in"
         yield f"partner {partner['name']} (set {partner['set']}) {how.get(partner['called_by'], none)}"
     for cause, count in sorted(answer.get("incidents", {}).items()):

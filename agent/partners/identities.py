@@ -43,7 +43,9 @@ class Identities:
         if config.keytab is not None and config.sets:
             self._keytab = Keytab(str(config.keytab), config.sets[0].member.principal or "")
         secret = config.credential
-        self._secret = Credential(secret.domain, secret.user, secret.password) if secret is not None else None
+        self._secret: Credential | None = None
+        if secret is not None:
+            self._secret = Credential(secret.domain, secret.user, secret.password, secret.former)
         self._sets = {local.member.guid: _of(local) for local in config.sets}
 
     def store(self) -> CredentialStore:

@@ -55,12 +55,14 @@ class Reaching:
         self._count = count
         self._refused = False
         self._keyed = keyed
-        #: by what the partner was called last, "key", "secret" or "Kerberos"; None while that was not possible
+        #: by what the partner was called last, "key", "secret", "former secret" or "Kerberos"; None while that was not
+        #: possible
         self.called_by: str | None = None
         self._refusals: dict[str, str] = {}  # why packets of a connection are refused, or, with "", all of them
         self._warned: set[str] = set()  # of these, those that were told
         self._lines = Rate(_LINES_PER_MINUTE / 60, _LINES_AT_ONCE)
         self._left_out = 0
+        self._is_behind = False  # the partner takes the former secret
         if missing is not None:
             self._refusals[""] = missing
 
@@ -87,7 +89,14 @@ class Reaching:
         before, self.called_by = self.called_by, by if ok else None
         if ok:
             self.taken("")
-            if by == "secret" and self._keyed and before is None:
+            was_behind, self._is_behind = self._is_behind, by == "former secret"
+            if self._is_behind and not was_behind:
+                self._log.warning(
+                    "20316 %s takes the former secret only: copy the secret file of this member there, before the "
+                    "former one is good no more",
+                    self._name,
+                )
+            if by.endswith("secret") and self._keyed and before is None:
                 self._log.warning(
                     "20315 %s takes the secret, not the key of this member: it has an older topology, or no key of its "
                     "own; copy %s there",

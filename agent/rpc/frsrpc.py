@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 from agent.rpc import constants as c
 from agent.rpc.client import RpcClient
 from agent.rpc.epm import MAPPER_PORT, resolve
-from agent.rpc.errors import RpcClosed, RpcError, RpcFault, RpcProtocolError
+from agent.rpc.errors import RpcAuthError, RpcClosed, RpcError, RpcFault, RpcProtocolError
 from agent.rpc.interface import CallContext, Interface
 from agent.rpc.pdu import InterfaceId
-from agent.rpc.security import Account, KeyCredential
+from agent.rpc.security import Account, Credential, KeyCredential
 
 if TYPE_CHECKING:
     from agent.wire.comm_packet import CommPacket, StartPromotionParent
@@ -208,25 +208,34 @@ class FrsPartner:
     async def _connect(self) -> RpcClient | RpcError:
         try:
             port = self.port or await resolve(self.host, self._endpoint_mapper, FRSRPC, self._connect_timeout)
-            return await RpcClient.connect(
-                self.host,
-                port,
-                FRSRPC,
-                self._credential,
-                key=self._key,
-                timeout=self._connect_timeout,
-                level=self._level,
-                auth_type=self._auth_type,
-                max_in_flight=self._max_in_flight,
-                max_response=_MAX_RESPONSE,
-                on_bind=self._on_bind,
-                on_authentication=self._on_authentication,
-            )
+            try:
+                return await self._call_by(self._credential, port)
+            except RpcAuthError:
+                former = self._credential.before() if isinstance(self._credential, Credential) else None
+                if former is None:
+                    raise
+                return await self._call_by(former, port)
         except RpcError as error:
             return error
         except Exception as exc:
             log.exception("13506 connecting to %s:%s", self.host, self.port)
             return RpcClosed(f"connecting failed: {exc}")
+
+    async def _call_by(self, credential: Account | None, port: int) -> RpcClient:
+        return await RpcClient.connect(
+            self.host,
+            port,
+            FRSRPC,
+            credential,
+            key=self._key,
+            timeout=self._connect_timeout,
+            level=self._level,
+            auth_type=self._auth_type,
+            max_in_flight=self._max_in_flight,
+            max_response=_MAX_RESPONSE,
+            on_bind=self._on_bind,
+            on_authentication=self._on_authentication,
+        )
 
     def _settle(self, connector: asyncio.Task[RpcClient | RpcError]) -> None:
         """Send what has queued up, in its order, or let it fail."""

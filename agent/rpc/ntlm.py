@@ -39,7 +39,9 @@ _AV_TIMESTAMP: Final = 7
 _AV_FLAG_MIC: Final = 2
 
 #: looks up (domain, user) as the client sent them; the NT hash, and the names to report; None if unknown
-Lookup = Callable[[str, str], tuple[bytes, str, str] | None]
+#: NT hashes of the passwords that are taken, one at least, domain and user.
+KnownAccount = tuple[tuple[bytes, ...], str, str]
+Lookup = Callable[[str, str], KnownAccount | None]
 
 
 def _message_type(token: bytes) -> int:
@@ -217,9 +219,10 @@ class NtlmAcceptor:
         proof, blob = auth.nt_response[:16], auth.nt_response[16:]
         found = self._lookup(auth.domain, auth.user)
         # An unknown user costs the same work as a wrong password, and gives the same answer.
-        nt_hash = found[0] if found is not None else os.urandom(16)
-        key = n.ntowfv2(nt_hash, auth.user, auth.domain)
-        if not hmac.compare_digest(n.hmac_md5(key, self._nonce + blob), proof) or found is None:
+        hashes = found[0] if found is not None else (os.urandom(16),)
+        keys = [n.ntowfv2(nt_hash, auth.user, auth.domain) for nt_hash in hashes]
+        key = next((one for one in keys if hmac.compare_digest(n.hmac_md5(one, self._nonce + blob), proof)), None)
+        if key is None or found is None:
             raise RpcAuthError(f"unknown user or wrong password: {_shown(auth)}")
         session_key = n.hmac_md5(key, proof)
         if flags & n.KEY_EXCH and flags & (n.SIGN | n.SEAL):

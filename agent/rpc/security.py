@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from agent.rpc import constants as c
 from agent.rpc.errors import RpcAuthError
@@ -26,7 +25,7 @@ from agent.rpc.negotiate import (
     SpnegoInitiator,
 )
 from agent.rpc.noise import KeyPair
-from agent.rpc.ntlm import NtlmAcceptor, NtlmInitiator
+from agent.rpc.ntlm import KnownAccount, NtlmAcceptor, NtlmInitiator
 from agent.rpc.ntlm_crypto import ntowfv1
 from agent.rpc.proof import proof_key
 
@@ -48,12 +47,20 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """A domain (may be empty), a user and the password. The password never shows in a repr."""
+    """A domain (may be empty), a user and the password, and the former one, which is tried where that is refused, and
+    taken as well. Passwords never show in a repr."""
 
-    by: ClassVar = "secret"
     domain: str
     user: str
     password: str = field(repr=False)
+    former: str | None = field(default=None, repr=False)
+    by: str = "secret"
+
+    def before(self) -> Credential | None:
+        """The same with the former password; None where there is none."""
+        if self.former is None:
+            return None
+        return Credential(self.domain, self.user, self.former, by="former secret")
 
 
 #: By what a server may be called that does not take keys.
@@ -87,7 +94,7 @@ class CredentialStore:
         self.members: Mapping[bytes, str] = {}
         self.keytab = keytab
         self.principals: Mapping[str, str] = dict(principals or {})
-        self._accounts: dict[tuple[str, str], tuple[bytes, str, str]] = {}
+        self._accounts: dict[tuple[str, str], KnownAccount] = {}
         #: by which a bind shows that its sender knows one of the secrets (agent.rpc.proof)
         self.proof_keys: tuple[bytes, ...] = ()
         self.replace(credentials, members or {})
@@ -96,11 +103,11 @@ class CredentialStore:
         """Know these accounts and members and no others. Raises RpcAuthError for a public key that cannot be one."""
         accounts = {}
         for item in credentials:
-            entry = (ntowfv1(item.password), item.domain, item.user)
-            accounts[item.domain.casefold(), item.user.casefold()] = entry
+            hashes = tuple(ntowfv1(password) for password in (item.password, item.former) if password is not None)
+            accounts[item.domain.casefold(), item.user.casefold()] = (hashes, item.domain, item.user)
         shared = [self.key.shared(public) for public in members or {}] if self.key is not None else []
         self._accounts, self.members = accounts, dict(members or {})
-        secrets = [*shared, *(nt_hash for nt_hash, _, _ in accounts.values())]
+        secrets = [*shared, *(nt_hash for hashes, _, _ in accounts.values() for nt_hash in hashes)]
         self.proof_keys = tuple(proof_key(secret) for secret in secrets)
 
     @property
@@ -117,8 +124,8 @@ class CredentialStore:
             return principal if self.keytab is not None and self.principals.get(principal) == member else None
         return next((key for key, name in self.members.items() if name == member), None)
 
-    def lookup(self, domain: str, user: str) -> tuple[bytes, str, str] | None:
-        """NT hash, domain and user of an account.
+    def lookup(self, domain: str, user: str) -> KnownAccount | None:
+        """NT hashes of the passwords, domain and user of an account.
 
         A client may leave the domain out, or name the account user@domain; then the account has to be
         the only one of its name, or in that domain.

@@ -131,6 +131,21 @@ def test_a_partner_that_takes_the_secret_though_there_are_keys(
     assert reaching.called_by is None
 
 
+def test_a_partner_that_takes_the_former_secret_only(counted: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    """It is told once, however often it is called so, and again after it had the new one."""
+    caplog.set_level(logging.INFO)
+    reaching = Reaching("b", "", Path("topology.toml"), logging.getLogger("frs"), counted.append)
+    for told in (["WARNING"], []):
+        reaching.bound(True)
+        reaching.authenticated(False, "secret")
+        reaching.authenticated(True, "former secret")
+        assert reaching.called_by == "former secret"
+        assert levels(caplog) == told
+    reaching.authenticated(True, "secret")
+    reaching.authenticated(True, "former secret")
+    assert levels(caplog) == ["WARNING"]
+
+
 def test_binds_and_authentications_are_counted(reaching: Reaching, counted: list[str]) -> None:
     refuse(reaching)
     down(reaching)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 import uuid
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,25 @@ def test_a_change_is_read_once_it_has_stayed_for_a_look(tmp_path: Path, name: st
     else:
         source.read(config, {})
     assert not source.changed()
+
+
+def test_a_former_password_ends_with_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has to touch the file for that."""
+    until = int(time.time()) + 3600
+    path = write(tmp_path)
+    with open(tmp_path / "secret.toml", "a") as file:
+        file.write(f'[former]\npassword = "old"\nuntil = {datetime.fromtimestamp(until, UTC):%Y-%m-%dT%H:%M:%SZ}\n')
+    config = load_agent_config(path)
+    assert config.credential is not None
+    assert (config.credential.former, config.credential.former_until) == ("old", until)
+    source = FileSource(config)
+    monkeypatch.setattr(time, "time", lambda: until - 0.5)
+    assert [source.changed(), source.changed()] == [False, False]
+    monkeypatch.setattr(time, "time", lambda: until + 0.5)
+    assert [source.changed(), source.changed()] == [False, True]
+    after = source.read(config, {}).config.credential
+    assert after is not None
+    assert after.former is None
 
 
 def test_what_somebody_is_still_writing_is_not_read(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,10 @@ def test_a_topology_is_read_back(tmp_path: Path) -> None:
 
 def test_a_secret_is_read_back(tmp_path: Path) -> None:
     secret = Secret("D\x7f", "ü\t", "\"'\\\n\x00€")
+    write_file(tmp_path / "secret", secret_text(secret), 0o600)
+    assert load_secret(tmp_path / "secret") == secret
+    until = time.time() // 1 + 3600
+    secret = dataclasses.replace(secret, former="\"'\\\n\x00€", former_until=until)
     write_file(tmp_path / "secret", secret_text(secret), 0o600)
     assert load_secret(tmp_path / "secret") == secret
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable
 
 import pytest
 
 from agent.rpc import constants as c
-from agent.rpc.errors import RpcClosed, RpcFault
+from agent.rpc.errors import RpcAuthError, RpcClosed, RpcFault
 from agent.rpc.frsrpc import (
     ERROR_CALL_NOT_IMPLEMENTED,
     ERROR_INVALID_PARAMETER,
@@ -45,8 +46,8 @@ class Member:
             return self.later
         return len(packet.pkt) % 5
 
-    async def start(self, port: int = 0) -> int:
-        self.server = RpcServer([frsrpc_interface(self.on_packet)], CredentialStore([ALICE]))
+    async def start(self, port: int = 0, credential: Credential = ALICE) -> int:
+        self.server = RpcServer([frsrpc_interface(self.on_packet)], CredentialStore([credential]))
         return await self.server.start("127.0.0.1", port)
 
 
@@ -129,6 +130,51 @@ async def test_a_partner_that_was_away_is_found_again() -> None:
     await member.start(port)
     assert await partner.send(b"two", T) == 3
     assert member.packets[-1] == ("alice", 9, b"two")
+    await partner.close()
+    await member.server.close()
+
+
+NEW = Credential("FRS", "alice", "new", former="a secret")
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "outcomes"),
+    [
+        (NEW, NEW, [(True, "secret")]),
+        (ALICE, NEW, [(True, "secret")]),
+        (NEW, ALICE, [(False, "secret"), (True, "former secret")]),
+        (NEW, Credential("FRS", "alice", "newer"), [(False, "secret"), (False, "former secret")]),
+        (ALICE, Credential("FRS", "alice", "new"), [(False, "secret")]),
+    ],
+)
+async def test_while_a_secret_is_replaced_either_side_may_have_the_former_one_only(
+    here: Credential, there: Credential, outcomes: list[tuple[bool, str]]
+) -> None:
+    member, seen = Member(), list[tuple[bool, str]]()
+    partner = FrsPartner(
+        "127.0.0.1", await member.start(credential=there), here, on_authentication=lambda ok, by: seen.append((ok, by))
+    )
+    if outcomes[-1][0]:
+        assert await partner.send(b"one", T) == 3
+    else:
+        with pytest.raises(RpcAuthError):
+            await partner.send(b"one", T)
+    assert seen == outcomes
+    await partner.close()
+    await member.server.close()
+
+
+async def test_whoever_has_the_former_password_goes_when_that_does() -> None:
+    member = Member()
+    port = await member.start(credential=NEW)
+    partner = FrsPartner("127.0.0.1", port, ALICE)
+    assert await partner.send(b"one", T) == 3
+    member.server.admit(CredentialStore([Credential("FRS", "alice", "new")]))
+    with pytest.raises(RpcAuthError):
+        while True:
+            with contextlib.suppress(RpcClosed):
+                await partner.send(b"two", T)
+    assert [packet for *_, packet in member.packets] == [b"one"]
     await partner.close()
     await member.server.close()
 
