@@ -55,11 +55,11 @@ class Administration:
             found = {"directory": status["directory"]} if kind == "ds" else {"sets": status["sets"]}
             if kind == "stage":
                 found = {one.name: {"kib_used": one.area.used_bytes >> 10, "files": len(one.area.guids())}
-                         for one in service.replicas.values()}  # fmt: skip
+                         for one in service.sets.replicas.values()}  # fmt: skip
         return _lines(found)
 
     def _tables(self, kind: str) -> str:
-        return "".join(line + "\n" for one in list(self._service.replicas.values()) for line in _table(one, kind))
+        return "".join(line + "\n" for one in list(self._service.sets.replicas.values()) for line in _table(one, kind))
 
     def replicated(self, path: str, kind: int) -> tuple[bool, int, bool, bytes]:
         """Of an absolute path of this system. What Windows calls paths are none here."""
@@ -76,12 +76,12 @@ class Administration:
         if frozen != self._frozen:
             log.warning("20115 installs %s: NtFrsApi has said so", "wait until they are thawed" if frozen else "go on")
         self._frozen = frozen
-        for replica in self._service.replicas.values():
+        for replica in self._service.sets.replicas.values():
             replica.post(ev.Freeze(frozen))
 
     def force(self, asked: Force) -> None:
         """What is not here is ignored (3.2.4.6)."""
-        for replica in self._service.replicas.values():
+        for replica in self._service.sets.replicas.values():
             local = replica.local
             named = (asked.set_name or local.name).casefold() == local.name.casefold()
             if not named or asked.set_guid not in (None, local.set.guid, local.member.guid):

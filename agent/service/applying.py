@@ -66,7 +66,7 @@ class Applying:
                 if now is None and was is not None:
                     await self._leave(was)
                 elif was is None and now is not None:
-                    await self._service.begin(now)
+                    await self._service.sets.begin(now)
                 elif was is not None and now is not None and was != now:
                     await self._change(was, now)
             except Exception as error:
@@ -75,7 +75,7 @@ class Applying:
                 log.exception("13506 set %s: the change of the topology", failed.name)
                 await self._stop(failed, failure("the change of the topology", error))
         if b"" in changes:
-            for replica in list(self._service.replicas.values()):
+            for replica in list(self._service.sets.replicas.values()):
                 await self._relink(replica, replica.local, {member.guid for member in replica.local.partners})
         return told
 
@@ -91,18 +91,18 @@ class Applying:
             self._roots[guid] = root
             await self._stop(now, text)
         elif was.root != now.root or _is_another(was, now):
-            await service.end(was.member.guid)
+            await service.sets.end(was.member.guid)
             if was.name != now.name:
                 service.counters.remove_set(was.name)
-            await service.begin(now)
-        elif guid in service.waiting:
-            service.waiting[guid].local = now
+            await service.sets.begin(now)
+        elif guid in service.sets.waiting:
+            service.sets.waiting[guid].local = now
         else:
-            await self._reconfigure(service.replicas[guid], was, now)
+            await self._reconfigure(service.sets.replicas[guid], was, now)
 
     async def _stop(self, local: LocalSet, text: str) -> None:
-        await self._service.end(local.member.guid)
-        self._service.waiting[local.member.guid] = WaitingSet.stopped(local, text)
+        await self._service.sets.end(local.member.guid)
+        self._service.sets.waiting[local.member.guid] = WaitingSet.stopped(local, text)
         log.error("%s", led(f"replication of the set {local.name} has stopped: ", text))
 
     async def _reconfigure(self, replica: Replica, was: LocalSet, now: LocalSet) -> None:
@@ -139,13 +139,13 @@ class Applying:
     async def _leave(self, local: LocalSet) -> None:
         service, guid, counters = self._service, local.member.guid, self._service.counters
         self._roots.pop(guid, None)
-        replica = service.replicas.get(guid)
+        replica = service.sets.replicas.get(guid)
         counters.add_set(local.name)
         if replica is not None:
             await replica.unjoin_all()
             await self._told({member.guid for member in local.partners})
             replica.root.unmark()
-        await service.end(guid)
+        await service.sets.end(guid)
         counters.inc_set(local.name, "Replica Sets Removed")
         await asyncio.to_thread(forget, local.state_dir)
         counters.inc_set(local.name, "Replica Sets Deleted")

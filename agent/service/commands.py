@@ -40,7 +40,7 @@ class Commands:
         }
 
     async def _status(self, _: dict[str, Any]) -> dict[str, Any]:
-        waiting = {replica.name: await replica.waiting() for replica in list(self._service.replicas.values())}
+        waiting = {replica.name: await replica.waiting() for replica in list(self._service.sets.replicas.values())}
         status = self._service.status()
         for one in status["sets"]:
             one["waiting"] = waiting.get(one["name"], [])
@@ -58,14 +58,12 @@ class Commands:
         return {"pending": pending}
 
     async def _conflicts(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        stores = []
+        stores, sets = [], self._service.sets
         for local in self._service.config.sets:
             guid = local.member.guid
-            if guid in self._service.kept:
-                replica = self._service.replicas.get(guid)
-                one = KeptOf(
-                    local.name, str(local.root), self._service.kept[guid], deleted=self._service.deleted.get(guid)
-                )
+            if guid in sets.kept:
+                replica = sets.replicas.get(guid)
+                one = KeptOf(local.name, str(local.root), sets.kept[guid], deleted=sets.deleted.get(guid))
                 if replica is not None:
                     one = one._replace(refusal=replica.root.moved(), originators=replica.own_originators)
                     one = one._replace(names=replica.originators(), root_key=replica.root_key)
@@ -74,12 +72,12 @@ class Commands:
 
     async def _force(self, arguments: dict[str, Any]) -> dict[str, Any]:
         set_name, partner = arguments.get("set"), arguments.get("partner")
-        for waiting in self._service.waiting.values():
+        for waiting in self._service.sets.waiting.values():
             if set_name in (None, waiting.name):
                 raise ControlError(f"{waiting.name}: {waiting.error}")
-        replicas = [r for r in self._service.replicas.values() if set_name in (None, r.name)]
+        replicas = [r for r in self._service.sets.replicas.values() if set_name in (None, r.name)]
         if not replicas:
-            known = _listed(r.name for r in self._service.replicas.values())
+            known = _listed(r.name for r in self._service.sets.replicas.values())
             return {"refused": f'this member takes no part in a replica set "{set_name}"; it has {known}'}
         partners = {name for r in replicas for name in r.partners()}
         if partner is not None and partner not in partners:
@@ -96,7 +94,7 @@ class Commands:
         if set_name is not None and set_name not in known:
             return {"refused": f'this member takes no part in a replica set "{set_name}"; it has {_listed(known)}'}
         accepted = []
-        for replica in self._service.replicas.values():
+        for replica in self._service.sets.replicas.values():
             if set_name in (None, replica.name):
                 try:
                     loss = await replica.holding.accept(dry_run=dry_run)
@@ -110,8 +108,8 @@ class Commands:
         return {"accepted": accepted}
 
     async def _pending(self) -> list[str]:
-        found = [line for waiting in self._service.waiting.values() for line in waiting.pending()]
-        for replica in list(self._service.replicas.values()):
+        found = [line for waiting in self._service.sets.waiting.values() for line in waiting.pending()]
+        for replica in list(self._service.sets.replicas.values()):
             with contextlib.suppress(RuntimeError):  # the journal is not running: pending() says why
                 await replica.barrier()
             found += replica.pending() + never_joined(replica)

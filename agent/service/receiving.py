@@ -41,7 +41,7 @@ class Receiving:
             self.malformed(context, error)
             return c.ERROR_INVALID_PARAMETER
         status = self._take(context, packet, comm)
-        replica = self._service.replicas.get(packet.to.guid)
+        replica = self._service.sets.replicas.get(packet.to.guid)
         known = replica is not None and status != c.ERROR_ACCESS_DENIED
         wait = replica.answers_after(packet, context.connection_id) if replica is not None and known else 0.0
         return asyncio.sleep(wait, status) if wait else status
@@ -56,7 +56,7 @@ class Receiving:
     async def promote(self, context: CallContext, request: StartPromotionParent) -> tuple[bytes | None, int]:
         """FrsRpcStartPromotionParent (3.3.4.2)."""
         service = self._service
-        here = [replica.local for replica in service.replicas.values()]
+        here = [replica.local for replica in service.sets.replicas.values()]
         try:
             local, cxtion = promoted(request, here, functools.partial(service.identities.may_speak_as, context))
         except promotion.Refused as error:
@@ -64,7 +64,7 @@ class Receiving:
             text = f"a request of {who}, from {context.peer}, for a volatile connection is refused: {error}"
             service.incidents.report(Cause.SENDER, context.member or context.peer, text)
             return request.parent_guid, c.ERROR_INVALID_PARAMETER
-        replica = service.replicas[local.member.guid]
+        replica = service.sets.replicas[local.member.guid]
         service.partners.begin_with(replica, local.set.members[cxtion.partner.name])
         await replica.promote(cxtion)
         replica.log.info("%s asked for a volatile connection, to be seeded", cxtion.partner.name)
@@ -73,18 +73,18 @@ class Receiving:
     def _with(self, member: str) -> Iterator[tuple[Replica, list[Cxtion]]]:
         """The sets in which this member is a partner, with the connections that it has there; where nobody has shown
         who it is, all sets: it may have been meant for any."""
-        for replica in self._service.replicas.values():
+        for replica in self._service.sets.replicas.values():
             cxtions = [cxtion for cxtion in replica.cxtions if cxtion.partner.name == member]
             if cxtions or not member:
                 yield replica, cxtions
 
     def _take(self, context: CallContext, packet: Packet, comm: CommPacket) -> int:
-        replica = self._service.replicas.get(packet.to.guid)
+        replica = self._service.sets.replicas.get(packet.to.guid)
         refusal = self._service.identities.refusal(context, packet)
         if refusal is not None:
             self._not_its_own(context, packet, refusal)
             return c.ERROR_ACCESS_DENIED
-        if packet.to.guid in self._service.waiting:
+        if packet.to.guid in self._service.sets.waiting:
             return c.ERROR_SERVICE_NOT_ACTIVE
         if replica is None:
             self._not_ours(context, packet, "is for a member that is not here")
@@ -105,7 +105,7 @@ class Receiving:
         who = f"the member {context.member}" if context.member else f"the user {context.user}"
         text = f"a packet of {who}, from {context.peer}, is refused: {why}: {describe(packet)}"
         self._service.incidents.report(Cause.SENDER, context.member or context.peer, text)
-        replica = self._service.replicas.get(packet.to.guid)
+        replica = self._service.sets.replicas.get(packet.to.guid)
         if replica is not None:
             replica.count("Packets Received in Error")
 
@@ -116,15 +116,15 @@ class Receiving:
 
     def bound(self, ok: bool) -> None:
         """Somebody has bound to this member, or could not."""
-        for replica in self._service.replicas.values():
+        for replica in self._service.sets.replicas.values():
             replica.count("Bindings" if ok else "Bindings in Error")
 
     def authenticated(self, ok: bool, user: str) -> None:
         """Somebody has authenticated to this member, or could not."""
-        service = self._service
-        known = any(cxtion.partner.name == user for replica in service.replicas.values() for cxtion in replica.cxtions)
+        replicas = self._service.sets.replicas.values()
+        known = any(cxtion.partner.name == user for replica in replicas for cxtion in replica.cxtions)
         counter = "Authentications" if ok else "Authentications in Error"
         for replica, cxtions in self._with(user if known else ""):
             replica.count(counter)
             for cxtion in cxtions:
-                service.counters.inc_cxtion(replica.name, cxtion.key, counter)
+                self._service.counters.inc_cxtion(replica.name, cxtion.key, counter)

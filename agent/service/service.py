@@ -5,20 +5,15 @@ and starts and stops all of it in order.
 from __future__ import annotations
 
 import asyncio
-import functools
 import importlib.metadata
 import logging
 import os
 import socket
 import traceback
 from collections.abc import Awaitable, Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-from agent.conflicts.deleted import DeletedStore
-from agent.conflicts.kept import KeptStore
-from agent.conflicts.keptcontrol import KEPT_NAME, deleted_store
 from agent.counters.archiver import Archiver, archive_options
 from agent.counters.instances import Origin, instances
 from agent.counters.registry import Counters, Snapshot
@@ -29,9 +24,6 @@ from agent.ntfrsapi.access import Access
 from agent.ntfrsapi.interface import ntfrsapi_interface
 from agent.ntfrsapi.polling import POLLING_NAME, Polling
 from agent.partners.identities import Identities
-from agent.replica.ports import open_ports
-from agent.replica.replica import Replica
-from agent.replica.waiting import RETRY_S, WaitingSet, disk_is_full
 from agent.reporting.causes import Cause
 from agent.reporting.events import led, numbered
 from agent.reporting.exit_codes import ExitCode
@@ -48,14 +40,14 @@ from agent.service.control import ControlServer
 from agent.service.directory import Directory
 from agent.service.partnerlinks import PartnerLinks
 from agent.service.receiving import Receiving
+from agent.service.sets import Sets
 from agent.tree.identity import ReplicaError
 from agent.work import descriptors
 from agent.work.clock import filetime_now, iso_time
 from agent.work.supervise import Supervisor
-from agent.work.timeshares import TimeShares
 from config.files import FileSource
-from config.model import AgentConfig, LocalSet
-from idtable.errors import StoreDamaged, StoreError
+from config.model import AgentConfig
+from idtable.errors import StoreError
 from staging.errors import StagingError
 
 log = logging.getLogger("frs")
@@ -91,19 +83,13 @@ class Service:
         self.counters = Counters()
         self.incidents = incidents if incidents is not None else Incidents(log)
         self.started = filetime_now()
-        self.replicas: dict[bytes, Replica] = {}  # by our member GUID in the set
-        self.waiting: dict[bytes, WaitingSet] = {}  # likewise: those that cannot be opened
-        self.kept: dict[bytes, KeptStore] = {}  # by our member GUID in the set
-        self.deleted: dict[bytes, DeletedStore] = {}  # likewise
         self.partners = PartnerLinks(self)
-        self.shares = TimeShares()
         self.identities = Identities(config)
-        self._workers = ThreadPoolExecutor(config.workers + 1, "frs-worker")  # see agent.replica.actions
+        self.sets = Sets(self)
         self._closers: list[Callable[[], Awaitable[None]]] = []
-        self._supervisors = [Supervisor(self._part_failed)]
+        self._supervisor = Supervisor(self.sets.part_failed)
         self._samples: SampleWriter | None = None
         self._instances = instances(config.sets)  # those that are no more, too: something may still be counted of them
-        self._opening: dict[bytes, Supervisor] = {}  # by our member GUID: what opens sets that wait
         self._addresses: PartnerAddresses | None = None
         self._server: RpcServer | None = None
         self._mapper: RpcServer | None = None
@@ -115,14 +101,7 @@ class Service:
         """Start in this order: sets (their stores and trees), server, control socket, dashboard, replication."""
         config = self.config
         asyncio.get_running_loop().set_exception_handler(self._loop_fault)
-        for local in config.sets:
-            try:
-                self._open(local)
-            except (StoreError, StagingError, OSError) as error:
-                if not isinstance(error, StoreDamaged) and not disk_is_full(error, local.state_dir, local.root):
-                    raise
-                self.waiting[local.member.guid] = waiting = WaitingSet(local, error)
-                log.error("%s", led(f"replication of the set {local.name} has not begun: ", waiting.error))
+        self.sets.open()
         self.port = await self._start_server()
         control = ControlServer(
             config.state_dir,
@@ -144,20 +123,14 @@ class Service:
             max_total_bytes=config.samples_quota_bytes,
             on_file=archiver.begin,
         )
-        for replica in self.replicas.values():
-            try:
-                replica.root.mark(replica.store)
-            except StoreDamaged as error:
-                replica.stop_for(str(error))
-        await asyncio.gather(*(replica.start() for replica in self.replicas.values()))
+        await self.sets.start()
         await self._samples.start()
         self._closers.append(self._samples.stop)
-        self._supervisors[0].start(self.partners.look_after(), "looking after the connections")
-        for waiting in self.waiting.values():
-            self._open_soon(waiting)
-        self._supervisors[0].start(self.directory.run(), "reading the configuration again")
+        self._supervisor.start(self.partners.look_after(), "looking after the connections")
+        self.sets.open_later()
+        self._supervisor.start(self.directory.run(), "reading the configuration again")
         if self.reader is not None:
-            self._supervisors[0].start(self.reader.run(), "reading the directory")
+            self._supervisor.start(self.reader.run(), "reading the directory")
 
     async def _start_server(self) -> int:
         """The RPC server, with at most half of the file descriptors that there are; gives its port."""
@@ -229,38 +202,6 @@ class Service:
             if server is not None:
                 server.set_partners(sources)
 
-    def _open(self, local: LocalSet) -> Replica:
-        """Open what is kept of a set, its store and its tree. Raises ReplicaError, StoreError, StagingError, OSError;
-        may be called again then."""
-        config, guid = self.config, local.member.guid
-        os.makedirs(local.state_dir, mode=0o700, exist_ok=True)
-        if guid not in self.kept:
-            place = os.path.join(local.state_dir, KEPT_NAME)
-            self.kept[guid] = KeptStore(place, config.kept_quota_bytes, durable=config.fsync)
-        if guid not in self.deleted:
-            self.deleted[guid] = deleted_store(config, local)
-        kept, deleted = self.kept[guid], self.deleted[guid]
-        replica = Replica(
-            config,
-            local,
-            open_ports(config, local, self.counters, kept, deleted, self._workers, self.incidents.of(local.name)),
-            self.counters,
-            kept,
-            self.incidents,
-            self.partners.send,
-            self.partners.has_room,
-            self.shares,
-        )
-        self.replicas[guid] = replica
-        self.partners.begin(replica, local)
-        return replica
-
-    def _open_soon(self, waiting: WaitingSet) -> None:
-        if waiting.again:
-            supervisor = Supervisor(functools.partial(self._opening_failed, waiting))
-            self._opening[waiting.local.member.guid] = supervisor
-            supervisor.start(self._open_later(waiting), "opening the set")
-
     # -- while it runs (see applying) --
 
     def use(self, config: AgentConfig) -> None:
@@ -271,68 +212,10 @@ class Service:
         if self._server is not None:
             self._server.admit(self.identities.store())
 
-    async def begin(self, local: LocalSet) -> None:
-        """A replica set comes. Where it cannot be opened now, it waits, and says why."""
-        self.waiting.pop(local.member.guid, None)
-        try:
-            replica = self._open(local)
-            replica.root.mark(replica.store)
-        except (ReplicaError, StoreError, StagingError, OSError) as error:
-            await self.end(local.member.guid)
-            self.waiting[local.member.guid] = waiting = WaitingSet(local, error)
-            log.error("%s", led(f"replication of the set {local.name} has not begun: ", waiting.error))
-            self._open_soon(waiting)
-            return
-        await replica.start()
-
-    async def end(self, member: bytes) -> None:
-        """The replica set in which this computer has that member GUID runs no more."""
-        self.waiting.pop(member, None)
-        opening = self._opening.pop(member, None)
-        if opening is not None:
-            opening.cancel()
-            await opening.ended()
-        replica = self.replicas.pop(member, None)
-        if replica is not None:
-            await replica.close()
-            await asyncio.gather(*(link.close() for link in self.partners.take(replica.name)))
-        for store in (self.kept.pop(member, None), self.deleted.pop(member, None)):
-            if store is not None:
-                await asyncio.to_thread(store.close)
-
     async def samples_written(self) -> None:
         """All that was counted by now is in the samples."""
         if self._samples is not None:
             await self._samples.flush()
-
-    def _part_failed(self, what: str, error: BaseException) -> None:
-        """Something that all sets need has ended."""
-        for replica in self.replicas.values():
-            replica.part_failed(what, error)
-
-    def _opening_failed(self, waiting: WaitingSet, what: str, error: BaseException) -> None:
-        guid = waiting.local.member.guid
-        (waiting if guid in self.waiting else self.replicas[guid]).part_failed(what, error)
-
-    async def _open_later(self, waiting: WaitingSet) -> None:
-        while waiting.again:
-            await asyncio.sleep(RETRY_S)
-            try:
-                replica = self._open(waiting.local)
-            except (ReplicaError, StoreError, StagingError, OSError) as error:
-                waiting.failed(error)
-                if not waiting.again:
-                    log.error("%s", led(f"replication of the set {waiting.name} cannot begin: ", waiting.error))
-                continue
-            del self.waiting[waiting.local.member.guid]
-            replica.log.info("there is room now: replication begins")
-            try:
-                replica.root.mark(replica.store)
-            except (ReplicaError, StoreError) as error:
-                replica.stop_for(str(error))
-                return
-            await replica.start()
-            return
 
     async def _start_dashboard(self) -> None:
         config = self.config
@@ -372,27 +255,20 @@ class Service:
 
     async def close(self) -> None:
         """Stop everything, the last started first."""
-        for supervisor in self._supervisors:
-            supervisor.cancel()
-            await supervisor.ended()
-        for supervisor in self._opening.values():
-            supervisor.cancel()
-            await supervisor.ended()
+        self._supervisor.cancel()
+        await self._supervisor.ended()
+        await self.sets.stop_opening()
         if self._addresses is not None:
             self._addresses.close()
         await self.directory.close()
-        for close in [*reversed(self._closers), *(replica.close for replica in self.replicas.values())]:
+        for close in [*reversed(self._closers), *(replica.close for replica in self.sets.replicas.values())]:
             try:
                 await asyncio.wait_for(close(), 30.0)
             except Exception:
                 log.exception("13504 a part of the agent did not stop as it should")
         self._closers.clear()
         await self.partners.close()
-        self._workers.shutdown(wait=True, cancel_futures=True)
-        for kept in self.kept.values():
-            kept.close()
-        for deleted in self.deleted.values():
-            deleted.close()
+        self.sets.close()
 
     def _loop_fault(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """What went wrong in a callback or a task that nobody waits for: as asyncio tells it, but not a thousand times
@@ -408,7 +284,7 @@ class Service:
 
     def status(self) -> dict[str, Any]:
         """The status of this member (`frs status --json`)."""
-        sets = [one.status() for one in self._sets()]
+        sets = self.sets.status()
         return {
             "member": self.config.member_name,
             "pid": os.getpid(),
@@ -422,11 +298,6 @@ class Service:
             "incidents": self.incidents.counts(),
         }
 
-    def _sets(self) -> list[Replica | WaitingSet]:
-        guids = [local.member.guid for local in self.config.sets]
-        both: dict[bytes, Replica | WaitingSet] = {**self.replicas, **self.waiting}
-        return [both[guid] for guid in guids if guid in both]
-
     def snapshot(self) -> Snapshot:
         """All counters (`frs counters --json`)."""
         return self.counters.snapshot()
@@ -435,7 +306,7 @@ class Service:
         """Present amounts of each connection, for the samples."""
         return {
             f"{replica.name}/{name}": amounts
-            for replica in self.replicas.values()
+            for replica in self.sets.replicas.values()
             for name, amounts in replica.amounts().items()
         }
 

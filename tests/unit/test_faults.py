@@ -82,7 +82,7 @@ async def members(tmp_path: Path) -> AsyncIterator[list[Service]]:
 
 
 def replica(service: Service) -> Replica:
-    (found,) = service.replicas.values()
+    (found,) = service.sets.replicas.values()
     return found
 
 

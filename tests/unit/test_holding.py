@@ -32,7 +32,7 @@ async def member(folder: Path, aging: float) -> AsyncIterator[Replica]:
     service = Service(load_agent_config(demo.members[0].config))
     await service.start()
     try:
-        (replica,) = service.replicas.values()
+        (replica,) = service.sets.replicas.values()
         yield replica
     finally:
         await service.close()
@@ -142,7 +142,7 @@ async def test_a_tree_that_is_never_read_to_its_end_keeps_nobody_out_for_ever(
     service = Service(load_agent_config(replica.config.path))
     await service.start()
     try:
-        (again,) = service.replicas.values()
+        (again,) = service.sets.replicas.values()
         await until(lambda: again.shown.state == "online")
         assert "the tree is not read yet" in caplog.text
         monkeypatch.setattr(running, "READ_S", 600)
@@ -153,7 +153,7 @@ async def test_a_tree_that_is_never_read_to_its_end_keeps_nobody_out_for_ever(
     forever.clear()
     await service.start()
     try:
-        (again,) = service.replicas.values()
+        (again,) = service.sets.replicas.values()
         await until(lambda: again.watching.watch is not None)
         assert again.shown.state == "starting"
     finally:

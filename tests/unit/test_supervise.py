@@ -14,8 +14,7 @@ import pytest
 from agent.cli.demo_layout import DemoOptions, prepare
 from agent.replica import running
 from agent.replica.replica import Replica
-from agent.service import partnerlinks
-from agent.service import service as service_module
+from agent.service import partnerlinks, sets
 from agent.service.service import Service
 from agent.work.supervise import Supervisor
 from config.load import load_agent_config
@@ -156,7 +155,7 @@ async def test_what_all_sets_need_stops_them_all(tmp_path: Path, monkeypatch: py
     try:
         (link,) = service.partners.links.values()
         monkeypatch.setattr(link, "check", fail)
-        (replica,) = service.replicas.values()
+        (replica,) = service.sets.replicas.values()
         async with asyncio.timeout(PATIENCE_S):
             while replica.error is None:
                 await asyncio.sleep(0.01)
@@ -166,15 +165,15 @@ async def test_what_all_sets_need_stops_them_all(tmp_path: Path, monkeypatch: py
 
 
 async def test_a_set_that_cannot_be_opened_for_a_fault_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service_module, "RETRY_S", 0.02)
+    monkeypatch.setattr(sets, "RETRY_S", 0.02)
     demo = prepare(DemoOptions(tmp_path / "demo", members=2, port_base=0, dashboard_port=0, aging_s=0.05))
     service = Service(load_agent_config(demo.members[0].config))
 
     def full(_: object) -> None:
-        monkeypatch.setattr(service, "_open", fail)
+        monkeypatch.setattr(service.sets, "_open", fail)
         raise NoSpace("no room")
 
-    monkeypatch.setattr(service, "_open", full)
+    monkeypatch.setattr(service.sets, "_open", full)
     await service.start()
     try:
         async with asyncio.timeout(PATIENCE_S):

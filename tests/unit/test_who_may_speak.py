@@ -89,7 +89,7 @@ def packet(replica_set: ReplicaSet, sender: str, key: str, **changes: Any) -> Pa
 
 def state(service: Service) -> object:
     """What packets could change: all that is stored, and which sessions there are."""
-    (replica,) = service.replicas.values()
+    (replica,) = service.sets.replicas.values()
     with replica.lock:
         stored = list(replica.store._conn.iterdump())
     connections = service.status()["sets"][0]["connections"]

@@ -1,0 +1,190 @@
+"""The replica sets of this member: opened, tried again where they cannot be, begun and ended while the agent runs."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from agent.conflicts.deleted import DeletedStore
+from agent.conflicts.kept import KeptStore
+from agent.conflicts.keptcontrol import KEPT_NAME, deleted_store
+from agent.replica.ports import open_ports
+from agent.replica.replica import Replica
+from agent.replica.waiting import RETRY_S, WaitingSet, disk_is_full
+from agent.reporting.events import led
+from agent.tree.identity import ReplicaError
+from agent.work.supervise import Supervisor
+from agent.work.timeshares import TimeShares
+from config.model import LocalSet
+from idtable.errors import StoreDamaged, StoreError
+from staging.errors import StagingError
+
+if TYPE_CHECKING:
+    from agent.service.service import Service
+
+log = logging.getLogger("frs")
+
+_CANNOT_OPEN = (ReplicaError, StoreError, StagingError, OSError)
+
+
+class Sets:
+    """By our member GUID in each: `replicas` are those that are open, `waiting` those that cannot be opened; `kept` and
+    `deleted` is what lost conflicts there, and what others deleted. Only for the event loop's thread."""
+
+    def __init__(self, service: Service) -> None:
+        self.replicas: dict[bytes, Replica] = {}
+        self.waiting: dict[bytes, WaitingSet] = {}
+        self.kept: dict[bytes, KeptStore] = {}
+        self.deleted: dict[bytes, DeletedStore] = {}
+        self._service = service
+        self._shares = TimeShares()
+        self._workers = ThreadPoolExecutor(service.config.workers + 1, "frs-worker")  # see agent.replica.actions
+        self._opening: dict[bytes, Supervisor] = {}  # what opens sets that wait
+
+    def open(self) -> None:
+        """Open all, but for those whose disk is full or whose database is damaged: they wait. Raises ReplicaError,
+        StoreError, StagingError, OSError."""
+        for local in self._service.config.sets:
+            try:
+                self._open(local)
+            except (StoreError, StagingError, OSError) as error:
+                if not isinstance(error, StoreDamaged) and not disk_is_full(error, local.state_dir, local.root):
+                    raise
+                self._wait(local, error)
+
+    async def start(self) -> None:
+        """Begin replication in all that are open."""
+        for replica in self.replicas.values():
+            try:
+                replica.root.mark(replica.store)
+            except StoreDamaged as error:
+                replica.stop_for(str(error))
+        await asyncio.gather(*(replica.start() for replica in self.replicas.values()))
+
+    def open_later(self) -> None:
+        """Try those that wait again and again."""
+        for waiting in self.waiting.values():
+            self._open_soon(waiting)
+
+    async def begin(self, local: LocalSet) -> None:
+        """A replica set comes. Where it cannot be opened now, it waits, and says why."""
+        self.waiting.pop(local.member.guid, None)
+        try:
+            replica = self._open(local)
+            replica.root.mark(replica.store)
+        except _CANNOT_OPEN as error:
+            await self.end(local.member.guid)
+            self._open_soon(self._wait(local, error))
+            return
+        await replica.start()
+
+    async def end(self, member: bytes) -> None:
+        """The replica set in which this computer has that member GUID runs no more."""
+        self.waiting.pop(member, None)
+        opening = self._opening.pop(member, None)
+        if opening is not None:
+            await _ended(opening)
+        replica = self.replicas.pop(member, None)
+        if replica is not None:
+            await replica.close()
+            await asyncio.gather(*(link.close() for link in self._service.partners.take(replica.name)))
+        kept, deleted = self.kept.pop(member, None), self.deleted.pop(member, None)
+        if kept is not None:
+            await asyncio.to_thread(kept.close)
+        if deleted is not None:
+            await asyncio.to_thread(deleted.close)
+
+    async def stop_opening(self) -> None:
+        """Those that wait are not tried any more."""
+        for supervisor in self._opening.values():
+            await _ended(supervisor)
+
+    def close(self) -> None:
+        """Close what is kept of all, after the replicas and the links have been."""
+        self._workers.shutdown(wait=True, cancel_futures=True)
+        for kept in self.kept.values():
+            kept.close()
+        for deleted in self.deleted.values():
+            deleted.close()
+
+    def part_failed(self, what: str, error: BaseException) -> None:
+        """Something that all sets need has ended."""
+        for replica in self.replicas.values():
+            replica.part_failed(what, error)
+
+    def status(self) -> list[dict[str, Any]]:
+        """Each set's part of `frs status`, in the order of the configuration."""
+        guids = [local.member.guid for local in self._service.config.sets]
+        both: dict[bytes, Replica | WaitingSet] = {**self.replicas, **self.waiting}
+        return [both[guid].status() for guid in guids if guid in both]
+
+    def _open(self, local: LocalSet) -> Replica:
+        """Open what is kept of a set, its store and its tree. Raises ReplicaError, StoreError, StagingError, OSError;
+        may be called again then."""
+        service, guid = self._service, local.member.guid
+        config = service.config
+        os.makedirs(local.state_dir, mode=0o700, exist_ok=True)
+        if guid not in self.kept:
+            place = os.path.join(local.state_dir, KEPT_NAME)
+            self.kept[guid] = KeptStore(place, config.kept_quota_bytes, durable=config.fsync)
+        if guid not in self.deleted:
+            self.deleted[guid] = deleted_store(config, local)
+        kept, deleted, incidents = self.kept[guid], self.deleted[guid], service.incidents
+        replica = Replica(
+            config,
+            local,
+            open_ports(config, local, service.counters, kept, deleted, self._workers, incidents.of(local.name)),
+            service.counters,
+            kept,
+            incidents,
+            service.partners.send,
+            service.partners.has_room,
+            self._shares,
+        )
+        self.replicas[guid] = replica
+        service.partners.begin(replica, local)
+        return replica
+
+    def _wait(self, local: LocalSet, error: Exception) -> WaitingSet:
+        self.waiting[local.member.guid] = waiting = WaitingSet(local, error)
+        log.error("%s", led(f"replication of the set {local.name} has not begun: ", waiting.error))
+        return waiting
+
+    def _open_soon(self, waiting: WaitingSet) -> None:
+        if waiting.again:
+            supervisor = Supervisor(functools.partial(self._opening_failed, waiting))
+            self._opening[waiting.local.member.guid] = supervisor
+            supervisor.start(self._open_later(waiting), "opening the set")
+
+    def _opening_failed(self, waiting: WaitingSet, what: str, error: BaseException) -> None:
+        guid = waiting.local.member.guid
+        (waiting if guid in self.waiting else self.replicas[guid]).part_failed(what, error)
+
+    async def _open_later(self, waiting: WaitingSet) -> None:
+        while waiting.again:
+            await asyncio.sleep(RETRY_S)
+            try:
+                replica = self._open(waiting.local)
+            except _CANNOT_OPEN as error:
+                waiting.failed(error)
+                if not waiting.again:
+                    log.error("%s", led(f"replication of the set {waiting.name} cannot begin: ", waiting.error))
+                continue
+            del self.waiting[waiting.local.member.guid]
+            replica.log.info("there is room now: replication begins")
+            try:
+                replica.root.mark(replica.store)
+            except (ReplicaError, StoreError) as error:
+                replica.stop_for(str(error))
+                return
+            await replica.start()
+            return
+
+
+async def _ended(supervisor: Supervisor) -> None:
+    supervisor.cancel()
+    await supervisor.ended()
