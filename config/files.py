@@ -2,7 +2,7 @@
 they change.
 
 A reading that is wrong, older than what is in force, or says that this member has left a set is the caller's to deal
-with; see `Source.read`.
+with; see `FileSource.read`.
 """
 
 from __future__ import annotations

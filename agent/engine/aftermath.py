@@ -21,7 +21,7 @@ Identity = tuple[bytes, int] | None  # originator and VSN of the version an inst
 
 
 @dataclass(slots=True)
-class Running:
+class InstallUnderWay:
     """An Install action under way. `touched`: the files it may move or remove."""
 
     base: Identity
@@ -79,7 +79,7 @@ class Aftermath:
                 record.flags |= ASIDE
                 self.ctx.store.put(record)
 
-    def so_far(self, entry: Entry, event: Installed, running: Running) -> None:
+    def so_far(self, entry: Entry, event: Installed, running: InstallUnderWay) -> None:
         """Steps were carried out before the one that failed: the IDTable follows the tree."""
         verdict = running.verdict
         for step in verdict.steps[: event.done]:
@@ -152,7 +152,7 @@ class Aftermath:
             self.ctx.incident(event.cause, partner, text)
         self.inbound.retry(entry, event.outcome, event.error)
 
-    def look_again(self, entry: Entry, running: Running) -> None:
+    def look_again(self, entry: Entry, running: InstallUnderWay) -> None:
         """The tree is not as the IDTable says: have the places compared."""
         places = {(step.parent_guid, step.name): None for step in running.verdict.steps}
         for step in running.verdict.steps:

@@ -75,7 +75,7 @@ class EngineStore(Protocol):
 
 
 class CounterSink(Protocol):
-    """Where the counters of 2.4 are counted."""
+    """Where counters are counted (agent/counters/counters.tsv has their names)."""
 
     def inc_set(self, set_name: str, counter: str, n: int = 1) -> None: ...
     def inc_cxtion(self, set_name: str, cxtion_name: str, counter: str, n: int = 1) -> None: ...

@@ -8,7 +8,7 @@ the end.
 from __future__ import annotations
 
 from agent.engine import flags as fl
-from agent.engine.aftermath import Aftermath, Running, identity
+from agent.engine.aftermath import Aftermath, InstallUnderWay, identity
 from agent.engine.context import Context, facts_of, with_facts
 from agent.engine.entry import Entry, Stage
 from agent.engine.events import Examine, Install, Installed, InstallStep, Keep, KeepReason, Outcome, Step
@@ -49,7 +49,7 @@ class Installs:
         self.names = Names(ctx, inbound)
         self.losers = Losers(ctx, inbound)
         self.aftermath = Aftermath(ctx, inbound, local, retire)
-        self._running: dict[bytes, Running] = {}
+        self._running: dict[bytes, InstallUnderWay] = {}
         self._touched: dict[bytes, list[Entry]] = {}  # file of an install under way -> what waits for its end
 
     # -- moving on --
@@ -266,7 +266,7 @@ class Installs:
                 return
         self._touched.update((guid, []) for guid in touched)
         entry.stage = Stage.INSTALLING
-        self._running[co.change_order_guid] = Running(identity(record), touched, verdict)
+        self._running[co.change_order_guid] = InstallUnderWay(identity(record), touched, verdict)
         steps = tuple(verdict.steps)
         partner = self.inbound.sessions[entry.cxtion].cxtion.partner.guid
         self.ctx.out.append(Install(co.change_order_guid, co.file_guid, entry.is_dir, steps, entry.checksum, partner))
@@ -307,7 +307,7 @@ class Installs:
         for other in held_up:
             self.advance(other)
 
-    def _ended(self, entry: Entry, event: Installed, running: Running) -> None:
+    def _ended(self, entry: Entry, event: Installed, running: InstallUnderWay) -> None:
         ctx = self.ctx
         if event.outcome not in (Outcome.DONE, Outcome.ALREADY):
             self._failed(entry, event, running)
@@ -388,7 +388,7 @@ class Installs:
             then = lambda: self.local.issue_resolution(new, base=mark_of(new))  # noqa: E731
         self.retire.finish(entry, new, unstored=unstored, then=then)
 
-    def _failed(self, entry: Entry, event: Installed, running: Running) -> None:
+    def _failed(self, entry: Entry, event: Installed, running: InstallUnderWay) -> None:
         self.aftermath.so_far(entry, event, running)
         if event.outcome is Outcome.UNSUPPORTED:
             self.ctx.count("Files Installed with Error")

@@ -4,8 +4,8 @@ What is decided here is decided alike wherever the same two meet, and is announc
 number and event time grow by one, so that the same decision made by several members is the same state, and whatever a
 user does next is newer. Until then no two records of the IDTable share a name.
 
-    file and file      the later one keeps the name; the other is removed, and kept
-    folder and folder  the one changed last gets the morphed name
+    file and file      the winner (see reconcile) keeps the name; the other is removed, and kept
+    folder and folder  the winner gets the morphed name
     file and folder    the file gets the morphed name
     a circle           of the folders that would lie within each other, the one ranked lowest stays where it was
     a removed folder   that nobody brings back for what is to go into it: that goes to the root, under its morphed name

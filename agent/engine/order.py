@@ -1,9 +1,9 @@
-"""When the version vector may move ([MS-FRS1] 3.1.1.11, and this project's promise 3).
+"""When the version vector may move ([MS-FRS1] 3.1.1.11; docs/architecture.md, "What is durable when").
 
 Change orders of one originator arrive on one connection in the order of their VSNs, and are carried out many at
-a time. The version vector entry of that originator may move to a VSN only when that change order and all that
-arrived before it on the same connection are finished: else a member that crashed, or whose partner went away,
-would believe it has what it has not.
+a time. The version vector may move to a VSN of that originator only when that change order and all of the same
+originator that arrived before it on one of the connections it came by are finished: else a member that crashed, or
+whose partner went away, would believe it has what it has not.
 
 After a start all that came in its order and has not had its turn stands in one queue, whichever connections it came
 by: less may pass it than could have, and nothing that must not.

@@ -1,4 +1,4 @@
-"""The upstream role: sending change orders and serving staging files ([MS-FRS1] 3.3.4.1, 3.3.4.4.7, 3.3.4.4.9).
+"""The upstream role: sending change orders ([MS-FRS1] 3.3.4.1, 3.3.4.4.9). Staging files: see serving.
 
 Owns the outbound log and, per outbound connection, the leading index (next change order to send) and the trailing
 index (all up to it acknowledged) of 3.1.1.8. The trailing index is durable; the leading index starts from it at

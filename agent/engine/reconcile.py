@@ -34,24 +34,24 @@ class Version(NamedTuple):
         return (self.version, self.event_time, self.size, self.originator, self.vsn)
 
 
-def change_order_wins(co: Version, local: Version) -> bool:
-    """Apply the "last writer wins" rule of 3.3.4.4.6; True when the change order replaces the local version.
+def change_order_wins(co: Version, other: Version) -> bool:
+    """Apply the "last writer wins" rule of 3.3.4.4.6; True when the change order replaces the other version.
 
     Event times more than 30 minutes apart decide alone; nearer ones leave it to the version number, then the
     event time, then the size, then the originator GUID. Where all of that is equal both are of one originator, and
-    its later one wins; the very same change finds the local file losing.
+    its later one wins; the very same change finds the other losing.
 
     The text lets size decide "if both the event times and versions match": so between equal versions within
     the window the later event time wins first.
     """
-    if abs(co.event_time - local.event_time) > EVENT_TIME_WINDOW:
-        return co.event_time > local.event_time
-    return co.rank >= local.rank
+    if abs(co.event_time - other.event_time) > EVENT_TIME_WINDOW:
+        return co.event_time > other.event_time
+    return co.rank >= other.rank
 
 
-def against_version(co: Version, local: Version) -> bool:
+def against_version(co: Version, other: Version) -> bool:
     """True when the event times decide, and the version numbers would have decided otherwise."""
-    return change_order_wins(co, local) != (co.rank >= local.rank)
+    return change_order_wins(co, other) != (co.rank >= other.rank)
 
 
 def morphed_name(name: str, file_guid: bytes) -> str:

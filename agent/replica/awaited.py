@@ -30,7 +30,7 @@ _ADVICE: Final = {
     Outcome.TARGET_CHANGED: "nothing to do: it was changed here, and that is looked at first",
     Outcome.NAME_TAKEN: "if it stays so: give what has that name here another one",
     Outcome.SHARING_VIOLATION: "have it closed where it is open",
-    Outcome.NO_SPACE: "make room on this file system",
+    Outcome.NO_SPACE: "make room where that is said, or raise its quota",
     Outcome.PARENT_MISSING: (
         "nothing to do: its folder comes, or it is given up when every partner has been joined for a day and has not "
         "sent that"

@@ -20,7 +20,7 @@ from agent.localchanges.watch import LocalWatch
 from agent.replica.actions import Actions
 from agent.replica.batches import Batches
 from agent.replica.holding import Holding
-from agent.replica.waiting import disk_is_full
+from agent.replica.unopened import disk_is_full
 from agent.replica.watching import Watching
 from agent.reporting.events import led, numbered
 from agent.reporting.log import ContextAdapter

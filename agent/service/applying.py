@@ -16,7 +16,7 @@ from agent.conflicts.keptcontrol import DELETED_NAME, KEPT_NAME
 from agent.engine import events as ev
 from agent.partners.links import PartnerLink
 from agent.replica.replica import Replica
-from agent.replica.waiting import WaitingSet
+from agent.replica.unopened import UnopenedSet
 from agent.reporting.events import led
 from agent.work.supervise import failure
 from config.model import AgentConfig, LocalSet
@@ -95,14 +95,14 @@ class Applying:
             if was.name != now.name:
                 service.counters.remove_set(was.name)
             await service.sets.begin(now)
-        elif guid in service.sets.waiting:
-            service.sets.waiting[guid].local = now
+        elif guid in service.sets.unopened:
+            service.sets.unopened[guid].local = now
         else:
             await self._reconfigure(service.sets.replicas[guid], was, now)
 
     async def _stop(self, local: LocalSet, text: str) -> None:
         await self._service.sets.end(local.member.guid)
-        self._service.sets.waiting[local.member.guid] = WaitingSet.stopped(local, text)
+        self._service.sets.unopened[local.member.guid] = UnopenedSet.stopped(local, text)
         log.error("%s", led(f"replication of the set {local.name} has stopped: ", text))
 
     async def _reconfigure(self, replica: Replica, was: LocalSet, now: LocalSet) -> None:

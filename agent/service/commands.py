@@ -72,9 +72,9 @@ class Commands:
 
     async def _force(self, arguments: dict[str, Any]) -> dict[str, Any]:
         set_name, partner = arguments.get("set"), arguments.get("partner")
-        for waiting in self._service.sets.waiting.values():
-            if set_name in (None, waiting.name):
-                raise ControlError(f"{waiting.name}: {waiting.error}")
+        for unopened in self._service.sets.unopened.values():
+            if set_name in (None, unopened.name):
+                raise ControlError(f"{unopened.name}: {unopened.error}")
         replicas = [r for r in self._service.sets.replicas.values() if set_name in (None, r.name)]
         if not replicas:
             known = _listed(r.name for r in self._service.sets.replicas.values())
@@ -108,7 +108,7 @@ class Commands:
         return {"accepted": accepted}
 
     async def _pending(self) -> list[str]:
-        found = [line for waiting in self._service.sets.waiting.values() for line in waiting.pending()]
+        found = [line for unopened in self._service.sets.unopened.values() for line in unopened.pending()]
         for replica in list(self._service.sets.replicas.values()):
             with contextlib.suppress(RuntimeError):  # the journal is not running: pending() says why
                 await replica.barrier()

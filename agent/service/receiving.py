@@ -34,7 +34,7 @@ class Receiving:
         self._service = service
 
     def packet(self, context: CallContext, comm: CommPacket) -> int | Awaitable[int]:
-        """FrsRpcSendCommPkt (3.3.4.4): a packet that does not parse costs its sender the call, nothing more."""
+        """FrsRpcSendCommPkt (3.3.4.4). A packet that is refused ends nothing here."""
         try:
             packet = decode_packet(comm.pkt)
         except WireError as error:
@@ -84,7 +84,7 @@ class Receiving:
         if refusal is not None:
             self._not_its_own(context, packet, refusal)
             return c.ERROR_ACCESS_DENIED
-        if packet.to.guid in self._service.sets.waiting:
+        if packet.to.guid in self._service.sets.unopened:
             return c.ERROR_SERVICE_NOT_ACTIVE
         if replica is None:
             self._not_ours(context, packet, "is for a member that is not here")

@@ -14,7 +14,7 @@ from agent.conflicts.kept import KeptStore
 from agent.conflicts.keptcontrol import KEPT_NAME, deleted_store
 from agent.replica.ports import open_ports
 from agent.replica.replica import Replica
-from agent.replica.waiting import RETRY_S, WaitingSet, disk_is_full
+from agent.replica.unopened import RETRY_S, UnopenedSet, disk_is_full
 from agent.reporting.events import led
 from agent.tree.identity import ReplicaError
 from agent.work.supervise import Supervisor
@@ -32,12 +32,12 @@ _CANNOT_OPEN = (ReplicaError, StoreError, StagingError, OSError)
 
 
 class Sets:
-    """By our member GUID in each: `replicas` are those that are open, `waiting` those that cannot be opened; `kept` and
-    `deleted` is what lost conflicts there, and what others deleted. Only for the event loop's thread."""
+    """By our member GUID in each: `replicas` are those that are open, `unopened` those that cannot be; `kept` and
+    `deleted` are what lost conflicts there, and what others deleted. Only for the event loop's thread."""
 
     def __init__(self, service: Service) -> None:
         self.replicas: dict[bytes, Replica] = {}
-        self.waiting: dict[bytes, WaitingSet] = {}
+        self.unopened: dict[bytes, UnopenedSet] = {}
         self.kept: dict[bytes, KeptStore] = {}
         self.deleted: dict[bytes, DeletedStore] = {}
         self._service = service
@@ -54,7 +54,7 @@ class Sets:
             except (StoreError, StagingError, OSError) as error:
                 if not isinstance(error, StoreDamaged) and not disk_is_full(error, local.state_dir, local.root):
                     raise
-                self._wait(local, error)
+                self._leave_unopened(local, error)
 
     async def start(self) -> None:
         """Begin replication in all that are open."""
@@ -67,24 +67,24 @@ class Sets:
 
     def open_later(self) -> None:
         """Try those that wait again and again."""
-        for waiting in self.waiting.values():
-            self._open_soon(waiting)
+        for unopened in self.unopened.values():
+            self._open_soon(unopened)
 
     async def begin(self, local: LocalSet) -> None:
         """A replica set comes. Where it cannot be opened now, it waits, and says why."""
-        self.waiting.pop(local.member.guid, None)
+        self.unopened.pop(local.member.guid, None)
         try:
             replica = self._open(local)
             replica.root.mark(replica.store)
         except _CANNOT_OPEN as error:
             await self.end(local.member.guid)
-            self._open_soon(self._wait(local, error))
+            self._open_soon(self._leave_unopened(local, error))
             return
         await replica.start()
 
     async def end(self, member: bytes) -> None:
         """The replica set in which this computer has that member GUID runs no more."""
-        self.waiting.pop(member, None)
+        self.unopened.pop(member, None)
         opening = self._opening.pop(member, None)
         if opening is not None:
             await _ended(opening)
@@ -119,7 +119,7 @@ class Sets:
     def status(self) -> list[dict[str, Any]]:
         """Each set's part of `frs status`, in the order of the configuration."""
         guids = [local.member.guid for local in self._service.config.sets]
-        both: dict[bytes, Replica | WaitingSet] = {**self.replicas, **self.waiting}
+        both: dict[bytes, Replica | UnopenedSet] = {**self.replicas, **self.unopened}
         return [both[guid].status() for guid in guids if guid in both]
 
     def _open(self, local: LocalSet) -> Replica:
@@ -149,33 +149,33 @@ class Sets:
         service.partners.begin(replica, local)
         return replica
 
-    def _wait(self, local: LocalSet, error: Exception) -> WaitingSet:
-        self.waiting[local.member.guid] = waiting = WaitingSet(local, error)
-        log.error("%s", led(f"replication of the set {local.name} has not begun: ", waiting.error))
-        return waiting
+    def _leave_unopened(self, local: LocalSet, error: Exception) -> UnopenedSet:
+        self.unopened[local.member.guid] = unopened = UnopenedSet(local, error)
+        log.error("%s", led(f"replication of the set {local.name} has not begun: ", unopened.error))
+        return unopened
 
-    def _open_soon(self, waiting: WaitingSet) -> None:
-        if waiting.again:
-            supervisor = Supervisor(functools.partial(self._opening_failed, waiting))
-            self._opening[waiting.local.member.guid] = supervisor
-            supervisor.start(self._open_later(waiting), "opening the set")
+    def _open_soon(self, unopened: UnopenedSet) -> None:
+        if unopened.again:
+            supervisor = Supervisor(functools.partial(self._opening_failed, unopened))
+            self._opening[unopened.local.member.guid] = supervisor
+            supervisor.start(self._open_later(unopened), "opening the set")
 
-    def _opening_failed(self, waiting: WaitingSet, what: str, error: BaseException) -> None:
-        guid = waiting.local.member.guid
-        (waiting if guid in self.waiting else self.replicas[guid]).part_failed(what, error)
+    def _opening_failed(self, unopened: UnopenedSet, what: str, error: BaseException) -> None:
+        guid = unopened.local.member.guid
+        (unopened if guid in self.unopened else self.replicas[guid]).part_failed(what, error)
 
-    async def _open_later(self, waiting: WaitingSet) -> None:
-        while waiting.again:
+    async def _open_later(self, unopened: UnopenedSet) -> None:
+        while unopened.again:
             await asyncio.sleep(RETRY_S)
             try:
-                replica = self._open(waiting.local)
+                replica = self._open(unopened.local)
             except _CANNOT_OPEN as error:
-                waiting.failed(error)
-                if not waiting.again:
-                    log.error("%s", led(f"replication of the set {waiting.name} cannot begin: ", waiting.error))
+                unopened.failed(error)
+                if not unopened.again:
+                    log.error("%s", led(f"replication of the set {unopened.name} cannot begin: ", unopened.error))
                 continue
-            del self.waiting[waiting.local.member.guid]
-            replica.log.info("there is room now: replication begins")
+            del self.unopened[unopened.local.member.guid]
+            replica.log.info("the set can be opened now: replication begins")
             try:
                 replica.root.mark(replica.store)
             except (ReplicaError, StoreError) as error:

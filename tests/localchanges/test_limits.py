@@ -63,7 +63,7 @@ async def test_a_file_system_without_inodes_left(tmp_path: Path) -> None:
             for number in range(100):
                 (Path(one.root) / f"f{number}").write_text("x")
             waiting = await waits_because(other, "no space")
-            assert {each["advice"] for each in waiting} == {"make room on this file system"}
+            assert {each["advice"] for each in waiting} == {"make room where that is said, or raise its quota"}
             for number in range(80):
                 (Path(one.root) / f"f{number}").unlink()
             await together(one, other)

@@ -12,7 +12,7 @@ import pytest
 
 from agent.conflicts.kept import KeptStore
 from agent.files.fileops import FileOps
-from agent.replica.waiting import WaitingSet, disk_is_full
+from agent.replica.unopened import UnopenedSet, disk_is_full
 from config.load import load_agent_config
 from idtable.errors import StoreDamaged, StoreError, StoreFull
 from staging.area import StagingArea
@@ -60,7 +60,7 @@ def test_neither_does_a_disk_without_inodes(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_waiting_set_says_why(tmp_path: Path) -> None:
     (local,) = load_agent_config(write(tmp_path)).sets
-    waiting = WaitingSet(local, NoSpace("choosing a folder: No space left on device"))
+    waiting = UnopenedSet(local, NoSpace("choosing a folder: No space left on device"))
     shown = waiting.status()
     assert shown["state"] == "stopped"
     assert shown["error"].startswith("13511 the disk is full: choosing a folder")

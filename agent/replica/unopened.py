@@ -41,7 +41,7 @@ def _has_no_room(folder: str | os.PathLike[str]) -> bool:
         return False
 
 
-class WaitingSet:
+class UnopenedSet:
     """A replica set of this member of which nothing runs yet, or can. It is shown as a stopped one is. `again` tells
     whether it is to be tried again: not so with a damaged database, about which somebody has to do something."""
 
@@ -51,7 +51,7 @@ class WaitingSet:
         self.failed(error)
 
     @classmethod
-    def stopped(cls, local: LocalSet, text: str) -> WaitingSet:
+    def stopped(cls, local: LocalSet, text: str) -> UnopenedSet:
         """One that does not run until somebody changes something."""
         waiting = cls(local, ReplicaError(text))
         waiting.again, waiting.error = False, text
