@@ -1,0 +1,109 @@
+"""Each parser with some hundred inputs that are nearly right, and with all that was found so far; script/fuzz gives a
+million."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz import campaign
+from tests.fuzz.inputs import made
+from tests.fuzz.seeds import frozen
+from tests.fuzz.targets import TARGETS, Target, findings
+
+COUNT = 300
+#: Bytes that a parser may hold at a time, whatever comes: a few, and some for each that came.
+FEW, FOR_EACH = 16 << 20, 64
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_nothing_but_what_callers_expect(name: str) -> None:
+    target = TARGETS[name]
+    seeds = target.seeds()
+    tracemalloc.start()
+    try:
+        with frozen(), target.begin() as parse:
+            for number in range(COUNT):
+                data = made(7, number, seeds)
+                tracemalloc.reset_peak()
+                before, _ = tracemalloc.get_traced_memory()
+                try:
+                    parse(data)
+                except target.refusals:
+                    pass
+                _, most = tracemalloc.get_traced_memory()
+                assert most - before <= FEW + FOR_EACH * len(data), f"input {number}"
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_what_is_right_is_taken(name: str) -> None:
+    """Of what inputs are made from, at least a third: else what comes after it would never be reached."""
+    target = TARGETS[name]
+    taken = 0
+    with frozen(), target.begin() as parse:
+        for data in target.seeds():
+            try:
+                parse(data)
+                taken += 1
+            except target.refusals:
+                pass
+    assert taken * 3 >= len(target.seeds())
+
+
+def test_what_was_found() -> None:
+    for name, path in findings():
+        target = TARGETS[name]
+        with frozen(), target.begin() as parse:
+            try:
+                parse(path.read_bytes())
+            except target.refusals:
+                pass
+
+
+def test_the_input_of_a_number_is_always_the_same() -> None:
+    seeds = TARGETS["comm_packet"].seeds()
+    some = [made(1, number, seeds) for number in range(100)]
+    assert some == [made(1, number, seeds) for number in range(100)]
+    assert some[: len(seeds)] == seeds
+    assert len(set(some)) > 90
+
+
+def _fails(data: bytes) -> None:
+    if data[:1] == b"!":
+        raise IndexError
+
+
+def _hangs(data: bytes) -> None:
+    while data[:1] == b"!":
+        pass
+
+
+def _hoards(data: bytes) -> None:
+    if data[:1] == b"!":
+        bytearray(2 << 30)
+
+
+def _ends(data: bytes) -> None:
+    if data[:1] == b"!":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("parse", [_fails, _hangs, _hoards, _ends])
+def test_a_campaign_finds(parse: Callable[[bytes], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def begin() -> Iterator[Callable[[bytes], None]]:
+        yield parse
+
+    monkeypatch.setattr(campaign, "HANG_S", 0.2)
+    target = Target("target", lambda: [b"good", b"!bad", b"better"], (ValueError,), begin)
+    assert campaign.apart(target, range(1), 1, tmp_path)
+    assert not campaign.apart(target, range(3), 1, tmp_path)
+    assert (tmp_path / "target" / "1.bin").read_bytes() == b"!bad"
