@@ -192,6 +192,7 @@ class Context:
         self.zstd_members: set[bytes] = set()  # members that announced a compression only we have
         self.exact_members: set[bytes] = set()  # members that announced that they can hold any name
         self.frozen = False  # installs wait (3.2.4.5)
+        self.joins: dict[str, tuple[float, int]] = {}  # by connection: Joins of late, less and less, and when counted
         self.error_lasts = False  # nothing that the set does by itself mends it
         self.numbers: OwnNumbers  # set by the engine, which reads the version vector
         self.originator_of: dict[bytes, bytes] = {}  # downstream partner (member GUID) -> its originator GUID

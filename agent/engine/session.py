@@ -67,8 +67,6 @@ class Session:
     replica_name: str = ""  # as the partner spells it; empty: it has said nothing yet
     cxtion_name: str = ""
     ended: bool = False  # a volatile connection: its session is over, or never began
-    joins: float = 0.0  # Joins of late: they count less and less
-    joins_at: int = 0  # when that was the number
 
     @property
     def joined(self) -> bool:
@@ -77,16 +75,15 @@ class Session:
 
     def joins_too_often(self, ctx: Context) -> bool:
         """Whether one Join more would be too many: each makes this member look at much of what it has. Counts it if
-        not, else tells of it."""
-        pace = max(ctx.limits.join_pace, 1)
-        self.joins = max(self.joins - max(ctx.now - self.joins_at, 0) / pace, 0.0)
-        self.joins_at = ctx.now
-        if self.joins + 1 > ctx.limits.joins:
+        not, else tells of it. The volatile connections that a partner asks for one after the other count as one."""
+        joins, at = ctx.joins.get(self.cxtion.key, (0.0, 0))
+        joins = max(joins - max(ctx.now - at, 0) / max(ctx.limits.join_pace, 1), 0.0)
+        too_often = joins + 1 > ctx.limits.joins
+        ctx.joins[self.cxtion.key] = joins + (not too_often), ctx.now
+        if too_often:
             self.last_error = f"20339 {self.cxtion.partner.name} joins too often: it may again in some seconds"
             ctx.incident(Cause.FLOOD, self.cxtion.partner.name, led(f"{self.cxtion.key}: ", self.last_error))
-            return True
-        self.joins += 1
-        return False
+        return too_often
 
     def is_open(self, now: int) -> bool:
         """The schedule lets replicate now (3.3.2.1), or does not count."""

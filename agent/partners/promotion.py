@@ -3,7 +3,7 @@ which its SYSVOL is seeded before both know the connections of the directory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from agent.engine.context import Cxtion
@@ -23,12 +23,16 @@ class Refused(Exception):
 
 
 def promoted(
-    request: StartPromotionParent, sets: Iterable[LocalSet], may_speak_as: Callable[[Member], bool]
+    request: StartPromotionParent,
+    sets: Iterable[LocalSet],
+    may_speak_as: Callable[[Member], bool],
+    volatile: Mapping[bytes, bytes],
 ) -> tuple[LocalSet, Cxtion]:
     """The set that the caller is to be seeded with, and the connection for that. Raises Refused.
 
     Which computers are domain controllers is what the set says: one of type sysvol or enterprise has no other members.
-    `may_speak_as` says whether the caller has shown to be that member.
+    `may_speak_as` says whether the caller has shown to be that member; `volatile` has the member that each volatile
+    connection is with, by its GUID.
     """
     given = request.cxtion_name, request.partner_name, request.partner_princ_name
     guids = request.cxtion_guid, request.partner_guid, request.parent_guid
@@ -47,7 +51,8 @@ def promoted(
     if member is None or member.guid == local.member.guid or not may_speak_as(member):
         raise Refused(f"the caller is not the member {guid_text(request.partner_guid)} of the set {local.name}")
     cxtion = request.cxtion_guid
-    if cxtion == ZERO_GUID or any(one.guid == cxtion for one in local.set.connections):
+    configured = any(one.guid == cxtion for one in local.set.connections)
+    if cxtion == ZERO_GUID or configured or volatile.get(cxtion, member.guid) != member.guid:
         raise Refused(f"the connection {guid_text(cxtion)} is another one's")
     return local, Cxtion(
         guid=cxtion,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Protocol
 
 from agent.counters.registry import Counters
@@ -42,6 +43,7 @@ class Reconfiguring:
         self._parts = parts
         self._running = running
         self._recovery = recovery
+        self._changing = asyncio.Lock()  # the engine is told of one change before the next is made
 
     async def reconfigure(self, local: LocalSet) -> None:
         """Go on with `local`, of the same set, member and root. Returns when the partners of connections that are gone
@@ -49,16 +51,17 @@ class Reconfiguring:
         on."""
         parts = self._parts
         filters = local.set.file_filter, local.set.directory_filter
-        filtered = filters != (parts.local.set.file_filter, parts.local.set.directory_filter)
-        before = {cxtion.key for cxtion in parts.cxtions}
-        parts.local = local
-        parts.member_guids = frozenset(member.guid for member in local.set.members.values())
-        parts.cxtions = connections_of(local) + self._volatile()
-        parts.keys |= {cxtion.guid: cxtion.key for cxtion in parts.cxtions}  # what is under way may be of any
-        parts.area.divide(local.staging_quota_bytes, {cxtion.partner.guid for cxtion in parts.cxtions})
-        for cxtion in parts.cxtions:
-            parts.counters.add_cxtion(parts.name, cxtion.key)
-        await self._tell_engine(parts.cxtions)
+        async with self._changing:
+            filtered = filters != (parts.local.set.file_filter, parts.local.set.directory_filter)
+            before = {cxtion.key for cxtion in parts.cxtions}
+            parts.local = local
+            parts.member_guids = frozenset(member.guid for member in local.set.members.values())
+            parts.cxtions = connections_of(local) + self._volatile()
+            parts.keys |= {cxtion.guid: cxtion.key for cxtion in parts.cxtions}  # what is under way may be of any
+            parts.area.divide(local.staging_quota_bytes, {cxtion.partner.guid for cxtion in parts.cxtions})
+            for cxtion in parts.cxtions:
+                parts.counters.add_cxtion(parts.name, cxtion.key)
+            await self._tell_engine(parts.cxtions)
         for key in before.difference(cxtion.key for cxtion in parts.cxtions):
             parts.counters.remove_cxtion(parts.name, key)
         if filtered:
@@ -75,12 +78,15 @@ class Reconfiguring:
         """Go on with one volatile connection more (3.3.4.2), in the place of one that its partner has asked for
         before."""
         parts = self._parts
-        others = tuple(one for one in self._volatile() if one.partner.guid != cxtion.partner.guid)
-        parts.cxtions = (*connections_of(parts.local), *others, cxtion)
-        parts.keys |= {cxtion.guid: cxtion.key}
-        parts.area.divide(parts.local.staging_quota_bytes, {one.partner.guid for one in parts.cxtions})
-        parts.counters.add_cxtion(parts.name, cxtion.key)
-        await self._tell_engine(parts.cxtions)
+        async with self._changing:
+            others = tuple(one for one in self._volatile() if one.partner.guid != cxtion.partner.guid)
+            parts.cxtions = (*connections_of(parts.local), *others, cxtion)
+            parts.keys |= {cxtion.guid: cxtion.key}
+            parts.area.divide(parts.local.staging_quota_bytes, {one.partner.guid for one in parts.cxtions})
+            parts.counters.add_cxtion(parts.name, cxtion.key)
+            await self._tell_engine(parts.cxtions)
+            for guid in [guid for guid, key in parts.keys.items() if key == cxtion.key and guid != cxtion.guid]:
+                del parts.keys[guid]  # of those before
 
     async def unjoin_all(self) -> None:
         """This member leaves the set: the partners are told."""

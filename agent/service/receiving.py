@@ -7,7 +7,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Awaitable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from agent.engine.context import Cxtion
 from agent.engine.engine import NOT_FOR_US, UNKNOWN_CONNECTION
@@ -20,11 +20,16 @@ from agent.wire import constants as c
 from agent.wire.comm_packet import CommPacket, StartPromotionParent
 from agent.wire.errors import WireError
 from agent.wire.packet import Packet, decode_packet, describe
+from agent.work.rates import SourceRates
 
 if TYPE_CHECKING:
     from agent.service.service import Service
 
 packets = logging.getLogger("frs.packets")
+
+#: Requests for volatile connections of one partner: as many as Joins (agent.engine.context.Limits).
+_PROMOTIONS: Final = 10
+_PROMOTIONS_PER_SECOND: Final = 0.2
 
 
 class Receiving:
@@ -32,6 +37,7 @@ class Receiving:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._promotions = SourceRates(_PROMOTIONS_PER_SECOND, _PROMOTIONS)
 
     def packet(self, context: CallContext, comm: CommPacket) -> int | Awaitable[int]:
         """FrsRpcSendCommPkt (3.3.4.4). A packet that is refused ends nothing here."""
@@ -56,15 +62,22 @@ class Receiving:
     async def promote(self, context: CallContext, request: StartPromotionParent) -> tuple[bytes | None, int]:
         """FrsRpcStartPromotionParent (3.3.4.2)."""
         service = self._service
-        here = [replica.local for replica in service.sets.replicas.values()]
+        replicas = service.sets.replicas.values()
+        here = [replica.local for replica in replicas]
+        volatile = {one.guid: one.partner.guid for replica in replicas for one in replica.cxtions if one.volatile}
+        may_speak_as = functools.partial(service.identities.may_speak_as, context)
         try:
-            local, cxtion = promoted(request, here, functools.partial(service.identities.may_speak_as, context))
+            local, cxtion = promoted(request, here, may_speak_as, volatile)
         except promotion.Refused as error:
             who = f"the member {context.member}" if context.member else f"the user {context.user}"
             text = f"a request of {who}, from {context.peer}, for a volatile connection is refused: {error}"
             service.incidents.report(Cause.SENDER, context.member or context.peer, text)
             return request.parent_guid, c.ERROR_INVALID_PARAMETER
         replica = service.sets.replicas[local.member.guid]
+        if not self._promotions.take(cxtion.partner.guid.hex()):
+            text = f"{cxtion.partner.name} asks too often for volatile connections"
+            replica.incidents.report(Cause.FLOOD, cxtion.partner.name, text)
+            return request.parent_guid, c.ERROR_RETRY
         service.partners.begin_with(replica, local.set.members[cxtion.partner.name])
         await replica.promote(cxtion)
         replica.log.info("%s asked for a volatile connection, to be seeded", cxtion.partner.name)

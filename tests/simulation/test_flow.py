@@ -11,14 +11,14 @@ import pytest
 
 from agent.engine import events as ev
 from agent.engine import flags as fl
-from agent.engine.context import Limits
+from agent.engine.context import Cxtion, Limits
 from agent.engine.entry import Entry, Stage
 from agent.engine.records import mark_of
 from agent.engine.session import NEVER, JoinState
 from agent.reporting.causes import Cause
 from agent.wire import constants as c
 from agent.wire.filetime import SECOND
-from agent.wire.packet import Packet, decode_packet, encode_packet
+from agent.wire.packet import NamedGuid, Packet, decode_packet, encode_packet
 from tests.simulation.schedule import mesh
 from tests.simulation.simdisk import Disk, Place
 from tests.simulation.simmember import Member
@@ -122,6 +122,11 @@ class Tapped(World):
 def receive(member: Member, packet: Packet) -> None:
     """The packet comes, and is handled."""
     member.receive(encode_packet(packet))
+    handle(member)
+
+
+def handle(member: Member) -> None:
+    """What has come is handled."""
     while member.events:
         member.running = True
         member.run_batch()
@@ -599,6 +604,24 @@ def test_a_storm_of_joins_is_answered_in_moderation() -> None:
     world.run(300)
     assert b.tree() == a.tree()
     assert not world.pending()
+
+
+def test_a_storm_of_joins_of_ever_new_connections_is_answered_in_moderation() -> None:
+    """Of volatile ones a partner has as many as it asks for (3.3.4.2)."""
+    world = Tapped()
+    a, b = world.members["a"], world.members["b"]
+    packet = world.last(b, c.CMD_JOINING)
+    answered, config = world.count(a, c.CMD_JOINED), a.engine.ctx.config
+    for number in range(100):
+        guid = packet.join_guid = number.to_bytes(16, "big")
+        volatile = Cxtion(guid, "a->b (volatile)", "A", NamedGuid(b.guid, "b"), inbound=False, volatile=True)
+        a.post(ev.TopologyChanged((*config.cxtions, volatile), config.primary, config.others, True))
+        handle(a)
+        packet.cxtion = NamedGuid(guid, "A")
+        packet.last_join_time, packet.join_time = NEVER, world.now
+        receive(a, packet)
+    assert 0 < world.count(a, c.CMD_JOINED) - answered <= world.limits.joins
+    assert (Cause.FLOOD, "b") in incidents(a)
 
 
 def test_a_storm_of_joins_from_upstream_is_taken_in_moderation() -> None:

@@ -50,7 +50,7 @@ def request(**other: Any) -> StartPromotionParent:
 @pytest.mark.parametrize("other", [{}, {"replica_set_type": "DOMAIN"}, {"partner_auth_level": 1},
                                    {"replica_set_name": NAME.upper()}])  # fmt: skip
 def test_a_valid_request_gets_a_volatile_outbound_connection(other: dict[str, Any]) -> None:
-    local, cxtion = promoted(request(**other), [LOCAL], lambda member: member.name == "dc2")
+    local, cxtion = promoted(request(**other), [LOCAL], lambda member: member.name == "dc2", {CXTION: NEW})
     assert local is LOCAL
     assert (cxtion.guid, cxtion.partner.guid, cxtion.inbound, cxtion.volatile) == (CXTION, NEW, False, True)
     assert cxtion.schedule is None
@@ -70,25 +70,30 @@ def test_a_valid_request_gets_a_volatile_outbound_connection(other: dict[str, An
 )  # fmt: skip
 def test_what_is_not_valid(other: dict[str, Any]) -> None:
     with pytest.raises(Refused):
-        promoted(request(**other), [LOCAL], lambda member: True)
+        promoted(request(**other), [LOCAL], lambda member: True, {})
 
 
 @pytest.mark.parametrize("kind", ["dfs", "other", "enterprise"])
 def test_another_kind_of_set_has_no_domain_controllers(kind: ReplicaSetType) -> None:
     local = dataclasses.replace(LOCAL, set=dataclasses.replace(SET, type=kind))
     with pytest.raises(Refused):
-        promoted(request(), [local], lambda member: True)
+        promoted(request(), [local], lambda member: True, {})
 
 
 def test_the_caller_must_be_the_partner() -> None:
     with pytest.raises(Refused, match="the caller is not the member"):
-        promoted(request(), [LOCAL], lambda member: member.name == "dc1")
+        promoted(request(), [LOCAL], lambda member: member.name == "dc1", {})
+
+
+def test_a_volatile_connection_of_another_is_not_taken_away() -> None:
+    with pytest.raises(Refused, match="another one's"):
+        promoted(request(), [LOCAL], lambda member: True, {CXTION: b"somebody else..."})
 
 
 async def test_on_the_wire() -> None:
     async def on_promotion(context: CallContext, asked: StartPromotionParent) -> tuple[bytes | None, int]:
         try:
-            local, _ = promoted(asked, [LOCAL], lambda member: context.user == "alice")
+            local, _ = promoted(asked, [LOCAL], lambda member: context.user == "alice", {})
         except Refused:
             return asked.parent_guid, 87
         return local.member.guid, 0

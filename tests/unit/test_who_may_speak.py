@@ -15,13 +15,13 @@ import pytest
 from agent.cli.demo_layout import Demo, DemoOptions, prepare
 from agent.reporting.causes import Cause
 from agent.rpc.errors import RpcAuthError
-from agent.rpc.frsrpc import FrsPartner, frsrpc_interface
+from agent.rpc.frsrpc import OP_START_PROMOTION_PARENT, FrsPartner, frsrpc_interface
 from agent.rpc.interface import CallContext
 from agent.rpc.security import Credential, CredentialStore, KeyCredential, KeyPair
 from agent.rpc.server import RpcServer
 from agent.service.service import Service
 from agent.wire import constants as c
-from agent.wire.comm_packet import CommPacket
+from agent.wire.comm_packet import CommPacket, StartPromotionParent, decode_start_promotion_parent_response
 from agent.wire.guid import ZERO_GUID, new_guid
 from agent.wire.packet import NamedGuid, Packet, decode_packet, encode_packet
 from config.load import load_agent_config
@@ -133,6 +133,58 @@ async def test_a_member_speaks_for_itself_alone(demo: Demo, caplog: pytest.LogCa
         assert await mallory.send(encode_packet(packet(docs, "c", "c->a")), T) == 0
         assert counted(service)[0] == 1
         await mallory.close()
+
+
+async def promote(partner: FrsPartner, replica_set: ReplicaSet, name: str, guid: bytes) -> int:
+    """Ask for a volatile connection with that GUID, as the member of that name."""
+    request = StartPromotionParent(
+        None, None, replica_set.name, "Domain", name, name, name, 0, guid, replica_set.members[name].guid, bytes(16)
+    )
+    answer = await partner.submit(OP_START_PROMOTION_PARENT, request.encode(), T)
+    return decode_start_promotion_parent_response(answer)[1]
+
+
+async def test_a_new_controller_takes_no_other_ones_place_and_asks_in_moderation(demo: Demo) -> None:
+    """c knows the GUID of the volatile connection of b; and it asks for one new connection after the other."""
+    volume = replace(demo.set, type="sysvol")
+    write_file(demo.topology_file, topology_text([volume], "of domain controllers"))
+    guid, asked = new_guid(), 40
+    async with running(demo) as service:
+        honest, mallory = caller(demo, "b"), caller(demo, "c")
+        (replica,) = service.replicas.values()
+        known = len(replica.keys)
+        assert await promote(honest, volume, "b", guid) == 0
+        assert await promote(mallory, volume, "c", guid) == c.ERROR_INVALID_PARAMETER
+        assert counted(service)[2] == 1
+        answers = [await promote(mallory, volume, "c", new_guid()) for _ in range(asked)]
+        assert answers.count(0) + answers.count(c.ERROR_RETRY) == asked
+        assert 0 < answers.count(0) < asked // 2
+        assert service.incidents.counts()[Cause.FLOOD.value] == answers.count(c.ERROR_RETRY)
+        volatile = [(one.guid, one.partner.name) for one in replica.cxtions if one.volatile]
+        assert [partner for _, partner in volatile] == ["b", "c"]
+        assert volatile[0][0] == guid
+        assert guid in replica.engine.out_sessions.sessions
+        assert len(replica.keys) == known + 2, "what is known of connections grows with each request"
+        await honest.close()
+        await mallory.close()
+
+
+async def test_requests_at_the_same_time_lose_nobodys_connection(demo: Demo) -> None:
+    volume = replace(demo.set, type="sysvol")
+    write_file(demo.topology_file, topology_text([volume], "of domain controllers"))
+    async with running(demo) as service:
+        callers = {name: caller(demo, name) for name in "bc"}
+        for one in callers.values():
+            assert await one.nop(T) == 0
+        (replica,) = service.replicas.values()
+        for _ in range(5):
+            guids = {name: new_guid() for name in "bc"}
+            asked = (promote(callers[name], volume, name, guid) for name, guid in guids.items())
+            assert await asyncio.gather(*asked) == [0, 0]
+            assert {one.guid for one in replica.cxtions if one.volatile} == set(guids.values())
+            assert replica.engine.out_sessions.sessions.keys() >= set(guids.values())
+        for one in callers.values():
+            await one.close()
 
 
 async def test_a_member_that_was_taken_out_is_not_let_in(demo: Demo) -> None:

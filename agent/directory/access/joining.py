@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from agent.directory.access import interface
 from agent.directory.access.interface import DEFAULT_PORT
@@ -15,6 +16,9 @@ from agent.rpc.errors import RpcAuthError, RpcClosed, RpcError
 from agent.rpc.noise import KeyPair
 from agent.rpc.security import KeyCredential
 from config.write import topology_text
+
+#: Whoever is on the network may say of any number of places that there is a server: so many are asked.
+MOST_PLACES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ class Found:
 async def find_server() -> list[tuple[str, int]]:
     """Where directory servers may be, by what answers on the networks of this host. Raises OSError."""
     found = await discover(bytes(16), bytes(16))
-    return [(name, DEFAULT_PORT) for name in (*found.answered, *found.servers)]
+    return [(name, DEFAULT_PORT) for name in dict.fromkeys((*found.answered, *found.servers))][:MOST_PLACES]
 
 
 async def first_reading(places: Sequence[tuple[str, int]], own: bytes, theirs: bytes, member: str) -> Found:

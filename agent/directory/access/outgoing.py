@@ -57,7 +57,9 @@ class Outgoing:
         self._peers: dict[str, _Peer] = {}
 
     def send(self, to: str, message: bytes) -> None:
-        """Deliver it soon."""
+        """Deliver it soon; to nobody who is no server."""
+        if to not in self._peers and self._address(to) is None:
+            return
         peer = self._peers.setdefault(to, _Peer())
         peer.waiting.append(message)
         if peer.task is None or peer.task.done():

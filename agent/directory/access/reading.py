@@ -143,10 +143,12 @@ async def whole(client: RpcClient, known: int, wait_s: float, me: str) -> Snapsh
         return None
     snapshot = Snapshot(page.enterprise, page.generation, page.complete, me)
     snapshot.add(page)
-    while any(page.next):
-        page = await interface.read(client, ReadRequest(0, page.next, 0), CALL_S)
+    while any(after := page.next):
+        page = await interface.read(client, ReadRequest(0, after, 0), CALL_S)
         if page.generation != snapshot.generation:
             return None
+        if any(page.next) and page.next <= after:
+            raise WireError("Page", -1, "the pages go round in a circle")
         snapshot.add(page)
     return snapshot
 

@@ -7,6 +7,7 @@ import asyncio
 import functools
 import logging
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ from agent.directory.replication.replicator import Replicator
 from agent.directory.store.store import DirectoryStore, DirectoryStoreError
 from agent.reporting.causes import Cause
 from agent.reporting.incidents import Incidents
+from agent.rpc.errors import RpcAuthError
 from agent.rpc.security import CredentialStore, KeyPair
 from agent.rpc.server import Limits, RpcServer
 from agent.wire.guid import new_guid
@@ -62,6 +64,8 @@ class DirectoryServer:
         self._discovery: DiscoveryServer | None = None
         self._timers: list[asyncio.Task[None]] = []
         self._snapshots: dict[str, tuple[int, list[DsObject | DeletedObject]]] = {}
+        self._turns: dict[str, asyncio.Lock] = {}  # of those that read, by their names
+        self._placed: Place | None = None  # until the next event: anybody may ask for it at any rate
         self._asked: dict[int, asyncio.Future[int]] = {}
         self._begin()
 
@@ -108,6 +112,9 @@ class DirectoryServer:
                 self._event(lambda: (None, getattr(self._rules, call)()))
             except DirectoryStoreError as error:  # a full disk, most likely: it is tried again
                 self.incidents.report(Cause.DIRECTORY, call, f"nothing goes on until this ends: {error}", level="error")
+            except Exception as error:  # a fault of this program: the next event finds rules that were made anew
+                told = "".join(traceback.format_exception(error))
+                self.incidents.report(Cause.FAULT, call, f"what is done again and again failed\n{told}", level="error")
 
     # -- changes --
 
@@ -185,6 +192,7 @@ class DirectoryServer:
         except BaseException:
             self._begin()  # what the rules remember may be of changes that were rolled back
             raise
+        self._placed = None
         for action in actions:
             match action:
                 case Send():
@@ -218,7 +226,9 @@ class DirectoryServer:
                     await changed.wait()
             except TimeoutError:
                 return Page(self.enterprise, self.generation, self.complete, bytes(16))
-        return self._page(who, request.after)
+        async with self._turns.setdefault(who, asyncio.Lock()):
+            await asyncio.sleep(0)  # others have their turn, however many associations this one reads by
+            return self._page(who, request.after)
 
     def _page(self, who: str, after: bytes) -> Page:
         entries: list[DsObject | DeletedObject] = []
@@ -292,17 +302,19 @@ class DirectoryServer:
         return self.servers().get(name)
 
     def _credentials(self) -> CredentialStore:
-        members = {
-            one.data(2106): one.text(2103)
-            for one in self.store.of_type(Type.FRS_MEMBER, ENTERPRISE_PARTITION)
-            if one.data(2106)
-        }
+        """What other servers said may be no key, or no member's name: then nobody has it, and all others are let in."""
+        found = [(one.text(2103), one.data(2106)) for one in self.store.of_type(Type.FRS_MEMBER, ENTERPRISE_PARTITION)]
+        members = {key: name for name, key in found if key and not name.startswith(SERVER_PREFIX)}
         members |= {one.key: f"{SERVER_PREFIX}{name}" for name, one in self.servers().items()}
+        for name in [members.pop(key) for key in list(members) if not _can_be(key)]:
+            self.incidents.report(Cause.DIRECTORY, name, f"what the directory has as the key of {name} is none")
         return CredentialStore(key=KeyPair(self.config.key), members=members)
 
     def _place(self) -> Place:
-        names = tuple(sorted({self.config.name, *self.servers()}))
-        return Place(self.enterprise, self.config.site, names)
+        if self._placed is None:
+            names = tuple(sorted(name for name in {self.config.name, *self.servers()} if "," not in name))
+            self._placed = Place(self.enterprise, self.config.site, names)
+        return self._placed
 
     def status(self) -> dict[str, Any]:
         """The answer of `frs directory status`."""
@@ -330,6 +342,15 @@ class DirectoryServer:
             "servers": self._outgoing.status(self.servers()),
             "incidents": self.incidents.counts(),
         }
+
+
+@functools.lru_cache(1 << 16)
+def _can_be(key: bytes) -> bool:
+    """Whether somebody can have that public key."""
+    try:
+        return bool(KeyPair.new().shared(key))
+    except RpcAuthError:
+        return False
 
 
 def open_server(config: DirectoryServerConfig, incidents: Incidents) -> DirectoryServer:

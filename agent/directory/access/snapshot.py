@@ -19,8 +19,9 @@ from agent.wire.errors import WireError
 
 PAGE_BYTES: Final = 256 * 1024
 MAX_PAGE: Final = 512 * 1024
-#: The most objects and tombstones that a reader holds.
+#: The most objects and tombstones that a reader holds, and bytes of pages that they came in.
 MOST_OBJECTS: Final = 500_000
+MOST_BYTES: Final = 64 << 20
 _REQUEST: Final = struct.Struct("<Q16sI")
 _PAGE: Final = struct.Struct("<16sQBB16sI")
 _ENTRY: Final = struct.Struct("<BI16sQI")
@@ -56,6 +57,7 @@ class Page:
     complete: bool
     next: bytes
     entries: tuple[DsObject | DeletedObject, ...] = ()
+    size: int = field(default=0, compare=False)  # in bytes, of one that was read
 
     def encode(self) -> bytes:
         """Its bytes. Raises WireError."""
@@ -82,7 +84,7 @@ class Page:
             else:
                 entries.append(DsObject(kind, guid, ENTERPRISE_PARTITION, seq, decode_properties(properties)))
         reader.end()
-        return cls(enterprise, generation, bool(complete), after, tuple(entries))
+        return cls(enterprise, generation, bool(complete), after, tuple(entries), len(data))
 
 
 def encode_entry(one: DsObject | DeletedObject) -> bytes:
@@ -102,6 +104,7 @@ class Snapshot:
     reader: str
     objects: list[DsObject] = field(default_factory=list)
     tombstones: list[DeletedObject] = field(default_factory=list)
+    size: int = 0
 
     def add(self, page: Page) -> None:
         """One more page. Raises WireError where there are too many."""
@@ -110,5 +113,6 @@ class Snapshot:
                 self.objects.append(one)
             else:
                 self.tombstones.append(one)
-        if len(self.objects) + len(self.tombstones) > MOST_OBJECTS:
-            raise WireError("Page", -1, f"more than {MOST_OBJECTS} objects")
+        self.size += page.size
+        if len(self.objects) + len(self.tombstones) > MOST_OBJECTS or self.size > MOST_BYTES:
+            raise WireError("Page", -1, f"more than {MOST_OBJECTS} objects, or {MOST_BYTES} bytes of them")

@@ -80,9 +80,9 @@ class Answering:
         own = self._credit(who)
         for credit in (own, self._of_all):
             credit.came(len(data) + _HEADERS)
-        reply = _reply(request, place)
+        reply = _reply(request, place) if self._rates.take(who) else b""
         size = len(reply) + _HEADERS
-        if not self._rates.take(who) or not own.covers(size) or not self._of_all.covers(size):
+        if not reply or not own.covers(size) or not self._of_all.covers(size):
             self.refused += 1
             return None
         for credit in (own, self._of_all):

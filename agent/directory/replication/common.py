@@ -3,6 +3,7 @@ is asked of others."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final
 
@@ -58,7 +59,8 @@ class Common:
         self._waiting: dict[str, list[DirectoryChange]] = {}
         self._announce: set[str] = set()
         self._bscs: list[str] | None = None
-        self._forwarded: set[tuple[str, int]] = set()
+        self._requests: dict[int, str] = {}  # that are under way, and to whom they went
+        self._forwarded: OrderedDict[tuple[str, int], str] = OrderedDict()  # by requester and number, likewise
         self._last_request = 0
 
     @property

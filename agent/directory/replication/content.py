@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from agent.directory.objects.model import (
     MQ_ERROR_ILLEGAL_PROPERTY_VALUE,
     MQDS_OBJECT_NOT_FOUND,
+    MQDS_WRONG_OBJ_TYPE,
     DeletedObject,
     DirectoryError,
     DsObject,
@@ -17,9 +18,11 @@ from agent.directory.objects.model import (
 from agent.directory.objects.table import IDENTIFIER, NAME, Type
 from agent.directory.objects.values import Value
 from agent.directory.replication.messages import CREATE, DELETE, SYNC, UPDATE, DirectoryChange
-from agent.directory.replication.ports import Partition, Store
+from agent.directory.replication.ports import ENTERPRISE_PARTITION, Partition, Store
 
 D_SCOPE, D_OBJTYPE = 1403, 1404
+#: What is of the whole enterprise, and so in its partition alone: others own those of sites.
+_OF_THE_ENTERPRISE = (Type.ENTERPRISE, Type.SITE, Type.FRS_SET, Type.FRS_MEMBER, Type.FRS_CONNECTION)
 
 
 def deletion(type_: Type, scope: int = 1) -> tuple[tuple[int, Value], ...]:
@@ -59,6 +62,7 @@ def asked(store: Store, partition: Partition, change: DirectoryChange, seq: int)
     if change.command != CREATE or not isinstance(guid, bytes):
         raise DirectoryError(MQ_ERROR_ILLEGAL_PROPERTY_VALUE, "an object is made with its identifier")
     found = new_object(type_, guid, partition.id, given)
+    _belongs(type_, partition.id)
     if store.get(guid) is not None:
         raise DirectoryError(MQ_ERROR_ILLEGAL_PROPERTY_VALUE, f"there is an object with this identifier: {guid.hex()}")
     _unique(store, type_, found.properties, guid)
@@ -89,13 +93,21 @@ def _unique(store: Store, type_: Type, properties: Mapping[int, Value], guid: by
         raise DirectoryError(MQ_ERROR_ILLEGAL_PROPERTY_VALUE, f"another {type_.name} has the name {name}")
 
 
+def _belongs(type_: Type, partition: bytes) -> None:
+    if type_ in _OF_THE_ENTERPRISE and partition != ENTERPRISE_PARTITION:
+        raise DirectoryError(MQDS_WRONG_OBJ_TYPE, f"{type_.name} is of the enterprise, and not of a site")
+
+
 def apply(store: Store, change: DirectoryChange) -> DsObject | DeletedObject | None:
     """Do what a change says, and give what is there now. What is here already is newer than the change: then nothing
-    is done. Raises DirectoryError where it cannot be done, since something before it is missing, or never was right."""
+    is done. Raises DirectoryError where it cannot be done, since something before it is missing, or never was right;
+    above all where the object is of another partition, which the owner of this one has no say in."""
     guid = change.guid
     if guid is None:
         raise DirectoryError(MQDS_OBJECT_NOT_FOUND, "a change that its owner has made names its object by GUID")
     old, tombstone = store.get(guid), store.deleted(guid)
+    if any(one is not None and one.partition != change.partition for one in (old, tombstone)):
+        raise DirectoryError(MQDS_OBJECT_NOT_FOUND, f"the object {guid.hex()} is of another partition")
     if max(old.seq if old is not None else -1, tombstone.seq if tombstone is not None else -1) >= change.seq:
         return None
     given = dict(change.properties)
@@ -103,12 +115,14 @@ def apply(store: Store, change: DirectoryChange) -> DsObject | DeletedObject | N
         type_ = _type_of_deletion(given)
         if type_ is None:
             raise DirectoryError(MQ_ERROR_ILLEGAL_PROPERTY_VALUE, "a deletion without the type of its object")
+        _belongs(type_, change.partition)
         scope = given.get(D_SCOPE)
         gone = DeletedObject(guid, change.partition, change.seq, type_, scope if isinstance(scope, int) else 1)
         store.remove(gone)
         return gone
     type_ = type_of_change(given)
     properties = checked(given, type_)
+    _belongs(type_, change.partition)
     if change.command == UPDATE:
         if old is None or old.type != type_:
             raise DirectoryError(MQDS_OBJECT_NOT_FOUND, f"there is no {type_.name} {guid.hex()} to be changed")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from agent.directory.objects.model import (
+    MQ_ERROR,
     DirectoryError,
 )
 from agent.directory.replication import content
@@ -109,10 +110,13 @@ class Following(Owning):
             self._store.put_partition(partition)
 
     def _change_reply(self, sender: str, message: ChangeReply) -> None:
-        if message.requester == self.me.name:
+        """Of whom the change was asked for, and of nobody else."""
+        forwarded = message.requester, message.request
+        if message.requester == self.me.name and self._requests.get(message.request) == sender:
+            del self._requests[message.request]
             self._actions.append(Answered(message.request, message.result))
-        elif (message.requester, message.request) in self._forwarded:
-            self._forwarded.discard((message.requester, message.request))
+        elif self._forwarded.get(forwarded) == sender:
+            del self._forwarded[forwarded]
             self._send(message.requester, message)
 
     def _sync_reply(self, sender: str, message: SyncReply) -> None:
@@ -131,6 +135,8 @@ class Following(Owning):
             self._store.put_partition(partition)
         for change in message.changes:
             try:
+                if change.partition != partition.id:
+                    raise DirectoryError(MQ_ERROR, "a change of another partition is among it")
                 self._effects(content.apply(self._store, change))
             except DirectoryError as error:
                 self._tell(sender, f"a synchronisation of {named(partition)} is not taken: {error}")

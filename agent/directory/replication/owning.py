@@ -106,16 +106,20 @@ class Owning(Common):
 
     def _change_request(self, sender: str, message: ChangeRequest) -> None:
         partition = self._partitions.get(message.partition)
+        known = (sender, *self.neighbours())
         if partition is not None and partition.authority != self.me.name and self.is_psc:
-            self._forwarded.add((message.requester, message.request))
-            self._send(partition.authority, message)
+            if message.requester in known:
+                self._forwarded[message.requester, message.request] = partition.authority
+                if len(self._forwarded) > self._sizes.waiting:
+                    self._forwarded.popitem(last=False)
+                self._send(partition.authority, message)
             return
         try:
             self._change(message.partition, message.change)
             result = MQ_OK
         except DirectoryError as error:
             result = error.status
-        to = message.requester if message.requester in (sender, *self.neighbours()) else message.psc
+        to = next((one for one in (message.requester, message.psc) if one in known), "")
         self._send(to, ChangeReply(self.me.site, message.request, result, message.requester))
 
     def _sync_request(self, sender: str, message: SyncRequest) -> None:

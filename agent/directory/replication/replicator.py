@@ -60,6 +60,7 @@ class Replicator(Following):
         if not upstream:
             raise DirectoryError(MQDS_UNKNOWN_SOURCE, "no owner of this partition is known here")
         self._last_request = (self._last_request + 1) & 0xFFFFFFFF
+        self._requests[self._last_request] = upstream
         psc = "" if self.is_psc else upstream
         self._send(upstream, ChangeRequest(self.me.site, partition_id, self._last_request, self.me.name, change, psc))
         return self._last_request, self._done()

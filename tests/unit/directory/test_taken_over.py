@@ -1,0 +1,348 @@
+"""A directory server, or a host that reads from one, that was taken over: what it says that is not its to say, and how
+much of a server's time and memory it gets."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from agent.directory.access import interface, joining
+from agent.directory.access import server as server_module
+from agent.directory.access.enterprise import machine_of, make_directory
+from agent.directory.access.outgoing import ServerAddress
+from agent.directory.access.reading import whole
+from agent.directory.access.server import DirectoryServer, open_server
+from agent.directory.access.snapshot import Page, ReadRequest, Snapshot
+from agent.directory.access.topology import changes, objects_of
+from agent.directory.discovery.answering import Answering
+from agent.directory.discovery.asking import Finished
+from agent.directory.discovery.packets import TopologyClientRequest
+from agent.directory.objects.model import DirectoryError, new_object
+from agent.directory.objects.table import SERVICE_BSC, Type
+from agent.directory.objects.values import Value
+from agent.directory.replication.content import deletion
+from agent.directory.replication.messages import (
+    CREATE,
+    DELETE,
+    SYNC,
+    UPDATE,
+    ChangeReply,
+    ChangeRequest,
+    DirectoryChange,
+    Message,
+    Propagation,
+    SyncReply,
+)
+from agent.directory.replication.ports import ENTERPRISE_PARTITION, Answered, Send, Told
+from agent.directory.replication.replicator import Replicator
+from agent.reporting.causes import Cause
+from agent.reporting.incidents import Incidents
+from agent.rpc.client import RpcClient
+from agent.rpc.noise import KeyPair
+from agent.rpc.security import KeyCredential
+from agent.wire.errors import WireError
+from config.directory import DirectoryServerConfig
+from config.keys import new_key, public_key
+from config.model import ReplicaSet
+from config.topology import new_replica_set
+from tests.directory.world import SITES, World
+
+NOBODY = b"\0" * 32  # a point of low order: no key that anybody can have
+
+
+@pytest.fixture
+def world() -> World:
+    """`psc1` owns the second site, and no more; `pec` owns the enterprise, in which there is a set."""
+    world = World(1, pscs=1, bscs=1)
+    properties: tuple[tuple[int, Value], ...] = ((2001, b"d" * 16), (2002, "docs"), (2004, b"m" * 16))
+    world.change("pec", ENTERPRISE_PARTITION, DirectoryChange(CREATE, None, bytes(16), 0, 0, 0, properties))
+    world.settle()
+    assert world.differences() == []
+    return world
+
+
+def rules_of(world: World, name: str) -> Replicator:
+    rules = world.servers[name].rules
+    assert rules is not None
+    return rules
+
+
+def send(world: World, message: Message, *, sender: str = "psc1") -> list[object]:
+    """The message comes to the owner of the enterprise; returns what it does."""
+    pec = world.servers["pec"]
+    with pec.store.transaction():
+        return list(rules_of(world, "pec").received(sender, message))
+
+
+def next_change(world: World, command: int, guid: bytes, properties: tuple[tuple[int, Value], ...]) -> Propagation:
+    """What comes next in the partition of psc1."""
+    site = next(one for one in rules_of(world, "pec").partitions if one.id == SITES[1])
+    change = DirectoryChange(command, guid, SITES[1], site.last, site.last + 1, site.purged, properties)
+    return Propagation(SITES[1], (change,))
+
+
+ENTERPRISE = ((609, b"E" * 16), (601, "mine"), (604, "psc1"))
+NOT_ITS_OWN = {
+    "a set is changed": (UPDATE, b"d" * 16, ((2001, b"d" * 16), (2002, "mine"))),
+    "a set is made anew": (SYNC, b"d" * 16, ((2001, b"d" * 16), (2002, "mine"), (2004, b"m" * 16))),
+    "a set is deleted": (DELETE, b"d" * 16, deletion(Type.FRS_SET)),
+    "a set is made": (CREATE, b"n" * 16, ((2001, b"n" * 16), (2002, "mine"), (2004, b"m" * 16))),
+    "it is the owner of the enterprise": (CREATE, b"n" * 16, ENTERPRISE),
+    "it is the owner of another site": (CREATE, SITES[2], ((302, SITES[2]), (301, "mine"), (304, "psc1"))),
+}
+
+
+@pytest.mark.parametrize("what", NOT_ITS_OWN)
+def test_the_owner_of_a_site_has_no_say_in_the_enterprise(world: World, what: str) -> None:
+    before = world.content("pec")
+    actions = send(world, next_change(world, *NOT_ITS_OWN[what]))
+    assert any(isinstance(one, Told) for one in actions)
+    assert world.content("pec") == before
+    world.settle()
+    assert world.content("pec") == before
+
+
+def test_nor_by_the_way_of_a_synchronisation(world: World) -> None:
+    """What was asked for is its own partition; what comes is the enterprise's."""
+    rules, before = rules_of(world, "pec"), world.content("pec")
+    asked = [one.message for one in rules.announce() if isinstance(one, Send) and one.to == "psc1"]
+    (request,) = asked
+    enterprise = rules.partitions[0]
+    member: tuple[tuple[int, Value], ...] = (
+        (2101, b"x" * 16), (2102, b"d" * 16), (2103, "x"), (2104, "x.example.org"), (2105, 1), (2106, b"k" * 32),
+    )  # fmt: skip
+    change = DirectoryChange(SYNC, b"x" * 16, ENTERPRISE_PARTITION, 0, enterprise.last, 0, member)
+    first = request.first  # type: ignore[union-attr]
+    actions = send(world, SyncReply(SITES[1], SITES[1], first, first, 0, 0, (change,)))
+    assert any(isinstance(one, Told) for one in actions)
+    assert world.content("pec") == before
+
+
+def test_what_an_owner_is_asked_for_is_in_the_right_partition(world: World) -> None:
+    properties: tuple[tuple[int, Value], ...] = ((2001, b"n" * 16), (2002, "new"), (2004, b"m" * 16))
+    with pytest.raises(DirectoryError, match="is of the enterprise"):
+        world.change("psc1", SITES[1], DirectoryChange(CREATE, None, SITES[1], 0, 0, 0, properties))
+
+
+def test_nobody_but_who_was_asked_says_what_became_of_a_change(world: World) -> None:
+    rules = rules_of(world, "psc1")
+    change = DirectoryChange(UPDATE, b"d" * 16, ENTERPRISE_PARTITION, 0, 0, 0, ((2002, "papers"),))
+    number, actions = rules.ask_owner(ENTERPRISE_PARTITION, change)
+    assert [one.to for one in actions if isinstance(one, Send)] == ["pec"]
+    reply = ChangeReply(SITES[0], number, 0, "psc1")
+    assert rules.received("bsc1", reply) == []
+    assert rules.received("pec", reply) == [Answered(number, 0)]
+    assert rules.received("pec", reply) == []
+
+
+def test_requests_for_others_are_remembered_up_to_a_bound_and_answered_to_nobody_unknown(world: World) -> None:
+    change = DirectoryChange(UPDATE, b"d" * 16, ENTERPRISE_PARTITION, 0, 0, 0, ((2002, "papers"),))
+    rules = rules_of(world, "psc1")
+    for number in range(1000):
+        request = ChangeRequest(SITES[0], ENTERPRISE_PARTITION, number, f"made up {number}", change)
+        assert rules.received("pec", request) == []
+    for number in range(100):
+        rules.received("bsc1", ChangeRequest(SITES[1], ENTERPRISE_PARTITION, number, "bsc1", change))
+    assert len(rules._forwarded) <= rules._sizes.waiting
+    answers = send(world, ChangeRequest(SITES[1], SITES[1], 1, "made up", change, "made up, too"))
+    assert [one.to for one in answers if isinstance(one, Send)] in ([], ["psc1"])
+
+
+# -- the server --
+
+
+def with_keys(*names: str) -> tuple[ReplicaSet, dict[str, bytes]]:
+    made = new_replica_set("docs", [(one, f"{one}.example.org", 28700) for one in names], "full-mesh")
+    keys = {name: new_key() for name in names}
+    members = {name: dataclasses.replace(one, key=public_key(keys[name])) for name, one in made.members.items()}
+    return dataclasses.replace(made, members=MappingProxyType(members)), keys
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> DirectoryServerConfig:
+    made = DirectoryServerConfig(
+        tmp_path / "directory.toml", "dir1", tmp_path, new_key(), b"E" * 16, b"s" * 16, b"m" * 16, "127.0.0.1", 0
+    )
+    make_directory(made, "enterprise", "site", "127.0.0.1", 1)
+    return made
+
+
+@pytest.fixture
+async def server(config: DirectoryServerConfig) -> AsyncIterator[DirectoryServer]:
+    server = open_server(config, Incidents(logging.getLogger("frs")))
+    await server.start()
+    yield server
+    await server.close()
+    server.store.close()
+
+
+async def client_of(server: DirectoryServer, key: bytes) -> RpcClient:
+    credential = KeyCredential(KeyPair(key), public_key(server.config.key))
+    return await interface.connect("127.0.0.1", server.port, credential)
+
+
+@pytest.mark.parametrize("key", [NOBODY, b"short"], ids=["of low order", "too short"])
+async def test_a_key_that_nobody_can_have_keeps_nobody_else_out(config: DirectoryServerConfig, key: bytes) -> None:
+    """Other servers may say anything. It is told, and a server starts with it, too."""
+    docs, keys = with_keys("a", "b")
+    bad = dataclasses.replace(docs.members["b"], key=key)
+    docs = dataclasses.replace(docs, members=MappingProxyType({**docs.members, "b": bad}))
+    for start in range(2):
+        incidents = Incidents(logging.getLogger("frs"))
+        server = open_server(config, incidents)
+        await server.start()
+        try:
+            if not start:
+                server.change(changes([], objects_of([docs])))
+            client = await client_of(server, keys["a"])
+            found = await whole(client, 0, 0, "a")
+            assert found is not None
+            assert len(found.objects) == 5
+            await client.close()
+            assert Cause.DIRECTORY.value in incidents.counts()
+        finally:
+            await server.close()
+            server.store.close()
+
+
+async def test_no_member_of_a_set_passes_as_a_server(server: DirectoryServer) -> None:
+    docs, keys = with_keys("a", "b")
+    named = objects_of([docs])
+    named[docs.members["b"].guid][1][2103] = f"{interface.SERVER_PREFIX}b"
+    server.change(changes([], named))
+    allowed = server._credentials().members
+    assert public_key(keys["a"]) in allowed
+    assert public_key(keys["b"]) not in allowed
+
+
+async def test_what_fails_once_is_done_again(monkeypatch: pytest.MonkeyPatch, config: DirectoryServerConfig) -> None:
+    """A fault in what comes again and again would else end it for good, and nobody would know."""
+    monkeypatch.setattr(server_module, "PROPAGATE_S", 0.001)
+    calls, again = 0, asyncio.Event()
+
+    def propagate(_: Replicator) -> list[object]:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise ZeroDivisionError
+        again.set()
+        return []
+
+    monkeypatch.setattr(Replicator, "propagate", propagate)
+    incidents = Incidents(logging.getLogger("frs"))
+    server = open_server(config, incidents)
+    await server.start()
+    try:
+        async with asyncio.timeout(60):
+            await again.wait()
+    finally:
+        await server.close()
+        server.store.close()
+    assert incidents.counts() == {Cause.FAULT.value: 1}
+
+
+async def test_nothing_is_kept_for_whoever_is_no_server(server: DirectoryServer) -> None:
+    for number in range(1000):
+        server._outgoing.send(f"made up {number}", b"message")
+    assert server._outgoing._peers == {}
+    assert server._outgoing.status({"x": ServerAddress("x", 1, NOBODY)})[0]["waiting"] == 0
+
+
+async def test_a_host_that_reads_without_end_is_one_among_all(
+    server: DirectoryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`b` reads by many associations at once; `a` asks after all of them."""
+    docs, _ = with_keys("a", "b")
+    server.change(changes([], objects_of([docs])))
+    turns: list[str] = []
+    page = DirectoryServer._page
+
+    def noted(self: DirectoryServer, who: str, after: bytes) -> Page:
+        turns.append(who)
+        return page(self, who, after)
+
+    monkeypatch.setattr(DirectoryServer, "_page", noted)
+    request = ReadRequest(0, bytes(16), 0)
+    many = [asyncio.ensure_future(server._read("b", request)) for _ in range(100)]
+    await asyncio.ensure_future(server._read("a", request))
+    assert turns.index("a") < 5, turns
+    await asyncio.gather(*many)
+    assert turns.count("b") == 100
+
+
+async def test_a_flood_of_questions_by_udp_asks_the_database_nothing(
+    server: DirectoryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody may send them, in anybody's name; what is answered changes with the directory alone."""
+    asked = 0
+    servers = DirectoryServer.servers
+
+    def counted(self: DirectoryServer) -> dict[str, ServerAddress]:
+        nonlocal asked
+        asked += 1
+        return servers(self)
+
+    monkeypatch.setattr(DirectoryServer, "servers", counted)
+    answering = Answering(server._place, asyncio.get_running_loop().time)
+    question = TopologyClientRequest(server.enterprise, os.urandom(16), bytes(16)).encode()
+    for number in range(2000):
+        answering.received(f"192.0.2.{number % 250}", question)
+    assert asked == 1
+    machine = machine_of(b"M" * 16, server.config.site, "x,y", SERVICE_BSC, "x.example.org", 1, public_key(new_key()))
+    server._event(lambda: (None, server._rules.change(server.config.site, machine)[1]))
+    assert server._place().servers == ("dir1",), "a name that no reply can have"
+    assert answering.received("192.0.2.251", question) is not None
+
+
+# -- the host that reads --
+
+
+async def test_pages_that_go_round_in_a_circle_are_an_error(
+    server: DirectoryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docs, keys = with_keys("a", "b")
+    server.change(changes([], objects_of([docs])))
+
+    async def endless(self: DirectoryServer, who: str, request: ReadRequest) -> Page:
+        return Page(self.enterprise, self.generation, True, b"n" * 16)
+
+    monkeypatch.setattr(server_module.DirectoryServer, "_read", endless)
+    server._server.interfaces = {  # type: ignore[union-attr]
+        interface.DIRECTORY.uuid: interface.directory_interface(server._read, server._received, server._malformed)
+    }
+    client = await client_of(server, keys["a"])
+    with pytest.raises(WireError, match="circle"):
+        await whole(client, 0, 0, "a")
+    await client.close()
+
+
+def test_a_snapshot_takes_a_bounded_part_of_memory() -> None:
+    docs, _ = with_keys("a", "b")
+    wide = dataclasses.replace(docs, file_filter=("x" * 4000,) * 8)
+    server_says = Snapshot(b"E" * 16, 1, True, "a")
+    objects = objects_of([wide])
+    made = [new_object(type_, guid, ENTERPRISE_PARTITION, found) for guid, (type_, found) in objects.items()]
+    page = Page.decode(Page(b"E" * 16, 1, True, b"n" * 16, tuple(made)).encode())
+    with pytest.raises(WireError, match="bytes"):
+        for _ in range(2000):
+            server_says.add(page)
+
+
+async def test_of_what_answers_by_udp_a_few_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is on the network may name hundreds of places, at each of which one would wait."""
+
+    async def answer(*_: object) -> Finished:
+        return Finished(tuple(f"10.9.{number}.1" for number in range(150)), (), ("10.9.0.1",))
+
+    monkeypatch.setattr(joining, "discover", answer)
+    places = await joining.find_server()
+    assert places[0] == ("10.9.0.1", interface.DEFAULT_PORT)
+    assert len(places) <= 8
+    assert len(set(places)) == len(places)
