@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import logging
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,11 +11,11 @@ from typing import Final
 
 from idtable.reserved import preinstall, reserved
 
-from .changes import Aged, Excluded, join, split
+from .changes import Aged, Excluded, Noted, join, split
 from .log import JournalLog, Row
 from .reasons import RENAME_NEW_NAME, RENAME_OLD_NAME
 from .system import LINUX, System
-from .watches import LIMBO, Node
+from .watches import LIMBO, MOVE_WAIT_S, Node
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +35,8 @@ class Entry:
     """A record in the aging cache. Keyed by its folder and name, so a renamed folder takes it along."""
 
     __slots__ = (
-        "again", "deep", "event_time", "first", "first_usn", "is_dir", "last", "linked", "moved_to", "name", "node",
-        "paired", "put_back_at", "reason", "usn", "waits_for",
+        "came", "deep", "event_time", "first", "first_usn", "is_dir", "last", "linked", "moved_to", "name", "node",
+        "paired", "reason", "usn", "waits_for",
     )  # fmt: skip
 
     def __init__(self, node: Node, name: str, first_usn: int, now: float) -> None:
@@ -48,12 +49,11 @@ class Entry:
         self.reason = 0
         self.is_dir = False
         self.deep = False
-        self.again = False  # somebody wants it to be looked at, again perhaps
+        self.came = False  # what stands here may have been elsewhere in the tree
         self.event_time = 0
         self.moved_to: tuple[Node, str] | None = None
         self.linked: set[tuple[Node, str]] = set()  # where what was here went, and where what is here came from
         self.waits_for: set[tuple[Node, str]] = set()  # where what was here may have gone, unseen
-        self.put_back_at = 0.0
         self.paired = False  # one of the two names of a rename that was seen whole
 
     @property
@@ -85,7 +85,7 @@ class AgingCache:
         self._dirty: dict[int, Entry] = {}
         self._stored: set[int] = set()
         self._forget: list[int] = []
-        self._delivered: dict[int, list[int]] = {}
+        self._delivered: dict[int, list[Entry]] = {}  # by Aged.usn
 
     @property
     def unsaved(self) -> bool:
@@ -131,7 +131,7 @@ class AgingCache:
         if is_dir is not None:
             entry.is_dir = is_dir
         entry.deep |= deep
-        entry.again |= event_time is not None
+        entry.came |= deep or event_time is not None or bool(reason & RENAME_NEW_NAME)
         if event_time is None:
             entry.event_time = self._system.time_ns() // 100 + _FILETIME_EPOCH
         else:
@@ -145,6 +145,12 @@ class AgingCache:
         if reserved(path) and "/" not in path:
             return False
         return preinstall(path) or self._excluded(path, is_dir)
+
+    def noted(self, wanted: Callable[[Entry], bool]) -> list[Noted]:
+        """The records that age, and those handed out and not retired."""
+        out = ((usn, entry) for usn, entries in self._delivered.items() for entry in entries)
+        both = itertools.chain(((entry.usn, entry) for entry in self.pending.values()), out)
+        return [Noted(entry.path, usn, entry.deep) for usn, entry in both if wanted(entry)]
 
     def link(self, old: tuple[Node, str], new: tuple[Node, str]) -> None:
         """What was at `old` was renamed to `new`; a folder still to be examined whole is so at its new place."""
@@ -189,9 +195,10 @@ class AgingCache:
         self._order += 1
         heapq.heappush(self._due, (due, self._order, entry))
 
-    def _ripe(self, now: float, everything: bool) -> list[Entry]:
+    def _ripe(self, now: float, everything: bool, limbo: bool) -> list[Entry]:
         """The entries whose time has come. What happened in a folder waits for what happened to the folder, and the
-        two names of a rename for each other: only together do they say what is what."""
+        two names of a rename for each other: only together do they say what is what; and what is in a folder in limbo,
+        until it is known where that is."""
         due: dict[_Key, Entry] = {}
         while self._due and (everything or self._due[0][0] <= now):
             _, _, entry = heapq.heappop(self._due)
@@ -199,6 +206,8 @@ class AgingCache:
                 continue  # it was due sooner
             if self._due_at(entry) > now and not everything:
                 self._push(entry, self._due_at(entry))
+            elif limbo and LIMBO in entry.path and not everything:
+                self._push(entry, now + MOVE_WAIT_S)
             else:
                 due[entry.node, entry.name] = entry
         until = self._waits(due)
@@ -257,13 +266,13 @@ class AgingCache:
                     again.moved_to = again.moved_to or entry.moved_to
                     again.linked |= entry.linked
                     again.waits_for |= entry.waits_for
-                    again.put_back_at = entry.put_back_at or self._system.monotonic()
         self.retire(aged.usn for aged in batch)
 
-    def age(self, everything: bool = False, moves: int = 0) -> list[Aged]:
-        """What has aged by now (or everything), one record a path. `moves`: see Aged."""
+    def age(self, everything: bool = False, moves: int = 0, limbo: bool = False) -> list[Aged]:
+        """What has aged by now (or everything), one record a path. `moves`: see Aged; `limbo`: there may be folders of
+        which it is not known for the moment where they are."""
         now = self._system.monotonic()
-        ripe = self._ripe(now, everything)
+        ripe = self._ripe(now, everything, limbo)
         if ripe:
             self._next = now + min(_GATHER_S, self._aging * _GATHER)
         batch: dict[str, Aged] = {}
@@ -274,31 +283,27 @@ class AgingCache:
             moved_to = self._destination(entry)
             path = entry.path
             if LIMBO in path:  # below a folder that left the tree
-                self._delivered[entry.usn] = [entry.first_usn]
+                self._delivered[entry.usn] = [entry]
                 self.retire([entry.usn])
                 continue
             aged = batch.get(path)
             if aged is None:
+                self._delivered[entry.usn] = [entry]
                 batch[path] = Aged(
                     path, entry.reason, entry.is_dir, entry.usn, entry.first_usn, entry.event_time, moved_to,
                     entry.deep, moves, self._groups if linked else 0, chains.get((entry.node, entry.name), 0),
-                    entry.put_back_at, entry.again, [entry],
+                    self._delivered[entry.usn],
                 )  # fmt: skip
-                self._delivered[entry.usn] = [entry.first_usn]
                 continue
-            if isinstance(aged.handle, list):
-                aged.handle.append(entry)
-            firsts = self._delivered.pop(aged.usn)
-            firsts.append(entry.first_usn)
+            entries = self._delivered.pop(aged.usn)
+            entries.append(entry)
             if entry.usn > aged.usn:
                 aged.usn, aged.is_dir, aged.event_time = entry.usn, entry.is_dir, entry.event_time or aged.event_time
                 aged.moved_to = moved_to or aged.moved_to
             aged.first_usn = min(aged.first_usn, entry.first_usn)
             aged.reason |= entry.reason
             aged.deep |= entry.deep
-            aged.again |= entry.again
-            aged.put_back_at = max(aged.put_back_at, entry.put_back_at)
-            self._delivered[aged.usn] = firsts
+            self._delivered[aged.usn] = entries
         for entry in ripe:
             del self.pending[entry.node, entry.name]
         return sorted(batch.values(), key=lambda aged: aged.path.count("/"))  # folders before what is in them
@@ -367,10 +372,10 @@ class AgingCache:
     def retire(self, usns: Iterable[int]) -> None:
         """Forget records that were handed out, by Aged.usn."""
         for usn in usns:
-            for first in self._delivered.pop(usn, ()):
-                self._dirty.pop(first, None)
-                if first in self._stored:
-                    self._forget.append(first)
+            for entry in self._delivered.pop(usn, ()):
+                self._dirty.pop(entry.first_usn, None)
+                if entry.first_usn in self._stored:
+                    self._forget.append(entry.first_usn)
 
     def commit(self) -> bool:
         """Store what is new and remove what was retired; False when that failed and has to be tried again."""

@@ -8,7 +8,7 @@ import re
 import stat as st
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from idtable.records import IDRecord
 from staging.fsops import Fingerprint
@@ -26,9 +26,7 @@ class Aged:
     has told. `deep` asks for everything below `path` too: its content came into the tree unseen. `moves` is how
     many moves of folders were known when `path` was told (see Journal.moved_since). Those of one `group` (but 0)
     are only understood together: among them are the two names of renames. Those of one `chain` (but 0) are names of one
-    chain of renames. `put_back_at` is when it was put back first (time.monotonic(); see Journal.put_back), 0.0 when it
-    was not. `again` says that somebody wanted it to be looked at, who may know more than events tell. `handle` is the
-    journal's own.
+    chain of renames. `handle` is the journal's own.
     """
 
     path: str
@@ -42,9 +40,16 @@ class Aged:
     moves: int = 0
     group: int = 0
     chain: int = 0
-    put_back_at: float = 0.0
-    again: bool = False
     handle: object = None
+
+
+class Noted(NamedTuple):
+    """Where somebody is to look, for a record of the journal: the path by now, and the number of the record (of one
+    that was handed on: Aged.usn); with `deep`, at all below it too."""
+
+    path: str
+    usn: int = 0
+    deep: bool = False
 
 
 class Kind(enum.IntEnum):

@@ -16,7 +16,7 @@ from idtable.records import ZERO_GUID, IDRecord
 from idtable.reserved import reserved
 
 from . import reasons as why
-from .changes import Aged, Change, Excluded, Lookup, Missing, RootGone, Skips, join, kind_of, nothing_excluded
+from .changes import Aged, Change, Excluded, Lookup, Missing, Noted, RootGone, Skips, join, kind_of, nothing_excluded
 from .changesof import ChangesOf
 from .disk import Blind, Disk, Key, ReservedNames
 from .parts import PartScan
@@ -124,31 +124,25 @@ class Examiner:
         yield from scanner.run()
         self.scanned = scanner.entries
 
-    def standing_at(self, keys: Set[Key], paths: Iterable[str]) -> set[Key]:
-        """Those of the inodes that stand at the paths now. Raises RootGone."""
-        disk, found = self._disk(), set[Key]()
-        for path in paths:
-            with contextlib.suppress(Blind, OSError):
-                spot = disk.look(path)
-                if spot is not None and spot.key in keys:
-                    found.add(spot.key)
-        return found
-
-    def standing(self, keys: Set[Key], paths: Iterable[str]) -> set[Key]:
-        """Those of the inodes that stand at the paths now, or below them. Raises RootGone."""
-        disk, inodes, found = self._disk(), {ino for _, ino, _ in keys}, set[Key]()
-        stack = list(paths)
-        while stack:
-            path = stack.pop()
-            with contextlib.suppress(Blind, OSError):
-                spot = disk.look(path)
-                if spot is not None and spot.key in keys:
-                    found.add(spot.key)
-                if spot is not None and spot.kind == "folder":
+    def standing(self, keys: Set[Key], places: Iterable[Noted]) -> dict[Key, str]:
+        """Where those of the inodes stand that are at one of the places now. Raises RootGone."""
+        disk, inodes, found = self._disk(hold=_HOLD), {ino for _, ino, _ in keys}, dict[Key, str]()
+        stack = [(place.path, place.deep) for place in places]
+        try:
+            while stack:
+                path, deep = stack.pop()
+                with contextlib.suppress(Blind, OSError):
+                    spot = disk.look(path)
+                    if spot is not None and spot.key in keys:
+                        found[spot.key] = path
+                    if spot is None or not deep or spot.kind != "folder":
+                        continue
                     with disk.folder(path) as folder:
                         for entry in folder.entries():
                             if entry.inode() in inodes or entry.is_dir(follow_symlinks=False):
-                                stack.append(join(path, entry.name))
+                                stack.append((join(path, entry.name), deep))
+        finally:
+            disk.close()
         return found
 
     def parts(self) -> PartScan:

@@ -14,10 +14,9 @@ from typing import Final
 
 from . import inotify
 from .aging import AgingCache, Entry
-from .changes import Aged, Excluded, nothing_excluded, split
+from .changes import Aged, Excluded, Noted, nothing_excluded, split
 from .inotify import Source, WatchLimit
 from .own import NOTHING, Own
-from .reasons import ARRIVAL, RENAME_OLD_NAME
 from .system import LINUX, System
 from .turns import FLUSH, STOP, Again, Barrier, Heard, Touched, abandon, resolve
 from .watches import Node
@@ -154,32 +153,18 @@ class Journal:
         """
         await self._pass()
 
-    async def aging(self) -> list[str]:
-        """barrier(), and the paths that were in the aging cache at that moment: what the kernel told of before is among
-        them, or was handed on. Raises RuntimeError likewise."""
+    async def noted(self) -> list[Noted]:
+        """barrier(), and the records that age then, or were handed on and not retired: what the kernel told of before
+        is among them, or was dealt with. Raises RuntimeError likewise."""
         return await self._pass(lambda entry: True)
 
-    async def left(self, since: int = 0) -> list[str]:
-        """barrier(), and the paths in the aging cache from which something was renamed away, the last event `since`
-        then (FILETIME). Raises RuntimeError likewise."""
-        return await self._pass(lambda entry: bool(entry.reason & RENAME_OLD_NAME) and entry.event_time >= since)
+    async def came(self) -> list[Noted]:
+        """The same, but only where something may stand that was elsewhere in the tree before: it was renamed to there,
+        nobody saw it come, or somebody wants it to be looked at. The paths of what is in folders of which it is not
+        known where they are begin with LIMBO. Raises RuntimeError likewise."""
+        return await self._pass(lambda entry: entry.came)
 
-    async def arrived(self, usn: int = 0) -> list[str]:
-        """barrier(), and the paths in the aging cache to which something was renamed, or at which something was made,
-        and that have a record with that number or a later one (see next_usn). Raises RuntimeError likewise."""
-        return await self._pass(lambda entry: bool(entry.reason & ARRIVAL) and entry.usn >= usn)
-
-    async def to_look_at_again(self) -> list[str]:
-        """barrier(), and the paths in the aging cache that somebody wants to be looked at. Raises RuntimeError
-        likewise."""
-        return await self._pass(lambda entry: entry.again)
-
-    @property
-    def next_usn(self) -> int:
-        """The number of the next record."""
-        return self._log.next_usn
-
-    async def _pass(self, wanted: Callable[[Entry], bool] | None = None) -> list[str]:
+    async def _pass(self, wanted: Callable[[Entry], bool] | None = None) -> list[Noted]:
         if self._thread is None:
             raise RuntimeError("the journal is not running")
         barrier = Barrier(self._loop.create_future(), wanted)
@@ -193,6 +178,10 @@ class Journal:
         """The paths that folders left or came to after the first `moves` moves, up to now (see barrier()); not those
         that are `own`."""
         await self.barrier()
+        return self.moved(moves)
+
+    def moved(self, moves: int) -> list[str]:
+        """The same, as far as is known."""
         return self._tree.moves.since(moves)
 
     @property
@@ -291,9 +280,8 @@ class Journal:
                 if self._stopping:
                     self._call(abandon, item.passed)
                 else:
-                    entries = filter(item.wanted, self._cache.pending.values()) if item.wanted is not None else ()
-                    paths = [entry.path for entry in entries]
-                    self._call(resolve, item.passed, paths)
+                    noted = [] if item.wanted is None else self._cache.noted(item.wanted)
+                    self._call(resolve, item.passed, noted)
             elif isinstance(item, Touched):
                 self._touched(item)
             elif isinstance(item, list):
@@ -369,7 +357,7 @@ class Journal:
         self._call(self._on_rescan, reason, path)
 
     def _age(self, everything: bool = False) -> None:
-        batch = self._cache.age(everything, self._tree.moves.count)
+        batch = self._cache.age(everything, self._tree.moves.count, self._tree.unplaced)
         if batch:
             self._call(self._on_aged, batch)
 

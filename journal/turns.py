@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from .aging import Entry
-from .changes import Aged
+from .changes import Aged, Noted
 
 STOP: Final = object()
 FLUSH: Final = object()
@@ -39,19 +39,19 @@ class Again:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """All that was told before is known then. `passed` gets the paths of those in the aging cache that are `wanted`."""
+    """All that was told before is known then. `passed` gets the records that are `wanted` (see AgingCache.noted)."""
 
-    passed: asyncio.Future[list[str]]
+    passed: asyncio.Future[list[Noted]]
     wanted: Callable[[Entry], bool] | None
 
 
-def resolve(future: asyncio.Future[list[str]], paths: list[str]) -> None:
+def resolve(future: asyncio.Future[list[Noted]], noted: list[Noted]) -> None:
     """The barrier is passed. In the event loop."""
     if not future.done():
-        future.set_result(paths)
+        future.set_result(noted)
 
 
-def abandon(future: asyncio.Future[list[str]]) -> None:
+def abandon(future: asyncio.Future[list[Noted]]) -> None:
     """The barrier will not be passed. In the event loop."""
     if not future.done():
         future.set_exception(RuntimeError("the journal has stopped"))

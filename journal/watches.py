@@ -376,7 +376,7 @@ class Watches:
 
     def _find(self, node: Node, name: str, is_dir: bool, *, deep: bool = False) -> None:
         """Record what came to a name, or into the folder of that name (`deep`), when that was not watched."""
-        if self._sink.record(node, name, why.FILE_CREATE, is_dir, deep=deep):
+        if self._sink.record(node, name, why.ARRIVAL, is_dir, deep=deep):
             self._unseen.found((node, name))
 
     def _entries(self, folder: int, path: str) -> Iterator[tuple[str, bool]]:

@@ -127,6 +127,11 @@ class WatchTree(Watches):
             node = node.children.get(name) or Node(node, name, -1)
         return node
 
+    @property
+    def unplaced(self) -> bool:
+        """It is not known for the moment where some folder is."""
+        return self._doubt or any(cookie < 0 for cookie in self._moving)
+
     def watched(self) -> int:
         """How many folders are watched."""
         return len(self._nodes)

@@ -55,14 +55,13 @@ class Later:
         """Something waits that is known to have happened at some path. Called from any thread."""
         return bool(self.put_offs) or any(later is not None for later in list(self.timers.values()))
 
-    def paths(self) -> list[str]:
-        """The paths of what is put off and not aging yet."""
-        return [later[0] for later in self.timers.values() if later is not None]
+    def waiting(self) -> list[tuple[str, int]]:
+        """The paths of what is put off, each with the moves before that."""
+        return [*(later for later in self.timers.values() if later is not None), *self.put_offs]
 
-    def known(self) -> list[tuple[str, int]]:
-        """The paths that wait and are not aging yet, each with the moves before it was put off."""
-        names = ((path, self._journal.moves) for path in self._names)
-        return [*(later for later in self.timers.values() if later is not None), *names]
+    def names(self) -> list[str]:
+        """The other names of files with many that are yet to be looked at."""
+        return list(self._names)
 
     def touch(self, path: str, *, after: float = 0.0, reason: int = c.REASON_DATA_OVERWRITE) -> None:
         """Look at this path again, once it has aged."""
@@ -80,7 +79,7 @@ class Later:
     def _look_at_names(self) -> None:
         """Look at a few of them, now and then: nothing waits for all."""
         if not self._is_busy():
-            found = list(self._names)[:NAMES_AT_ONCE]
+            found = self.names()[:NAMES_AT_ONCE]
             for name in found:
                 del self._names[name]
             self._journal.touch(dict.fromkeys(found, HARD_LINK_CHANGE))
@@ -113,7 +112,7 @@ class Later:
         with self._host.lock:
             return None if change.file_guid is None else self._host.store.path_of(change.file_guid)
 
-    def after(self, seconds: float, what: Callable[[], None], path: str | None = None) -> None:
+    def after(self, seconds: float, what: Callable[[], None], path: str | None = None) -> asyncio.TimerHandle:
         """Have that done after so many seconds; `path` is what it is for."""
 
         def fire() -> None:
@@ -123,3 +122,9 @@ class Later:
         guarded = self._host.supervisor.guard(fire, "looking at a path again")
         handle = asyncio.get_running_loop().call_later(seconds, guarded)
         self.timers[handle] = None if path is None else (path, self._journal.moves)
+        return handle
+
+    def cancel(self, handle: asyncio.TimerHandle) -> None:
+        """That is not to be done."""
+        handle.cancel()
+        self.timers.pop(handle, None)

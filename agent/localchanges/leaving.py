@@ -1,6 +1,5 @@
-"""Names that something was renamed away from after they were examined, or while they were: where that is now, the
-journal has yet to tell. Until it has, what was there is not called deleted, nor is another file that has come to its
-name taken for it.
+"""What is gone from its name and may be elsewhere: there, it is yet to be dealt with. Until it is, it is not called
+deleted, nor is another file that has come to its name taken for it.
 """
 
 from __future__ import annotations
@@ -23,14 +22,35 @@ def takes_away(change: Change, get: Get) -> IDRecord | None:
     return record if replaced else None
 
 
-def stale(batch: Sequence[Aged], moved: set[str], left: Iterable[str], patient: Callable[[Aged], bool]) -> list[Aged]:
+class Lines:
+    """The records of the folders above others, without the root's; `get` tells the record of a file GUID."""
+
+    def __init__(self, get: Get, root_guid: bytes) -> None:
+        self._get = get
+        self._root = root_guid
+        self._known: dict[bytes, IDRecord | None] = {}
+
+    def of(self, record: IDRecord) -> Iterator[IDRecord]:
+        """The record itself, then those above it, the nearest first."""
+        at: IDRecord | None = record
+        seen: set[bytes] = set()
+        while at is not None and at.file_guid not in seen:
+            yield at
+            seen.add(at.file_guid)
+            above = at.parent_guid
+            if above not in self._known:
+                self._known[above] = None if above == self._root else self._get(above)
+            at = self._known[above]
+
+
+def stale(batch: Sequence[Aged], moved: set[str], left: Iterable[str] = ()) -> list[Aged]:
     """Those of a batch that have to age once more: folders `moved`, so that what was found at their paths may be
-    something else than what was told of; or a name at or below them is among `left`, and they are still waited for
-    (`patient`). With each go the other names of its chain."""
+    something else than what was told of; or a name at or below them is among `left`. With each go the other names of
+    its chain."""
     above: set[str] = set()
     for path in left:
         above.update((path, *folders_above(path)))
-    again = [each for each in batch if _is_moved(each, moved) or (each.path in above and patient(each))]
+    again = [each for each in batch if _is_moved(each, moved) or each.path in above]
     chains = {each.chain for each in again if each.chain}
     usns = {each.usn for each in again}
     return [each for each in batch if each.usn in usns or each.chain in chains]

@@ -11,14 +11,14 @@ import functools
 import logging
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
 from agent.files.underway import UnderWay
 from agent.localchanges import announcing, later
 from agent.localchanges.announcing import Announcing
 from agent.localchanges.later import RETRY_S, Later
-from agent.localchanges.leaving import at_or_below, folders_above, is_below, stale, takes_away, without
+from agent.localchanges.leaving import Lines, at_or_below, folders_above, is_below, stale, takes_away, without
 from agent.localchanges.lookup import LockedLookup
 from agent.localchanges.missing import MissingFiles, TooMuchMissing
 from agent.localchanges.stage import LocalStage
@@ -27,12 +27,14 @@ from agent.wire.filetime import filetime
 from agent.work.onethread import OneThread
 from idtable.errors import StoreDamaged
 from journal.aging import LONGEST_AGING
-from journal.changes import PATH_MAX, Aged, Change, Excluded, Kind, Missing, RootGone, too_deep
+from journal.changes import PATH_MAX, Aged, Change, Excluded, Kind, Missing, Noted, RootGone, too_deep
+from journal.disk import Key
 from journal.examine import Examiner
 from journal.journal import BEHIND_S, Journal
-from journal.reasons import ARRIVAL, METADATA
+from journal.reasons import METADATA
 from journal.settle import key_of
 from journal.system import LINUX, System
+from journal.watches import LIMBO
 
 log = logging.getLogger(__name__)
 
@@ -103,8 +105,8 @@ class LocalWatch:
         self._thread = OneThread("frs-examine", host.count)
         self._aged: deque[Aged] = deque()
         self._rescans: dict[str, str] = {}
+        self._to_compare: asyncio.TimerHandle | None = None  # the whole tree, a little later
         self._busy = 0
-        self._in_hand: list[Aged] = []  # the batch that is being dealt with
         self._comparing = False  # the tree, or a part of it
         self._compared_last = False  # and not what has aged
         self._wake = asyncio.Event()
@@ -156,18 +158,13 @@ class LocalWatch:
     async def told_of(self) -> set[str] | None:
         """The paths that something is known to have happened to by now, and that are not dealt with yet; what happened
         to any other path, as far as events have told, is in the IDTable. None when that cannot be said: the tree is
-        compared with the IDTable anyway, or a folder has another name since paths were told. Raises RuntimeError when
-        the journal does not run."""
-        paths = set(await self.journal.aging())
-        if self.scanning or self._comparing or self._rescans or self._later.put_offs:
+        compared with the IDTable anyway, or a folder has another name since a path was put off. Raises RuntimeError
+        when the journal does not run."""
+        noted = await self.journal.noted()
+        waiting = self._waiting()
+        if self.scanning or self._comparing or waiting is None:
             return None
-        known = [(a.path, a.moves) for a in (*self._aged, *self._in_hand)]
-        known += [(a.moved_to, a.moves) for a in (*self._aged, *self._in_hand) if a.moved_to is not None]
-        known += self._later.known()
-        known += self._announcing.large.waiting()
-        if any(moves != self.journal.moves for _, moves in known):
-            return None
-        return paths.union(path for path, _ in known)
+        return waiting.union((path for path, _, _ in noted), self._later.names())
 
     # -- the loop --
 
@@ -222,8 +219,8 @@ class LocalWatch:
             return
         if self._rescans and not (self._aged and self._compared_last):  # else one could keep the other waiting for ever
             self._compared_last = True
-            path, reason = next(iter(self._rescans.items()))
-            del self._rescans[path]
+            path = "" if "" in self._rescans else next(iter(self._rescans))
+            reason = self._rescans.pop(path)
             log.info("comparing %r with the IDTable again: %s", path or ".", reason)
             self._busy += 1
             try:
@@ -241,7 +238,6 @@ class LocalWatch:
                 aged.reason &= ~METADATA
         self._busy += len(batch)
         busy = len(batch)
-        self._in_hand = batch
         try:
             changes, batch = await self._examined(batch)
             self._again_later()
@@ -251,90 +247,85 @@ class LocalWatch:
             self.journal.retire(a.usn for a in batch)
         finally:
             self._busy -= busy
-            self._in_hand = []
 
     async def _examined(self, batch: list[Aged]) -> tuple[list[Change], list[Aged]]:
         """What the aged paths mean, and those that this holds for. Where a folder moved after a path was told, what is
-        found there may be something else, and what was renamed away from a path after that was told may be anywhere:
-        such paths are put back, and the rest looked at once more."""
+        found there may be something else, and what is gone from a path may be elsewhere: such paths are put back, and
+        the rest looked at once more."""
         loop = asyncio.get_running_loop()
         moves = min((aged.moves for aged in batch), default=0)
         while batch:
             self._under_way = self._host.look()
             changes, moved_away = await loop.run_in_executor(self._thread, self._examine, batch)
             self._later.names_wait(self._examiner.linked)
-            moved = set(await self.journal.moved_since(moves))
+            again = stale(batch, set(await self.journal.moved_since(moves)))
             moves = self._later.moves = self.journal.moves
-            left = await self._left(changes, batch)
-            again = stale(batch, moved, left, self._is_patient)
             if not again:
                 if moved_away:
                     self._rescan_later("something is gone that nobody was seen to remove or rename")
-                paths = {aged.path for aged in batch}
-                others = {path for path in left if not at_or_below(path, paths)}
-                went = {a.path for a in batch if a.reason & c.REASON_RENAME_OLD_NAME and a.moved_to is None}
-                gone_on = await self._gone_on(changes, any(at_or_below(change.path, went) for change in changes))
-                return self._hold_back(changes, others, gone_on), batch
+                gone, places = await self._elsewhere(changes, batch)
+                again = stale(batch, set(), gone)
+                if not again:
+                    return self._hold_back(changes, gone, places), batch
+                self._together(gone.intersection(aged.path for aged in again), places)
             self.journal.put_back(again)
             await self.journal.barrier()  # until then they are in hand (see told_of)
             usns = {aged.usn for aged in again}
             batch = [aged for aged in batch if aged.usn not in usns]
         return [], []
 
-    async def _left(self, changes: Sequence[Change], told: Sequence[Aged], since: int = 0) -> set[str]:
-        """The paths of what the changes take away and that was renamed from there, or from another name of the chain of
-        renames that is `told`, `since` then (FILETIME), as the journal has yet to tell."""
-        paths = {change.path for change in changes if takes_away(change, self._lookup.get)}
-        if not paths:
-            return paths
-        left = set(await self.journal.left(since))
-        left.update(a.path for a in self._aged if a.reason & c.REASON_RENAME_OLD_NAME and a.event_time >= since)
-        chains = {a.chain for a in told if a.chain and a.path in left}
-        left.update(a.path for a in told if a.chain in chains)
-        return paths & left
-
-    async def _moved(self, changes: Sequence[Change], moves: int) -> set[str]:
-        """The paths of what the changes delete in folders that were renamed after the first `moves` moves."""
-        paths = {change.path for change in changes if change.kind is Kind.DELETE}
-        moved = set(await self.journal.moved_since(moves)) if paths else set()
-        return {path for path in paths if at_or_below(path, moved)}
-
-    async def _gone_on(self, changes: Sequence[Change], unseen: bool = True) -> set[str]:
-        """The paths of what the changes take away and that stands elsewhere, by its inode: where somebody is to look
-        again, for it was seen there before, and nothing could be told of that yet; and, where something may have moved
-        `unseen`, where something came of which the journal has yet to tell. It had moved, and moved on: a comparison of
-        the tree was too late for where it had been, and too early for where it is. Or it was seen to leave, but not
-        where to, and that was renamed."""
-        gone = {key_of(record): change.path for change in changes if (record := takes_away(change, self._lookup.get))}
+    async def _elsewhere(self, changes: Sequence[Change], told: Sequence[Aged] = ()) -> tuple[set[str], set[str]]:
+        """The paths of what the changes take away and that may be in the tree still, and where it is. Somebody is to
+        look there yet: a file that has left its name is at one that is noted in the journal, or is put off, until it is
+        dealt with, whatever became of that name and of the folders above; so it is looked for there, by its inode, and
+        by those of the folders that it was in. `told` is what was examined, and does not count. It may be anywhere as
+        long as the tree is yet to be compared."""
+        lookup = self._lookup
+        gone = [(change.path, record) for change in changes if (record := takes_away(change, lookup.get)) is not None]
         if not gone:
-            return set()
-        loop = asyncio.get_running_loop()
-        again = [*await self.journal.to_look_at_again(), *self._later.paths(), *(a.path for a in self._aged if a.again)]
-        found = await loop.run_in_executor(self._thread, self._examiner.standing_at, gone.keys(), again)
-        usn = 0
-        for _ in range(LOOKS if unseen else 0):  # for it may move on again
-            since, usn = usn, self.journal.next_usn
-            came = await self.journal.arrived(since)
-            came += (aged.path for aged in self._aged if aged.reason & ARRIVAL and aged.usn >= since)
-            if not came:
+            return set(), set()
+        usns, looked = {aged.usn for aged in told}, set[Noted]()
+        lines = Lines(lookup.get, self._host.root_guid)
+        found: dict[Key, str] = {}
+        for _ in range(LOOKS):  # for it may move on meanwhile
+            came = await self.journal.came()
+            waiting = self._waiting()
+            if waiting is None or any(LIMBO in noted.path for noted in came):
+                return {path for path, _ in gone}, set()
+            places = {each for each in (*came, *map(Noted, waiting)) if each.usn not in usns} - looked
+            if not places:
                 break
-            found |= await loop.run_in_executor(self._thread, self._examiner.standing, gone.keys(), came)
-        return {path for key, path in gone.items() if key in found}
+            looked |= places
+            keys = {key_of(each) for _, record in gone for each in lines.of(record)}
+            loop = asyncio.get_running_loop()
+            found |= await loop.run_in_executor(self._thread, self._examiner.standing, keys, places)
+        held = {}
+        for path, record in gone:
+            for each in lines.of(record):
+                at = found.get(key_of(each))
+                if at is not None and (each is record or at != lookup.path_of(each.file_guid)):
+                    held[path] = at
+        return set(held), set(held.values())
 
-    def _hold_back(self, changes: Sequence[Change], left: set[str], again: Set[str] = frozenset()) -> list[Change]:
-        """The changes without those at names of which the journal has yet to tell more, or that are to be looked at
-        `again`. It does not tell of those that can only be made after these: they are looked at again, and together
-        with these."""
-        kept = without(changes, left | again, self._lookup.get)
-        back = {change.path for change in changes}.difference(change.path for change in kept)
-        if not back <= left:
-            self.journal.touch(dict.fromkeys(back, c.REASON_DATA_OVERWRITE))
+    def _waiting(self) -> set[str] | None:
+        """The paths that wait outside the journal to be looked at again; None when that may be anywhere: the tree is to
+        be compared, or a folder has another name since."""
+        if self._rescans or self._to_compare is not None:
+            return None
+        waiting = [*self._later.waiting(), *self._announcing.large.waiting()]
+        moved = set(self.journal.moved(min(moves for _, moves in waiting))) if waiting else set()
+        return None if any(is_below(path, moved) for path, _ in waiting) else {path for path, _ in waiting}
+
+    def _hold_back(self, changes: Sequence[Change], gone: set[str], places: set[str]) -> list[Change]:
+        """The changes without those at names from which something is `gone` that may be elsewhere, at `places` perhaps,
+        and those that can only be made after these: they are looked at again, and together."""
+        kept = without(changes, gone, self._lookup.get)
+        self._together({change.path for change in changes}.difference(change.path for change in kept), places)
         return kept
 
-    def _is_patient(self, aged: Aged) -> bool:
-        """Whether a path that is renamed from all the time has not been put back for longer than anything can age."""
-        waited = self._system.monotonic() - aged.put_back_at
-        return not aged.put_back_at or waited < LONGEST_AGING * self._aging + RETRY_S
+    def _together(self, gone: set[str], places: set[str]) -> None:
+        if gone:
+            self.journal.touch(dict.fromkeys(gone | places, c.REASON_DATA_OVERWRITE))
 
     def _examine(self, batch: list[Aged]) -> tuple[list[Change], bool]:
         """In the examiner's thread: the changes, and whether a path is gone that nobody was seen to remove. Then what
@@ -367,10 +358,17 @@ class LocalWatch:
                 log.warning("20413 not replicated, like all whose path is longer than %d bytes: %r", PATH_MAX - 1, path)
 
     def _rescan_later(self, reason: str, after: float = RETRY_S) -> None:
-        self._later.after(after, lambda: self._on_rescan(reason, ""))
+        """Compare the whole tree; a little later, for there may be more that asks for that."""
+        if self._to_compare is None:
+            self._to_compare = self._later.after(after, lambda: self._on_rescan(reason, ""))
 
     async def _scan(self, subtree: str) -> None:
         """Raises RootGone, TooMuchMissing."""
+        if not subtree:  # whoever has asked for it by now gets what he wants
+            self._rescans.clear()
+            if self._to_compare is not None:
+                self._later.cancel(self._to_compare)
+                self._to_compare = None
         self._comparing = True
         self.journal.comparing(True)
         try:
@@ -382,15 +380,14 @@ class LocalWatch:
 
     async def _compare(self, subtree: str) -> None:
         loop = asyncio.get_running_loop()
-        begun, since = filetime(self._system.time_ns()), self._system.monotonic()
-        moves = self._later.moves = self.journal.moves
+        since = self._system.monotonic()
+        self._later.moves = self.journal.moves
         self._under_way = self._host.look()
         judge = functools.partial(self._judge, subtree)
         batches: Iterator[list[Change]] = self._examiner.scan(subtree, judge=judge)
         try:
             while (batch := await loop.run_in_executor(self._thread, next, batches, None)) is not None:
-                told = await self._left(batch, (), begun) | await self._moved(batch, moves)
-                batch = self._hold_back(batch, told, await self._gone_on(batch))
+                batch = self._hold_back(batch, *await self._elsewhere(batch))
                 for start in range(0, len(batch), BATCH):
                     await self._announcing.deal_with(batch[start : start + BATCH], {}, self._under_way)
                 await self._host.settled()

@@ -403,6 +403,131 @@ async def test_a_file_is_renamed_from_where_a_scan_was_not_yet_to_where_it_was(
         assert_same(one, other)
 
 
+def examined_after(one: Member, path: str, first: str) -> None:
+    """What has aged at the one path is handed on only once the other was examined: as when it was put back before."""
+    watch = one.replica.watching.watch
+    assert watch is not None
+    loop, on_aged, examine = asyncio.get_running_loop(), watch.journal._on_aged, watch._examine
+    waiting: list[Aged] = []
+    seen: list[str] = []
+
+    def hand_on(batch: list[Aged]) -> None:
+        waits = [aged for aged in batch if aged.path == path and not seen]
+        waiting.extend(waits)
+        on_aged([aged for aged in batch if aged not in waits])
+
+    def examine_first(batch: list[Aged]) -> tuple[list[Change], bool]:
+        found = examine(batch)
+        if not seen and first in [aged.path for aged in batch]:
+            seen.append(first)
+            loop.call_soon_threadsafe(on_aged, waiting)
+        return found
+
+    watch.journal._on_aged = hand_on
+    watch._examine = examine_first  # type: ignore[method-assign]
+
+
+async def test_a_file_moves_on_unseen_and_is_made_anew_and_where_it_is_is_examined_later(tmp_path: Path) -> None:
+    """Where it went first is known, but it is there no longer."""
+    async with pair(tmp_path, aging_s=0.2) as (one, other):
+        root = Path(one.root)
+        (root / "log").write_text("old")
+        await together(one, other)
+        before = one.assert_tree_is_known()
+        assert one.replica.watching.watch is not None
+        watches = one.replica.watching.watch.journal._tree
+        add = watches._add
+
+        def move_first(parent: Node, name: str, *, report: bool = False, deep: bool = False) -> None:
+            if name == "new" and (root / "third").exists():
+                (root / "third").rename(root / "new" / "x")
+                (root / "log").write_text("new")
+            add(parent, name, report=report, deep=deep)
+
+        watches._add = move_first  # type: ignore[method-assign]
+        examined_after(one, "new/x", "log")
+        (root / "log").rename(root / "third")
+        (root / "new").mkdir()
+        await together(one, other)
+        assert (root / "new" / "x").read_text() == "old"
+        assert_identities(before, one.assert_tree_is_known(), one.root)
+        assert_same(one, other)
+
+
+async def test_a_folder_changes_places_with_a_new_file_and_where_it_is_is_examined_later(tmp_path: Path) -> None:
+    async with pair(tmp_path, aging_s=0.2) as (one, other):
+        root = Path(one.root)
+        (root / "d" / "c").mkdir(parents=True)
+        (root / "d" / "c" / "a").write_text("content")
+        (root / "e").mkdir()
+        await together(one, other)
+        before = one.assert_tree_is_known()
+        examined_after(one, "e/in", "d/c")
+        (root / "e" / "in").write_text("new")
+        renameat2(None, str(root / "d" / "c"), None, str(root / "e" / "in"), RENAME_EXCHANGE)
+        await together(one, other)
+        assert_identities(before, one.assert_tree_is_known(), one.root)
+        assert_same(one, other)
+
+
+async def test_two_change_places_and_then_the_folder_of_one_and_another(tmp_path: Path) -> None:
+    """For a moment it is not known where that folder is, and what is in it ages for a shorter time than that."""
+    async with pair(tmp_path, aging_s=0.06) as (one, other):
+        root = Path(one.root)
+        for name in ("c", "d", "e"):
+            (root / name).mkdir()
+        (root / "c" / "a").write_text("content")
+        (root / "d" / "in").write_text("content")
+        await together(one, other)
+        before = one.assert_tree_is_known()
+        renameat2(None, str(root / "c"), None, str(root / "d" / "in"), RENAME_EXCHANGE)
+        renameat2(None, str(root / "d"), None, str(root / "e"), RENAME_EXCHANGE)
+        await together(one, other)
+        assert (root / "e" / "in" / "a").exists()
+        assert_identities(before, one.assert_tree_is_known(), one.root)
+        assert_same(one, other)
+
+
+async def test_a_folder_takes_the_name_of_another_and_leaves_something_unseen_before_its_own_is_made_anew(
+    tmp_path: Path,
+) -> None:
+    """Nothing can be said of its names before the tree was compared. Until then nothing is said of what came there."""
+    async with pair(tmp_path, aging_s=0.2) as (one, other):
+        root = Path(one.root)
+        (root / "d").mkdir()
+        (root / "c").mkdir()
+        (root / "c" / "b").write_text("content")
+        await together(one, other)
+        before = one.assert_tree_is_known()
+        watch = one.replica.watching.watch
+        assert watch is not None
+        examined_after(one, "e", "d")
+        watches = watch.journal._tree
+        child_event, examine = watches._child_event, watch._examine
+
+        def watched_again(node: Node, name: str, mask: int, cookie: int) -> None:
+            if name == "b" and mask & IN_MOVED_FROM:
+                watches._sink.record(watches.root, "d", FILE_CREATE, True, deep=True)
+            else:
+                child_event(node, name, mask, cookie)
+
+        def changed_afterwards(batch: list[Aged]) -> tuple[list[Change], bool]:
+            found = examine(batch)
+            if found[1]:
+                (root / "c").chmod(0o700)
+            return found
+
+        watches._child_event = watched_again  # type: ignore[method-assign]
+        watch._examine = changed_afterwards  # type: ignore[method-assign]
+        (root / "d").rmdir()
+        (root / "c").rename(root / "d")
+        (root / "d" / "b").rename(root / "e")
+        (root / "c").mkdir()
+        await together(one, other)
+        assert_identities(before, one.assert_tree_is_known(), one.root)
+        assert_same(one, other)
+
+
 async def test_an_attribute_set_before_files_change_places_goes_along(tmp_path: Path) -> None:
     async with pair(tmp_path, aging_s=0.3) as (one, other):
         here, there = Path(one.root), Path(other.root)

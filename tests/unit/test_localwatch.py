@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from agent.localchanges.watch import BATCH, LocalWatch
 from agent.wire.filetime import filetime
 from idtable.records import IDRecord
 from journal import reasons as why
-from journal.changes import Aged, Change, Kind
+from journal.changes import Aged, Change, Kind, Noted
 from journal.settle import NAMES_AT_ONCE
 from staging.fsops import fingerprint, object_id_set
 from tests.unit.watched import CO, MEMBER, ROOT, Host, X
@@ -214,10 +214,11 @@ def test_what_stands_where_somebody_is_to_look_again_is_not_deleted(host: Host) 
     host.know("n")
     os.rename(host.tree / "n", host.tree / "m")
     gone = [Aged("n", why.FILE_DELETE, True, 1, 1, 1)]
-    host.still.again = ["m"]
+    host.still.places = ["m"]
     assert host.round_of(gone) == []
-    assert host.touched == [({"n": why.DATA_OVERWRITE}, 0)]
-    host.still.again = ["another"]
+    assert host.still.put_back_to_age == ["n"]
+    assert host.touched == [({"n": why.DATA_OVERWRITE, "m": why.DATA_OVERWRITE}, 0)]
+    host.still.places = ["another"]
     (told,) = host.round_of(gone)
     assert (told.kind, told.file_guid) == (ev.ChangeKind.DELETE, X)
 
@@ -233,20 +234,69 @@ def test_what_is_put_off_keeps_its_time_and_both_its_names(host: Host) -> None:
     assert host.touched == [({"m": why.DATA_OVERWRITE, "n": why.RENAME_OLD_NAME}, filetime(10**18))]
 
 
-def test_what_left_its_name_meanwhile_is_waited_for_with_its_chain_but_not_for_ever(host: Host) -> None:
+def test_what_stands_elsewhere_is_waited_for_with_its_chain(host: Host) -> None:
     (host.tree / "log").write_text("old")
     host.know("log")
     os.rename(host.tree / "log", host.tree / "log.1")
-    host.still.names_left = ["log"]
+    host.still.places = ["log.1"]
 
-    def aged(path: str, usn: int, **rest: Any) -> Aged:
-        return Aged(path, why.DATA | why.FILE_DELETE, False, usn, usn, 0, **rest)
+    def aged(path: str, usn: int, chain: int = 0) -> Aged:
+        return Aged(path, why.DATA | why.FILE_DELETE, False, usn, usn, 0, chain=chain)
 
     assert host.round_of([aged("log", 1, chain=1), aged("other", 2, chain=1), aged("third", 3, chain=2)]) == []
     assert host.still.put_back_to_age == ["log", "other"]
-    (told,) = host.round_of([aged("log", 4, put_back_at=time.monotonic() - 3600.0)])
-    assert told.file_guid == X
+    (host.tree / "log.1").unlink()
+    (told,) = host.round_of([aged("log", 4)])
+    assert (told.kind, told.file_guid) == (ev.ChangeKind.DELETE, X)
     assert host.still.put_back_to_age == ["log", "other"]
+
+
+def test_what_was_examined_is_no_place_where_something_else_may_be(host: Host) -> None:
+    """The other name of a hard link: each name is a file of its own."""
+    (host.tree / "n").write_text("x")
+    host.know("n")
+    os.link(host.tree / "n", host.tree / "m")
+    host.know("m", CO)
+    (host.tree / "n").unlink()
+
+    async def came() -> list[Noted]:
+        return [Noted("m", usn=2)]
+
+    host.still.came = came  # type: ignore[method-assign]
+    names = [Aged("n", why.FILE_DELETE, False, 1, 1, 0), Aged("m", why.HARD_LINK_CHANGE, False, 2, 2, 0)]
+    assert (ev.ChangeKind.DELETE, X) in [(told.kind, told.file_guid) for told in host.round_of(names)]
+    assert host.still.put_back_to_age == []
+
+
+@pytest.mark.parametrize("where", ["in the tree", "in a folder"])
+def test_nothing_is_gone_that_may_be_anywhere(host: Host, where: str) -> None:
+    """The tree is yet to be compared, for something left unseen; or the folder of what was put off moved meanwhile."""
+    (host.tree / "n").write_text("x")
+    host.know("n")
+    (host.tree / "n").unlink()
+    if where == "in the tree":
+        host.watch.rescan("a test asks for it")
+    else:
+        host.watch._later.put_offs.append(("d/f", 0))
+        host.still.moved = lambda moves: ["d"]  # type: ignore[method-assign]
+    assert asyncio.run(host.watch._examined([Aged("n", why.FILE_DELETE, False, 1, 1, 1)])) == ([], [])
+    assert host.still.put_back_to_age == ["n"]
+
+
+def test_what_is_in_a_folder_that_stands_elsewhere_is_not_gone(host: Host) -> None:
+    """Not each file needs to be looked for, only the folder; and only if that has left its name."""
+    (host.tree / "d").mkdir()
+    (host.tree / "d" / "f").write_text("x")
+    host.know("d", X, "folder")
+    host.know("d/f", CO, "file", X)
+    os.rename(host.tree / "d", host.tree / "e")
+    host.still.places = ["e"]
+    assert host.round("d", reason=why.RENAME_OLD_NAME) == []
+    os.rename(host.tree / "e", host.tree / "d")
+    (host.tree / "d" / "f").unlink()
+    host.still.places = ["d"]
+    (told,) = host.round("d/f", reason=why.FILE_DELETE)
+    assert (told.kind, told.file_guid) == (ev.ChangeKind.DELETE, CO)
 
 
 def test_what_left_a_folder_before_that_was_removed_is_waited_for_with_the_folder(host: Host) -> None:
@@ -256,10 +306,10 @@ def test_what_left_a_folder_before_that_was_removed_is_waited_for_with_the_folde
     host.know("d/f", CO, "file", X)
     os.rename(host.tree / "d" / "f", host.tree / "f")
     (host.tree / "d").rmdir()
-    host.still.names_left = ["d/f"]
+    host.still.places = ["f"]
     assert host.round("d", reason=why.FILE_DELETE) == []
     assert host.still.put_back_to_age == ["d"]
-    host.still.names_left = []
+    (host.tree / "f").unlink()
     assert len(host.round("d", reason=why.FILE_DELETE)) == 2
 
 

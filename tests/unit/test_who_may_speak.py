@@ -151,7 +151,7 @@ async def test_a_new_controller_takes_no_other_ones_place_and_asks_in_moderation
     guid, asked = new_guid(), 40
     async with running(demo) as service:
         honest, mallory = caller(demo, "b"), caller(demo, "c")
-        (replica,) = service.replicas.values()
+        (replica,) = service.sets.replicas.values()
         known = len(replica.keys)
         assert await promote(honest, volume, "b", guid) == 0
         assert await promote(mallory, volume, "c", guid) == c.ERROR_INVALID_PARAMETER
@@ -176,7 +176,7 @@ async def test_requests_at_the_same_time_lose_nobodys_connection(demo: Demo) -> 
         callers = {name: caller(demo, name) for name in "bc"}
         for one in callers.values():
             assert await one.nop(T) == 0
-        (replica,) = service.replicas.values()
+        (replica,) = service.sets.replicas.values()
         for _ in range(5):
             guids = {name: new_guid() for name in "bc"}
             asked = (promote(callers[name], volume, name, guid) for name, guid in guids.items())

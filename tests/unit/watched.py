@@ -19,7 +19,7 @@ from agent.work.supervise import Supervisor
 from idtable.records import IDRecord
 from idtable.store import Store
 from journal import reasons as why
-from journal.changes import Aged, nothing_excluded
+from journal.changes import Aged, Noted, nothing_excluded
 from staging.fsops import fingerprint
 from staging.rootdir import RootDir
 
@@ -47,13 +47,11 @@ class Still:
     """In place of the journal: what happened is in the test's own list, and no folder gets another name."""
 
     moves = 0
-    next_usn = 0
 
     def __init__(self) -> None:
         self.touched: list[tuple[dict[str, int], int]] = []
-        self.names_left: list[str] = []
         self.put_back_to_age: list[str] = []
-        self.again: list[str] = []
+        self.places: list[str] = []  # where something may stand that was elsewhere
 
     async def barrier(self) -> None: ...
 
@@ -68,14 +66,11 @@ class Still:
     async def moved_since(self, moves: int) -> list[str]:
         return []
 
-    async def left(self, since: int = 0) -> list[str]:
-        return self.names_left
-
-    async def to_look_at_again(self) -> list[str]:
-        return self.again
-
-    async def arrived(self, usn: int = 0) -> list[str]:
+    def moved(self, moves: int) -> list[str]:
         return []
+
+    async def came(self) -> list[Noted]:
+        return [Noted(path) for path in self.places]
 
     def touch(self, paths: Mapping[str, int], event_time: int = 0) -> None:
         self.touched.append((dict(paths), event_time))
@@ -158,7 +153,7 @@ class Host:
         async def one() -> None:
             self.watch._aged.extend(batch)
             await self.watch._one_round()
-            self.waits_for_a_scan = None in self.watch._later.timers.values()
+            self.waits_for_a_scan, self.watch._to_compare = self.watch._to_compare is not None, None
             for handle, path in list(self.watch._later.timers.items()):
                 if path is not None:
                     handle._run()  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from journal import reasons as why
-from journal.changes import Aged
+from journal.changes import Aged, Noted
 from journal.disk import Disk, OpenFolder
 from staging import fsops
 from tests.unit.journal.bench import Bench
@@ -99,8 +99,8 @@ def test_the_folder_that_it_left_is_not_deleted_before_it_is_known_where_it_is(b
     assert bench.guid("mine/file") == file
 
 
-def test_which_inodes_stand_at_some_paths_or_below_them(bench) -> None:
-    """Through no link, and not where nothing is."""
+def test_which_inodes_stand_at_some_places(bench) -> None:
+    """Or below them, where that is asked for. Through no link, and not where nothing is."""
     os.makedirs(bench.path("d/in"))
     os.mkdir(bench.path("else"))
     for path in ("d/in/f", "d/g", "else/h"):
@@ -109,10 +109,12 @@ def test_which_inodes_stand_at_some_paths_or_below_them(bench) -> None:
     keys = {path: fsops.fingerprint(bench.path(path))[:3] for path in ("d", "d/in", "d/in/f", "d/g", "else/h")}
     known = set(keys.values())
 
-    def standing(*paths: str) -> set[str]:
-        found = bench.examiner.standing(known, paths)
-        return {path for path, key in keys.items() if key in found}
+    def standing(*paths: str, deep: bool = True) -> set[str]:
+        found = bench.examiner.standing(known, [Noted(path, deep=deep) for path in paths])
+        assert found == {keys[path]: path for path in found.values()}
+        return set(found.values())
 
+    assert standing("d", "d/g", deep=False) == {"d", "d/g"}
     assert standing("d") == {"d", "d/in", "d/in/f", "d/g"}
     assert standing("d/in/f", "gone", "d/link") == {"d/in/f"}
     assert standing() == set()
