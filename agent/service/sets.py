@@ -44,6 +44,7 @@ class Sets:
         self._shares = TimeShares()
         self._workers = ThreadPoolExecutor(service.config.workers + 1, "frs-worker")  # see agent.replica.actions
         self._opening: dict[bytes, Supervisor] = {}  # what opens sets that wait
+        self.frozen = False
 
     def open(self) -> None:
         """Open all, but for those whose disk is full or whose database is damaged: they wait. Raises ReplicaError,
@@ -98,6 +99,12 @@ class Sets:
         if deleted is not None:
             await asyncio.to_thread(deleted.close)
 
+    def freeze(self, frozen: bool) -> None:
+        """Have installs wait, or go on (3.2.4.5), also in sets that come later."""
+        self.frozen = frozen
+        for replica in self.replicas.values():
+            replica.freeze(frozen)
+
     async def stop_opening(self) -> None:
         """Those that wait are not tried any more."""
         for supervisor in self._opening.values():
@@ -145,6 +152,8 @@ class Sets:
             service.partners.has_room,
             self._shares,
         )
+        if self.frozen:
+            replica.freeze(True)
         self.replicas[guid] = replica
         service.partners.begin(replica, local)
         return replica
