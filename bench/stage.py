@@ -95,7 +95,7 @@ def many(folder: Path, source: Path, root: RootDir, area: Preinstall) -> None:
         smallfiles.write_all(staged_fd, [(name, one.head, one.body) for name, one in zip(part, made) if one])
 
     def put(part: list[bytes], durable: bool) -> None:
-        read = smallfiles.read_all(staged_fd, part)
+        read = smallfiles.plain_all(smallfiles.read_files(staged_fd, part))
         wanted = [(name, one) for name, one in zip(part, read) if one]
         built = [one for one in smallfiles.build_all(area.fd, wanted, durable=durable) if one]
         smallfiles.place_all(area.fd, to_fd, [(one, one.name + (b"d" if durable else b"")) for one in built])

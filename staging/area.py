@@ -3,7 +3,7 @@
 Files are 0600 in a folder of 0700. A file is written under a temporary name and published by a rename; what is
 left of an interrupted run is removed by `sweep`. Safe to use from several threads. Room is taken by what is there, not
 by what is announced: block by block as a file is received (see shares for who makes room for whom), and never all that
-a disk has.
+a disk has. Small ones that are needed for a moment only are in memory (see held), on the same account.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from staging.compression import COMPRESSION_NONE
 from staging.errors import NoSpace, StagingError, from_oserror
 from staging.generate import Staged, generate_to
 from staging.header import CHANGE_ORDER_SIZE
-from staging.shares import LOCAL, Item, Receiving, Shares, ShareUsed
+from staging.held import Held
+from staging.shares import LOCAL, Item, Shares
 from staging.smallfiles import Generated, Plain
 from staging.space import room, too_little
 from staging.unstored import Unstored
+from staging.writer import StageWriter, unlink
 
 _SUFFIX: Final = ".stage"
 _TEMPORARY: Final = ".tmp"
-_MADE_ROOM: Final = "it had to make room for others in the staging area"
 
 
 class StagingArea:
@@ -49,6 +50,7 @@ class StagingArea:
         self._clock = clock
         self._lock = threading.RLock()
         self._shares = Shares(quota_bytes, owners)
+        self._held = Held()
         self._writers: dict[int, StageWriter] = {}  # by Receiving.begun
         self._serial = itertools.count()
         self._run = f"{os.getpid()}-{time.time_ns():x}"
@@ -87,8 +89,26 @@ class StagingArea:
         return max(self.quota_bytes - self.used_bytes, 0)
 
     def path_of(self, co_guid: bytes) -> str:
-        """Where the staging file of a change order is, or would be."""
+        """Where the staging file of a change order is, or would be; one in memory is written there. Raises OSError."""
+        with self._lock:
+            data = self._held.pop(co_guid)
+            if data is not None:
+                self._write(co_guid, data)
+        return self._path_of(co_guid)
+
+    def _path_of(self, co_guid: bytes) -> str:
         return os.path.join(self.path, co_guid.hex() + _SUFFIX)
+
+    def _write(self, co_guid: bytes, data: bytes) -> None:
+        temp = self.temp_path(co_guid)
+        try:
+            with open(os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+                file.write(data)
+            os.rename(temp, self._path_of(co_guid))
+        except OSError:
+            self._shares.drop(co_guid)
+            unlink(temp)
+            raise
 
     def temp_path(self, co_guid: bytes) -> str:
         """A new temporary name in the area."""
@@ -147,7 +167,7 @@ class StagingArea:
                 os.close(fd)
             self.publish(co_guid, temp, owner)
         except BaseException:
-            _unlink(temp)
+            unlink(temp)
             raise
         return staged
 
@@ -171,12 +191,31 @@ class StagingArea:
     def _publish(self, co_guid: bytes, temp_path: str, owner: bytes, size: int) -> None:
         with self._lock:
             self._make_room(owner, size - (self.size_of(co_guid) or 0), co_guid)
-            os.rename(temp_path, self.path_of(co_guid))
+            os.rename(temp_path, self._path_of(co_guid))
+            self._held.pop(co_guid)
             self._shares.store(co_guid, owner, size)
 
     def store_all(self, files: Sequence[tuple[bytes, Generated]]) -> list[bool]:
         """Puts staging files of this member itself into the area, by change order; whether each is there now. Where
-        there is not room for all, none is."""
+        there is not room for all, none of those that are not held in memory is."""
+        held = [self.hold(co_guid, one.head + one.body, LOCAL) for co_guid, one in files]
+        others = iter(self._store_all([file for file, done in zip(files, held) if not done]))
+        return [done or next(others) for done in held]
+
+    def hold(self, co_guid: bytes, data: bytes, owner: bytes) -> bool:
+        """Has a complete staging file in memory, if it may be there and nothing has to make room for it. Waits for
+        nothing."""
+        with self._lock:
+            if len(data) > self.quota_bytes - self._shares.used or co_guid in self._shares.stored:
+                return False
+            if not self._held.put(co_guid, owner, data):
+                return False
+            self._shares.store(co_guid, owner, len(data))
+            return True
+
+    def _store_all(self, files: Sequence[tuple[bytes, Generated]]) -> list[bool]:
+        if not files:
+            return []
         with self._lock:
             share = self._shares.obtainable(LOCAL, self._clock())
         if sum(one.staged.stage_size for _, one in files) > min(share, room(self.path)):
@@ -194,7 +233,7 @@ class StagingArea:
                     self._publish(co_guid, temp, LOCAL, one.staged.stage_size)
             except (StagingError, OSError):
                 done[number] = False
-                _unlink(temp)
+                unlink(temp)
         return done
 
     def open_writer(
@@ -228,8 +267,10 @@ class StagingArea:
 
     def read_block(self, co_guid: bytes, offset: int, size: int) -> bytes:
         """Up to `size` bytes at `offset`; b"" at the end and beyond. Raises Vanished when there is no such file."""
+        if (held := self._in_memory(co_guid)) is not None:
+            return held[offset : offset + size]
         try:
-            fd = os.open(self.path_of(co_guid), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = os.open(self._path_of(co_guid), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
                 data, end = b"", os.fstat(fd).st_size
                 while len(data) < size and offset + len(data) < end:
@@ -245,14 +286,23 @@ class StagingArea:
             self._shares.touch(co_guid)
         return data
 
+    def _in_memory(self, co_guid: bytes) -> bytes | None:
+        with self._lock:
+            held = self._held.get(co_guid)
+            if held is not None:
+                self._shares.touch(co_guid)
+            return held
+
     def read_cached(self, co_guid: bytes, most: int) -> bytes | None:
         """All of a staging file of at most `most` bytes that is in memory; None for any other. Raises StagingError."""
         size = self.size_of(co_guid)
         if size is None or size > most:
             return None
+        if (held := self._in_memory(co_guid)) is not None:
+            return held
         data = bytearray(size)
         try:
-            fd = os.open(self.path_of(co_guid), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = os.open(self._path_of(co_guid), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
                 n = os.preadv(fd, [data], 0, os.RWF_NOWAIT)
             finally:
@@ -267,11 +317,16 @@ class StagingArea:
 
     def read_plain(self, co_guids: Sequence[bytes]) -> list[Plain | None]:
         """What the staging files of small files say; None for all others, and for what is not there. Raises OSError."""
-        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            return smallfiles.read_all(fd, [os.fsencode(guid.hex() + _SUFFIX) for guid in co_guids])
-        finally:
-            os.close(fd)
+        found = {guid: self._in_memory(guid) for guid in co_guids}
+        on_disk = [guid for guid, data in found.items() if data is None]
+        if on_disk:
+            fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                names = [os.fsencode(guid.hex() + _SUFFIX) for guid in on_disk]
+                found.update(zip(on_disk, smallfiles.read_files(fd, names)))
+            finally:
+                os.close(fd)
+        return smallfiles.plain_all([found[guid] for guid in co_guids])
 
     # taking out
 
@@ -279,8 +334,10 @@ class StagingArea:
         """Removes a staging file; False when there was none. Raises StagingError."""
         with self._lock:
             self._shares.drop(co_guid)
+            if self._held.pop(co_guid) is not None:
+                return True
             try:
-                os.unlink(self.path_of(co_guid))
+                os.unlink(self._path_of(co_guid))
             except FileNotFoundError:
                 return False
             except OSError as error:
@@ -299,7 +356,7 @@ class StagingArea:
                 if guid is None:
                     if not name.endswith(_TEMPORARY) or f".{self._run}-" in name:
                         continue
-                    _unlink(os.path.join(self.path, name))
+                    unlink(os.path.join(self.path, name))
                 elif keep is None or guid in keep:
                     continue
                 else:
@@ -310,101 +367,6 @@ class StagingArea:
         return count
 
 
-class StageWriter:
-    """Writes a staging file block by block, in order. `position` is the offset of the next block. It holds no
-    descriptor between two blocks: however many files are half received."""
-
-    def __init__(
-        self, area: StagingArea, co_guid: bytes, receiving: Receiving, on_dropped: Callable[[bytes, str], None]
-    ) -> None:
-        self.co_guid = co_guid
-        self.position = 0
-        self._area = area
-        self._receiving = receiving
-        self._on_dropped = on_dropped
-        self._temp = area.temp_path(co_guid)
-        self._over = False
-
-    def write(self, offset: int, data: bytes | memoryview) -> None:
-        """Appends the block at `offset`. Raises StagingError for a block out of order (it is not written), and
-        NoSpace, after which the partial file is gone."""
-        if offset != self.position:
-            raise StagingError(f"a block at {offset} where {self.position} is expected")
-        try:
-            self._take(len(data))
-            flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | (0 if offset else os.O_CREAT | os.O_EXCL)
-            fd = os.open(self._temp, flags, 0o600)
-            try:
-                view = memoryview(data)
-                while view:
-                    n = os.pwrite(fd, view, self.position)
-                    self.position += n
-                    view = view[n:]
-            finally:
-                os.close(fd)
-            self._check()
-        except OSError as error:
-            dropped = self._over
-            self.abort()
-            raise ShareUsed(_MADE_ROOM) if dropped else from_oserror(error, "writing a staging file") from error
-        except BaseException:
-            self.abort()
-            raise
-
-    def _check(self) -> None:
-        if self._over:
-            raise ShareUsed(_MADE_ROOM)
-
-    def _take(self, size: int) -> None:
-        area = self._area
-        free = room(area.path)
-        if size > free:
-            raise NoSpace(too_little(f"the staging area {area.path}", size, free))
-        with area._lock:
-            self._check()
-            area._make_room(self._receiving.owner, size, self._receiving)
-            area._shares.grow(self._receiving, size, area._clock())
-
-    def finish(self, *, durable: bool = False) -> str:
-        """Publishes the file and returns its path. Raises StagingError; the partial file is then gone."""
-        area = self._area
-        try:
-            if durable:
-                fd = os.open(self._temp, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-                try:
-                    os.fsync(fd)
-                finally:
-                    os.close(fd)
-            with area._lock:
-                self._check()
-                self._end()
-                area.publish(self.co_guid, self._temp, self._receiving.owner)
-        except OSError as error:
-            self.abort()
-            raise from_oserror(error, "finishing a staging file") from error
-        except BaseException:
-            self.abort()
-            raise
-        return area.path_of(self.co_guid)
-
-    def abort(self) -> None:
-        """Gives up: nothing stays. Does nothing after finish() or abort()."""
-        self._end()
-        _unlink(self._temp)
-
-    def _drop(self) -> None:
-        """Others need the room. Whoever is writing at this moment writes to a file without a name."""
-        self.abort()
-        self._on_dropped(self.co_guid, _MADE_ROOM)
-
-    def _end(self) -> None:
-        with self._area._lock:
-            if not self._over:
-                self._over = True
-                self._area._shares.end(self._receiving)
-                del self._area._writers[self._receiving.begun]
-
-
 def _guid_of(name: str) -> bytes | None:
     if len(name) != 32 + len(_SUFFIX) or not name.endswith(_SUFFIX):
         return None
@@ -412,10 +374,3 @@ def _guid_of(name: str) -> bytes | None:
         return bytes.fromhex(name[:32])
     except ValueError:
         return None
-
-
-def _unlink(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        pass

@@ -161,10 +161,15 @@ class Plain:
     md5: bytes
 
 
-def read_all(folder_fd: int, names: Sequence[bytes]) -> list[Plain | None]:
-    """What staging files say that are in an open folder of the agent's own; None for one that is left to `restore`."""
-    whole = native.read(folder_fd, names, MOST_STAGED)
-    found = [None if isinstance(one, int) else _plain(one) for one in whole]
+def read_files(folder_fd: int, names: Sequence[bytes]) -> list[bytes | None]:
+    """What is in staging files that are in an open folder of the agent's own; None for what cannot be read, or is not
+    of a small file."""
+    return [None if isinstance(one, int) else one for one in native.read(folder_fd, names, MOST_STAGED)]
+
+
+def plain_all(stages: Sequence[bytes | None]) -> list[Plain | None]:
+    """What staging files say; None for one that is left to `restore`."""
+    found = [None if one is None else _plain(one) for one in stages]
     sums = iter(native.md5([one[0] for one in found if one is not None]))
     return [None if one is None else Plain(*one, next(sums)) for one in found]
 

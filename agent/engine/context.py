@@ -191,6 +191,7 @@ class Context:
         self.last_error: tuple[int, str] | None = None
         self.zstd_members: set[bytes] = set()  # members that announced a compression only we have
         self.exact_members: set[bytes] = set()  # members that announced that they can hold any name
+        self.batch_members: set[bytes] = set()  # and those that take several packets in one call
         self.frozen = False  # installs wait (3.2.4.5)
         self.joins: dict[str, tuple[float, int]] = {}  # by connection: Joins of late, less and less, and when counted
         self.error_lasts = False  # nothing that the set does by itself mends it
@@ -266,11 +267,14 @@ class Context:
         """Something was refused, or a bound was reached: `source` is the name of the member it comes from."""
         self.out.append(Report("warning", text, cause, source))
 
-    def send(self, cxtion: Cxtion, packet: Packet, *, passed_on: bool = False) -> None:
-        """Queue the packet for the connection's partner."""
+    def send(
+        self, cxtion: Cxtion, packet: Packet, *, passed_on: bool = False, brings: frozenset[bytes] | None = None
+    ) -> None:
+        """Queue the packet for the connection's partner; see Send."""
         if packet.remote_co is not None:
             packet.remote_co.file_name = self.wire_name(cxtion, packet.remote_co.file_name)
-        self.out.append(Send(cxtion.partner.guid, packet, passed_on))
+        guid = cxtion.partner.guid
+        self.out.append(Send(guid, packet, passed_on, guid in self.batch_members, brings))
 
     def wire_name(self, cxtion: Cxtion, name: str) -> str:
         """The name as the connection's partner is told it."""

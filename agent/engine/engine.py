@@ -324,7 +324,8 @@ class Engine:
             co = packet.remote_co
             entry = self.fetching.offered((co.file_guid, co.originator_guid, co.frs_vsn))
         if entry is not None:
-            self.installs.advance(entry)
+            with self.fetching.brought(packet):
+                self.installs.advance(entry)
 
     def _brings_nothing(self, session: Session, co: ChangeOrder) -> None:
         """A change order that is none (2.2.3.2): a control change order has what the connection brought looked at
@@ -386,6 +387,7 @@ class Engine:
     # -- other events --
 
     def _unreachable(self, event: PartnerUnreachable) -> None:
+        self.ctx.batch_members.discard(event.partner)  # it may come back as another program; if not, it says so
         for session in self.out_sessions.sessions.values():
             if session.cxtion.partner.guid == event.partner:
                 self.out_sessions.unjoin(session, event.error)

@@ -242,11 +242,15 @@ Event = (
 @dataclass(frozen=True, slots=True)
 class Send:
     """Deliver the packet to the partner, after those sent to it before. `passed_on`: the change order of another
-    originator, which may come after what this member sends of its own."""
+    originator, which may come after what this member sends of its own. `shared`: the partner takes several in one
+    call. `brings`: the staging file of the change order goes with it if it is one block and at hand, compressed in one
+    of these ways; where it does not, the partner asks for it."""
 
     partner: bytes
     packet: Packet
     passed_on: bool = False
+    shared: bool = False
+    brings: frozenset[bytes] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ refused.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from itertools import chain
 
@@ -24,6 +25,7 @@ from agent.wire.packet import Packet
 MAX_STAGE_SIZE = 1 << 46
 MIN_STAGE_SIZE = 0x400
 _SAME_BLOCK = 12  # times that one block is asked for before the fetch begins anew
+_BROUGHT = 2  # so many times the staging files that are fetched at a time may be stored as they came unasked
 _HEADER_FLAGS = 0x54  # Flags of the change order in a STAGE_HEADER (2.2.3.10)
 
 
@@ -38,8 +40,34 @@ class Fetching:
         self._turn: dict[bytes, dict[Key, Entry]] = {}  # by connection: what waits until another is fetched
 
         self._resending: dict[Key, Entry] = {}
+        self._brought: Packet | None = None  # a change order that is being looked at, and has its staging file with it
 
     # -- whose turn it is --
+
+    @contextlib.contextmanager
+    def brought(self, packet: Packet) -> Iterator[None]:
+        """The change order's staging file, if it came with it, counts as fetched where it would be asked for now. What
+        waits first is asked for when its turn comes: nothing that nobody asked for is kept."""
+        self._brought = packet if packet.block is not None else None
+        try:
+            yield
+        finally:
+            self._brought = None
+
+    def _came_with_it(self, session: Session, entry: Entry) -> bytes | memoryview | None:
+        packet = self._brought
+        if (
+            packet is None
+            or packet.cxtion.guid != entry.cxtion
+            or packet.remote_co is None
+            or packet.remote_co.change_order_guid != entry.co.change_order_guid
+        ):
+            return None
+        data = packet.block or b""
+        if len(data) < MIN_STAGE_SIZE:
+            self._refuse(session, entry, Cause.STAGING_FILE, f"a staging file of {len(data)} bytes")
+            return None
+        return None if self._full(entry.cxtion, _BROUGHT) else data
 
     def fetch(self, entry: Entry) -> None:
         """Ask for the staging file from its beginning (3.3.4.4.6.1) in its turn; without a session, later."""
@@ -50,7 +78,8 @@ class Fetching:
             if not session.joined:
                 self.inbound.retry(entry, Outcome.STAGE_MISSING, f"{session.cxtion.partner.name} is not joined")
                 return
-        if self._full(entry.cxtion) and not self._elsewhere(entry):
+        data = self._came_with_it(session, entry)
+        if data is None and self._full(entry.cxtion) and not self._elsewhere(entry):
             self._turn.setdefault(entry.cxtion, {})[entry.key] = entry
             return
         session = self.inbound.sessions[entry.cxtion]
@@ -59,8 +88,12 @@ class Fetching:
         entry.received = entry.stored = entry.requested = entry.stage_size = entry.resend_at = 0
         entry.early.clear()
         entry.heard_at = self.ctx.now
-        self._active[entry.cxtion][entry.key] = entry
-        self._request(session, entry)
+        self._active.setdefault(entry.cxtion, {})[entry.key] = entry
+        if data is None:
+            self._request(session, entry)
+        else:
+            entry.requested = entry.stage_size = len(data)
+            self._store(session, entry, data)
 
     def _elsewhere(self, entry: Entry) -> bool:
         """Another partner offers it, and may be asked now: go on with that one."""
@@ -79,12 +112,13 @@ class Fetching:
             return None
         return entry
 
-    def _full(self, cxtion: bytes) -> bool:
+    def _full(self, cxtion: bytes, times: int = 1) -> bool:
         active, ended = self._active.setdefault(cxtion, {}), self.inbound.fetches_ended
-        if len(active) >= self.ctx.limits.fetches and self._looked.get(cxtion, 0) != ended:
+        most = times * self.ctx.limits.fetches
+        if len(active) >= most and self._looked.get(cxtion, 0) != ended:
             active = self._active[cxtion] = {k: e for k, e in active.items() if self._fetches(cxtion, e)}
             self._looked[cxtion] = ended
-        return len(active) >= self.ctx.limits.fetches
+        return len(active) >= most
 
     def _fetches(self, cxtion: bytes, entry: Entry) -> bool:
         mine = entry.stage is Stage.FETCHING and entry.cxtion == cxtion

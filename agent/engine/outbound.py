@@ -274,7 +274,18 @@ class Outbound:
         ctx.count_co("Sent", local)
         if at_join and local:
             ctx.count_both(session.cxtion, "Local Change Orders Sent at Join")
-        ctx.send(session.cxtion, packet, passed_on=not local)
+        # A change of another member the partner may have from that one, or from a third one.
+        brings = local and not at_join and partner in ctx.batch_members and self._brings_content(flow, co)
+        ctx.send(session.cxtion, packet, passed_on=not local, brings=session.compressions if brings else None)
+
+    def _brings_content(self, flow: Flow, co: ChangeOrder) -> bool:
+        """The partner will ask for the staging file, and is not so slow that much of what was sent waits there."""
+        needed = fl.needs_staging_file(co.location_cmd, co.flags, co.content_cmd)
+        return (
+            needed
+            and len(flow.unacked) <= self.ctx.limits.window
+            and not fl.is_rename(co.location_cmd, co.flags, co.content_cmd)
+        )
 
     # -- acknowledgements --
 

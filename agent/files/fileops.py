@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from agent.conflicts.deleted import DeletedStore
 from agent.conflicts.kept import KeptStore
@@ -18,6 +18,7 @@ from agent.files.keeping import keep_displaced
 from agent.files.stages import Stages
 from agent.files.underway import Key
 from agent.reporting.causes import Cause
+from agent.wire.change_order import ChangeOrder
 from config.model import SetIdPolicy
 from idtable.records import IDRecord
 from staging.area import StagingArea
@@ -109,6 +110,10 @@ class FileOps:
         """See Stages.store_blocks()."""
         return [*self._stages.store_blocks(blocks)]
 
+    def hold(self, block: ev.StoreBlock) -> Event | None:
+        """See Stages.hold()."""
+        return self._stages.hold(block)
+
     def give_up(self) -> None:
         """See Stages.give_up()."""
         self._stages.give_up()
@@ -130,6 +135,10 @@ class FileOps:
     def read_cached(self, action: ev.ReadStage) -> Event | None:
         """See Stages.read_cached()."""
         return self._stages.read_cached(action)
+
+    def to_go_with(self, co: ChangeOrder, compressions: Collection[bytes]) -> bytes | None:
+        """See Stages.to_go_with()."""
+        return self._stages.to_go_with(co, compressions)
 
     def install_all(self, installs: list[ResolvedInstall]) -> list[Event]:
         """See Installer.install_all()."""

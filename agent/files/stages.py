@@ -7,7 +7,7 @@ import hashlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from agent.engine import events as ev
@@ -15,12 +15,13 @@ from agent.files.lookups import look
 from agent.reporting.causes import Cause
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder
-from staging.area import StageWriter, StagingArea
+from staging.area import StagingArea
 from staging.errors import AccessDenied, Interrupted, NoSpace, StagingError, TooLarge, Torn, Unsupported, Vanished
 from staging.header import HEADER_SIZE, StageHeader
 from staging.rootdir import RootDir
 from staging.shares import ShareUsed
 from staging.unstored import Unstored
+from staging.writer import StageWriter
 
 _CHANGE_ORDER_AT: Final = 0x50
 _CHANGE_ORDER_END: Final = _CHANGE_ORDER_AT + 0x318
@@ -91,6 +92,13 @@ class Stages:
                 done.append(ev.FetchFailed(block.co_guid, ev.Outcome.FAILED, str(error)))
         return done
 
+    def hold(self, block: ev.StoreBlock) -> ev.FetchStored | None:
+        """Have a staging file of one block in memory, without waiting for anything; None where it is to be stored."""
+        if block.offset or not block.last or not self.area.hold(block.co_guid, bytes(block.data), block.partner):
+            return None
+        self._abandon(block.co_guid)
+        return ev.FetchStored(block.co_guid, True, len(block.data))
+
     def _make_room(self, co_guid: bytes, why: str) -> None:
         self._dropped(ev.FetchFailed(co_guid, ev.Outcome.NO_SPACE, why, Cause.STAGING_SHARE))
 
@@ -159,10 +167,19 @@ class Stages:
         guid = action.change_order.change_order_guid
         try:
             whole = None if action.offset else self.area.read_cached(guid, c.MAX_BLOCK)
-            block = whole and self._to_be_sent(whole, action)
+            block = whole and self._to_be_sent(whole, action.change_order, action.compressions, action.coc_ext)
         except StagingError:
             return None
         return ev.StageBlock(action, block, len(block), 0) if block else None
+
+    def to_go_with(self, co: ChangeOrder, compressions: Collection[bytes]) -> bytes | None:
+        """The staging file that goes with a change order, as its receiver would get it if it asked; None where it is
+        not one block in memory, compressed in one of these ways."""
+        try:
+            whole = self.area.read_cached(co.change_order_guid, c.MAX_BLOCK)
+            return whole and self._to_be_sent(whole, co, compressions)
+        except StagingError:
+            return None
 
     def _read(self, guid: bytes, action: ev.ReadStage) -> bytes | None:
         if self.area.size_of(guid) is None:
@@ -171,19 +188,22 @@ class Stages:
             block = self.area.read_block(guid, action.offset, c.MAX_BLOCK)
         except Vanished:
             return None
-        return block if action.offset else self._to_be_sent(block, action)
+        if action.offset:
+            return block
+        return self._to_be_sent(block, action.change_order, action.compressions, action.coc_ext)
 
     @staticmethod
-    def _to_be_sent(block: bytes, action: ev.ReadStage) -> bytes | None:
+    def _to_be_sent(
+        block: bytes, co: ChangeOrder, compressions: Collection[bytes], coc_ext: bytes = bytes(0x28)
+    ) -> bytes | None:
         """The first block with the change order of the request in its header (4.4.7); None when it is compressed as the
         partner does not understand it. Raises StagingError."""
         header = StageHeader.decode(block[:HEADER_SIZE])
-        if header.compression not in action.compressions:
+        if header.compression not in compressions:
             return None
-        co = action.change_order
         if header.compression != c.COMPRESSION_NONE:
             co = co.replace(flags=co.flags | c.CO_FLAG_COMPRESSED_STAGE)  # 4.4.7
-        return with_change_order(block, co, action.coc_ext)
+        return with_change_order(block, co, coc_ext)
 
     def _generate(
         self, guid: bytes, path: str, action: ev.ReadStage, unstored: Unstored | None, size: int | None

@@ -2,7 +2,8 @@
 
 Each has one queue and one association for what this member has to say itself, and another for the change orders of
 others that it passes on. Those may be many, and the partner takes them at its leisure (see agent.work.timeshares); a
-server runs the calls of an association one after the other.
+server runs the calls of an association one after the other. Between agents of this kind packets that wait together go
+in one call.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Final, NamedTuple
 
 from agent.rpc.epm import MAPPER_PORT
 from agent.rpc.errors import RpcError
 from agent.rpc.frsrpc import FrsPartner
 from agent.rpc.security import Account, KeyCredential
 from agent.wire.comm_packet import encode_send_comm_pkt
+from agent.wire.constants import MAX_PACKETS
 from agent.work.supervise import Supervisor
 
 log = logging.getLogger(__name__)
@@ -30,6 +33,17 @@ IN_FLIGHT = 64
 #: Bytes not yet answered, from which on a partner is given no more of staging files, and it counts as unreachable.
 ROOM = 4 << 20
 MOST = 16 << 20
+#: Bytes of packets that share a call: it is one PDU.
+SHARED: Final = 60_000
+
+
+class _Packet(NamedTuple):
+    """See PartnerLink.send()."""
+
+    data: bytes
+    cxtion: str
+    control: bool
+    shared: bool
 
 
 class _Way:
@@ -37,11 +51,23 @@ class _Way:
 
     def __init__(self, partner: FrsPartner) -> None:
         self.partner = partner
-        self.queue: deque[tuple[bytes, str, bool]] = deque()
+        self.queue: deque[_Packet] = deque()
         self.calls: set[asyncio.Task[None]] = set()
         self.wake = asyncio.Event()
         self.room = asyncio.Event()
         self.task: asyncio.Task[None] | None = None  # sends what is queued
+
+    def next_call(self) -> list[_Packet]:
+        """The packets of the next call, of one connection; some must be queued."""
+        found = [first := self.queue.popleft()]
+        size = len(first.data)
+        while first.shared and self.queue and len(found) < MAX_PACKETS:
+            following = self.queue[0]
+            size += len(following.data)
+            if not following.shared or following.cxtion != first.cxtion or size > SHARED:
+                break
+            found.append(self.queue.popleft())
+        return found
 
     async def close(self) -> None:
         """Drop what is queued and end the association."""
@@ -121,9 +147,12 @@ class PartnerLink:
         for each in self._ways:
             each.task = supervisor.start(self._run(each), f"sending to {name}")
 
-    def send(self, packet: bytes, cxtion: str, *, passed_on: bool = False, control: bool = False) -> None:
+    def send(
+        self, packet: bytes, cxtion: str, *, passed_on: bool = False, control: bool = False, shared: bool = False
+    ) -> None:
         """Queue the Pkt bytes of a packet of the connection `cxtion` ("a->b"). `passed_on`: the change order of
-        another member; `control`: of the session, so that nothing that is passed on goes before it was taken."""
+        another member; `control`: of the session, so that nothing that is passed on goes before it was taken;
+        `shared`: the partner takes it with others in one call."""
         if self._bytes + len(packet) > MOST:
             why = f"{self.name} does not take what it asks for: {self._bytes} bytes wait for it"
             self._on_flood(why)
@@ -132,7 +161,7 @@ class PartnerLink:
             return
         self._bytes += len(packet)
         way = self._passed_on if passed_on else self._own
-        way.queue.append((packet, cxtion, control))
+        way.queue.append(_Packet(packet, cxtion, control, shared and not control))
         self._controls += control
         self._quiet.clear()
         way.wake.set()
@@ -193,10 +222,10 @@ class PartnerLink:
                 way.room.clear()
                 await way.room.wait()
                 continue
-            packet, cxtion, control = way.queue.popleft()
-            call = self._supervisor.start(self._call(way, packet, cxtion), f"a call to {self.name}")
+            packets = way.next_call()
+            call = self._supervisor.start(self._call(way, packets), f"a call to {self.name}")
             way.calls.add(call)
-            call.add_done_callback(partial(self._done, way, control))
+            call.add_done_callback(partial(self._done, way, packets[0].control))
 
     def _done(self, way: _Way, control: bool, call: asyncio.Task[None]) -> None:
         way.calls.discard(call)
@@ -215,31 +244,36 @@ class PartnerLink:
         if full and self.has_room:
             self._on_room()
 
-    async def _call(self, way: _Way, packet: bytes, cxtion: str) -> None:
+    async def _call(self, way: _Way, packets: list[_Packet]) -> None:
+        data = b"".join(packet.data for packet in packets)
         try:
-            await self._send(way, packet, cxtion)
+            await self._send(way, packets, data)
         finally:
-            self._taken(len(packet))
+            self._taken(len(data))
 
-    async def _send(self, way: _Way, packet: bytes, cxtion: str) -> None:
+    async def _send(self, way: _Way, packets: list[_Packet], data: bytes) -> None:
         try:
-            result = await way.partner.send_stub(encode_send_comm_pkt(packet), CALL_TIMEOUT_S)
+            result = await way.partner.send_stub(encode_send_comm_pkt(data), CALL_TIMEOUT_S)
         except TimeoutError as error:
             self._on_timeout()
-            self._on_sent(cxtion, len(packet), False)
+            self._sent(packets, False)
             self._fail(str(error) or "no answer in time")
         except (RpcError, OSError) as error:
             if "Timeout" in type(error).__name__:
                 self._on_timeout()
-            self._on_sent(cxtion, len(packet), False)
+            self._sent(packets, False)
             self._fail(str(error))
         except Exception as error:
-            self._on_sent(cxtion, len(packet), False)
+            self._sent(packets, False)
             self._broken(error)
         else:
-            self._on_sent(cxtion, len(packet), result == 0)
+            self._sent(packets, result == 0)
             if result != 0:
-                self._fail(self._on_refused(cxtion, result))
+                self._fail(self._on_refused(packets[0].cxtion, result))
+
+    def _sent(self, packets: Iterable[_Packet], ok: bool) -> None:
+        for packet in packets:
+            self._on_sent(packet.cxtion, len(packet.data), ok)
 
     def _broken(self, error: Exception) -> None:
         """A fault of this program, perhaps on what the partner answered: that ends its session, and nobody else's."""
@@ -248,10 +282,9 @@ class PartnerLink:
 
     def _fail(self, why: str) -> None:
         left = [one for way in self._ways for one in way.queue]
-        dropped = sum(len(packet) for packet, _, _ in left)
-        for packet, cxtion, _ in left:
-            self._on_sent(cxtion, len(packet), False)
-        self._controls -= sum(control for _, _, control in left)
+        dropped = sum(len(packet.data) for packet in left)
+        self._sent(left, False)
+        self._controls -= sum(packet.control for packet in left)
         for way in self._ways:
             way.queue.clear()
             way.room.set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor
 from logging import Logger, LoggerAdapter
 from typing import Final
@@ -17,6 +17,7 @@ from agent.files.installing import ResolvedInstall, ResolvedStep
 from agent.files.underway import UnderWay
 from agent.replica.ports import Files
 from agent.reporting.incidents import Incidents
+from agent.wire.packet import Packet
 from agent.work.bysize import LargeFileThreads, WorkBySize, size_class
 from agent.work.supervise import Supervisor
 from agent.work.workqueue import Job, WorkQueue
@@ -100,6 +101,8 @@ class Actions:
     def act(self, action: ev.Action) -> None:
         """Carry out or begin an action; those of the replica set itself are left alone."""
         if isinstance(action, ev.Send):
+            if action.brings is not None:
+                self._put_in(action.packet, action.partner, action.brings)
             self._send(action, self._keys[action.packet.cxtion.guid])
         elif isinstance(action, ev.StoreBlock):
             self._store_block(action)
@@ -125,10 +128,19 @@ class Actions:
 
     # -- staging files --
 
+    def _put_in(self, packet: Packet, partner: bytes, compressions: Collection[bytes]) -> None:
+        """The staging file into the packet of its change order, if it is at hand, and the partner takes such."""
+        if packet.remote_co is not None and self._has_room(partner):
+            packet.block = self._files.to_go_with(packet.remote_co, compressions)
+            packet.block_size = None if packet.block is None else len(packet.block)
+
     def _store_block(self, action: ev.StoreBlock) -> None:
         waiting = self._fetching.get(action.co_guid)
         if waiting is not None:
             waiting.append(action)  # the worker that is at this file takes it, or the next one
+            return
+        if (stored := self._files.hold(action)) is not None:
+            self._post(stored)
             return
         self._fetching[action.co_guid] = deque([action])
         self._fetch_some(action.co_guid, action.partner)

@@ -8,7 +8,7 @@ import contextlib
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -30,6 +30,7 @@ from agent.tree.excluded import Excluded
 from agent.tree.identity import Identity
 from agent.tree.incidents import TreeIncidents
 from agent.tree.root import ReplicaRoot
+from agent.wire.change_order import ChangeOrder
 from agent.wire.guid import new_guid
 from agent.work.bysize import LargeFileThreads
 from agent.work.clock import filetime_now
@@ -46,16 +47,18 @@ class Area(Protocol):
 
 
 class Files(Protocol):
-    """What actions do to staging files and the tree (see FileOps). Called in worker threads, but for give_up() and
-    drop()."""
+    """What actions do to staging files and the tree (see FileOps). Called in worker threads, but for those that
+    do not wait: hold(), read_cached(), to_go_with(), give_up() and drop()."""
 
     @property
     def area(self) -> Area: ...
     def store_blocks(self, blocks: deque[ev.StoreBlock | ev.DropStage]) -> list[Event]: ...
+    def hold(self, block: ev.StoreBlock) -> Event | None: ...
     def read_stage(
         self, action: ev.ReadStage, path: str | None, unstored: Unstored | None = None, size: int | None = None
     ) -> Event: ...
     def read_cached(self, action: ev.ReadStage) -> Event | None: ...
+    def to_go_with(self, co: ChangeOrder, compressions: Collection[bytes]) -> bytes | None: ...
     def install_all(self, installs: list[ResolvedInstall]) -> list[Event]: ...
     def give_up(self) -> None: ...
     def drop(self, co_guid: bytes) -> None: ...

@@ -124,7 +124,8 @@ class PartnerLinks:
         link = self.links.get(action.partner)
         if link is not None:  # else it is no partner any more
             control = is_control(action.packet)
-            link.send(encode_packet(action.packet), cxtion, passed_on=action.passed_on, control=control)
+            packet = encode_packet(action.packet)
+            link.send(packet, cxtion, passed_on=action.passed_on, control=control, shared=action.shared)
 
     def has_room(self, partner: bytes) -> bool:
         """Whether the partner takes what it is sent."""

@@ -19,7 +19,7 @@ from agent.rpc.interface import CallContext
 from agent.wire import constants as c
 from agent.wire.comm_packet import CommPacket, StartPromotionParent
 from agent.wire.errors import WireError
-from agent.wire.packet import Packet, decode_packet, describe
+from agent.wire.packet import Packet, decode_packets, describe
 from agent.work.rates import SourceRates
 
 if TYPE_CHECKING:
@@ -40,17 +40,23 @@ class Receiving:
         self._promotions = SourceRates(_PROMOTIONS_PER_SECOND, _PROMOTIONS)
 
     def packet(self, context: CallContext, comm: CommPacket) -> int | Awaitable[int]:
-        """FrsRpcSendCommPkt (3.3.4.4). A packet that is refused ends nothing here."""
+        """FrsRpcSendCommPkt (3.3.4.4). A packet that is refused ends nothing here, but the others behind it in that call
+        are not looked at; nor is any of a call of which one does not parse. Who sends several has to wait until others
+        had their turn."""
         try:
-            packet = decode_packet(comm.pkt)
+            found = decode_packets(comm.pkt)
         except WireError as error:
             self.malformed(context, error)
             return c.ERROR_INVALID_PARAMETER
-        status = self._take(context, packet, comm)
-        replica = self._service.sets.replicas.get(packet.to.guid)
-        known = replica is not None and status != c.ERROR_ACCESS_DENIED
-        wait = replica.answers_after(packet, context.connection_id) if replica is not None and known else 0.0
-        return asyncio.sleep(wait, status) if wait else status
+        status, wait = c.ERROR_SUCCESS, 0.0
+        for packet, size in found:
+            status = self._take(context, packet, comm.minor, size)
+            replica = self._service.sets.replicas.get(packet.to.guid)
+            if replica is not None and status != c.ERROR_ACCESS_DENIED:
+                wait = max(wait, replica.answers_after(packet, context.connection_id))
+            if status != c.ERROR_SUCCESS:
+                break
+        return asyncio.sleep(wait, status) if wait or len(found) > 1 else status
 
     def malformed(self, context: CallContext, error: WireError) -> None:
         """A call whose packet does not parse."""
@@ -91,7 +97,7 @@ class Receiving:
             if cxtions or not member:
                 yield replica, cxtions
 
-    def _take(self, context: CallContext, packet: Packet, comm: CommPacket) -> int:
+    def _take(self, context: CallContext, packet: Packet, minor: int, size: int) -> int:
         replica = self._service.sets.replicas.get(packet.to.guid)
         refusal = self._service.identities.refusal(context, packet)
         if refusal is not None:
@@ -104,10 +110,10 @@ class Receiving:
             return c.ERROR_INVALID_PARAMETER
         if packets.isEnabledFor(logging.DEBUG):
             packets.debug("received from %s:%d: %s", context.peer, context.port, describe(packet))
-        status = replica.receive(packet, comm.minor, context.connection_id)
+        status = replica.receive(packet, minor, context.connection_id)
         if status == 0:
             replica.count("Packets Received")
-            replica.count("Packets Received in Bytes", len(comm.pkt))
+            replica.count("Packets Received in Bytes", size)
         else:
             replica.count("Packets Received in Error")
         if status in (UNKNOWN_CONNECTION, NOT_FOR_US):

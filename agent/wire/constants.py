@@ -80,6 +80,8 @@ NTFRS_COMM_MINOR: Final = NTFRS_COMM_MINOR_9
 COMM_CS_ID: Final = 1
 MAX_BLOCK: Final = 0x10000
 MAX_PKT_LEN: Final = 256 * 1024
+# of packets in one Pkt, between agents that list BATCHES
+MAX_PACKETS: Final = 64
 
 # 2.2.3.6.8: a COMM_LAST_JOIN_TIME that stands for "never joined"
 INVALID_JOIN_TIME: Final = 1
@@ -183,6 +185,8 @@ COMPRESSION_LZNT1: Final = guid_from_text("64d2f7d2-2695-436d-8830-8d3c58701e15"
 COMPRESSION_ZSTD: Final = guid_from_text("03944542-3831-44c3-8a5a-8ec2ea63f490")
 # no compression: whoever lists it can hold any name (see windows_names); this project's own, too
 EXACT_NAMES: Final = guid_from_text("51c89628-0489-43ae-ad71-158d654131a7")
+# nor this: whoever lists it takes several packets in one call, and small staging files with their change orders
+BATCHES: Final = guid_from_text("8080c261-1fc0-45bb-8826-eb96de87a3e3")
 
 # 2.2.3.4 CHANGE_ORDER_RECORD_EXTENSION.Major
 CO_RECORD_EXTENSION_VERSION_WIN2K: Final = 0

@@ -228,7 +228,8 @@ def _rules(command: int, required: int = 0, optional: int = 0) -> Rules:
 
 # first table of 2.2.3.5. Optional: empty version vectors and partners of minor version 3 and lower, which
 # offer no compression; a block without data (2.2.3.6.14); COMM_FILE_SIZE in CMD_RETRY_FETCH, which the table
-# lists for CMD_ABORT_FETCH only and which the rest of the text has with every block size.
+# lists for CMD_ABORT_FETCH only and which the rest of the text has with every block size; a block in
+# CMD_REMOTE_CO, which only agents that list BATCHES send each other.
 RULES: Final[dict[int, Rules]] = {
     command: _rules(command, required, optional)
     for command, required, optional in (
@@ -238,7 +239,7 @@ RULES: Final[dict[int, Rules]] = {
         (c.CMD_JOINING, BIT_JOIN_TIME | BIT_REPLICA_VERSION_GUID, BIT_VVECTOR | BIT_COMPRESSION_GUID),
         (c.CMD_VVJOIN_DONE, 0, 0),
         (c.CMD_UNJOIN_REMOTE, 0, 0),
-        (c.CMD_REMOTE_CO, BIT_REMOTE_CO, 0),
+        (c.CMD_REMOTE_CO, BIT_REMOTE_CO, BIT_BLOCK | BIT_BLOCK_SIZE),
         (c.CMD_SEND_STAGE, _STAGE | BIT_REMOTE_CO, 0),
         (c.CMD_RECEIVING_STAGE, _STAGE, BIT_BLOCK),
         (c.CMD_RETRY_FETCH, _SIZE_OFFSET | _CO_ID, BIT_FILE_SIZE),

@@ -16,17 +16,28 @@ from agent.wire import elements as el
 from agent.wire.change_order import Buffer, ChangeOrder, CoExtension2, CoExtWin2k
 from agent.wire.constants import (
     CMD_RECEIVING_STAGE,
+    CMD_REMOTE_CO,
     COMMAND_NAMES,
     INVALID_JOIN_TIME,
     LOCATION_NAMES,
     MAX_BLOCK,
+    MAX_PACKETS,
     MAX_PKT_LEN,
 )
 from agent.wire.elements import Gvsn, NamedGuid
 from agent.wire.errors import WireError
 from agent.wire.guid import ZERO_GUID, guid_text, short_guid
 
-__all__ = ["Gvsn", "NamedGuid", "Packet", "WireError", "decode_packet", "describe", "encode_packet"]
+__all__ = [
+    "Gvsn",
+    "NamedGuid",
+    "Packet",
+    "WireError",
+    "decode_packet",
+    "decode_packets",
+    "describe",
+    "encode_packet",
+]
 
 
 @dataclass(slots=True)
@@ -190,11 +201,13 @@ def _encode_extra(p: Packet, out: list[bytes | memoryview]) -> None:
 
 
 def _check_block(p: Packet, offset: int) -> None:
-    """COMM_BLOCK against COMM_BLOCK_SIZE (2.2.3.6.14); only CMD_RECEIVING_STAGE carries data."""
-    if p.command != CMD_RECEIVING_STAGE:
+    """COMM_BLOCK against COMM_BLOCK_SIZE (2.2.3.6.14); only CMD_RECEIVING_STAGE carries data, and between agents that
+    list BATCHES a change order."""
+    brings = p.command == CMD_REMOTE_CO and (p.block is not None or p.block_size is not None)
+    if p.command != CMD_RECEIVING_STAGE and not brings:
         return
     size = 0 if p.block is None else len(p.block)
-    if p.block_size != size:
+    if p.block_size != size or (brings and not size):
         raise WireError("COMM_BLOCK_SIZE", offset, f"{p.block_size} with a COMM_BLOCK of {size} bytes")
     if size > MAX_BLOCK:
         raise WireError("COMM_BLOCK", offset, f"{size} bytes, more than {MAX_BLOCK}")
@@ -205,6 +218,28 @@ def decode_packet(buf: Buffer) -> Packet:
 
     A block is given back as a view into ``buf`` when that is ``bytes``, else as a copy.
     """
+    packet, end = _decode_at(buf, 0)
+    if end != len(buf):
+        raise WireError("COMM_EOP", end, f"{len(buf) - end} bytes follow")
+    return packet
+
+
+def decode_packets(buf: Buffer) -> list[tuple[Packet, int]]:
+    """As decode_packet, for a Pkt in which up to MAX_PACKETS follow each other: each with its size in bytes."""
+    found: list[tuple[Packet, int]] = []
+    begin = 0
+    while True:
+        packet, end = _decode_at(buf, begin)
+        found.append((packet, end - begin))
+        if end == len(buf):
+            return found
+        if len(found) == MAX_PACKETS:
+            raise WireError("COMM_EOP", end, f"more than {MAX_PACKETS} packets")
+        begin = end
+
+
+def _decode_at(buf: Buffer, pos: int) -> tuple[Packet, int]:
+    """The packet that begins there, and where it ends."""
     end = len(buf)
     if end > MAX_PKT_LEN:
         raise WireError("PktLen", 0, f"{end} bytes, more than {MAX_PKT_LEN}")
@@ -217,7 +252,6 @@ def decode_packet(buf: Buffer) -> Packet:
     allowed = rules.allowed
     table = el.ELEMENTS
     seen = 0
-    pos = 0
     while True:
         if end - pos < 6:
             raise _cut(buf, pos, seen, rules)
@@ -255,14 +289,12 @@ def decode_packet(buf: Buffer) -> Packet:
             allowed = rules.allowed
         elif bit == el.BIT_EOP:
             break
-    if pos != end:
-        raise WireError("COMM_EOP", pos, f"{end - pos} bytes follow")
     fault = el.content_fault(rules, seen)
     if fault is not None:
         raise WireError(fault[0], pos - 10, fault[1])
     packet = Packet(*values[1 : el.RANKS - 1])
     _check_block(packet, pos - 10)
-    return packet
+    return packet, pos
 
 
 def _cut(buf: Buffer, pos: int, seen: int, rules: el.Rules) -> WireError:

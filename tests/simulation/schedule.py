@@ -121,7 +121,7 @@ class Schedule:
         world = World(self.names, edges, self.seed, limits=limits, minor=self.minor, member=member)
         if self.priorities:
             world.priorities = priorities(rng, self.names, edges)
-        world.sole = self.sole
+        world.sole, world.brings = self.sole, self.seed % 2 == 0
         if self.busy:
             world.aging, world.file_names = 3 * SECOND // 10, MANY_NAMES
         return world

@@ -17,7 +17,7 @@ from agent.engine.entry import Stage
 from agent.engine.records import place_of
 from agent.replica.faults import survives
 from agent.wire import constants as c
-from agent.wire.packet import NamedGuid, decode_packet
+from agent.wire.packet import NamedGuid, Packet, decode_packet
 from idtable.records import IDRecord
 from idtable.store import Store
 from journal.changes import Change, Kind
@@ -318,6 +318,7 @@ class Member:
         match action:
             case ev.Send(partner, packet):
                 if not self.cutoff.stops(partner):
+                    self.put_in(packet, action.brings)
                     world.send(self, partner, packet)
             case ev.StoreBlock():
                 self.storing.setdefault(action.co_guid, deque()).append(action)
@@ -338,6 +339,13 @@ class Member:
                 self.reports.append(action)
             case ev.WentOnline():
                 self.after(SECOND, self.watch)
+
+    def put_in(self, packet: Packet, brings: frozenset[bytes] | None) -> None:
+        """As Actions._put_in()."""
+        goes_with_it = self.world.brings and brings is not None and packet.remote_co is not None
+        stage = self.disk.stages.get(packet.remote_co.change_order_guid) if goes_with_it else None
+        if stage is not None and len(stage) <= c.MAX_BLOCK:
+            packet.block, packet.block_size = stage, len(stage)
 
     def store_some(self, co_guid: bytes) -> None:
         blocks = self.storing[co_guid]

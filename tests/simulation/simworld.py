@@ -56,6 +56,7 @@ class World:
         self.priorities: dict[tuple[str, str], int] = {}
         self.file_names = NAMES
         self.sole = False  # only one member has users
+        self.brings = False  # small staging files go with their change orders
         self.now = self.began = START
         self.aging = 3 * SECOND
         self.heap: list[tuple[int, int, Callable[[], None]]] = []

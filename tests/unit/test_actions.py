@@ -31,6 +31,7 @@ from agent.work.bysize import LargeFileThreads
 from agent.work.supervise import Supervisor
 from idtable.records import IDRecord
 from idtable.store import Store
+from staging import held
 from staging.area import StagingArea
 
 
@@ -74,8 +75,8 @@ class Bench:
             self.files,
             (self.executor, 2),
             LargeFileThreads(1),
-            keys={},
-            send=lambda partner, packet, cxtion: None,
+            keys={GUID: "a->b"},
+            send=lambda action, cxtion: None,
             has_room=lambda partner: self.room,
             post=self.post,
             under_way=UnderWay(),
@@ -158,6 +159,46 @@ async def test_what_is_in_memory_is_read_at_once(bench: Bench, monkeypatch: pyte
     assert len(bench.events) == 1
     await bench.until(2)
     assert bench.events[0] == bench.events[1]
+
+
+async def test_a_staging_file_of_one_block_needs_no_thread_and_no_file(bench: Bench) -> None:
+    """It is on the account of whoever sent it, and is written where there is no room for it in memory."""
+    bench.actions.act(block(CO, 0, 4096, 4096))
+    assert bench.events == [ev.FetchStored(CO, True, 4096)]
+    assert bench.area.size_of(CO) == bench.area.used_bytes == 4096
+    assert os.listdir(bench.area.path) == []
+    bench.actions.act(ev.DropStage(CO))
+    assert bench.area.used_bytes == 0
+    most = held.MOST_OF_ONE // c.MAX_BLOCK
+    bench.area.divide(1 << 30, (PARTNER, OTHER))
+    for number in range(most + 1):
+        bench.actions.act(block(number.to_bytes(16, "big"), 0, c.MAX_BLOCK, c.MAX_BLOCK))
+    assert len(bench.events) == 1 + most
+    await bench.until(2 + most)
+    assert len(os.listdir(bench.area.path)) == 1
+    bench.actions.act(block(CO, 0, c.MAX_BLOCK, c.MAX_BLOCK, OTHER))
+    assert len(bench.events) == 3 + most, "others have room of their own"
+
+
+async def test_a_small_staging_file_goes_with_its_change_order(bench: Bench) -> None:
+    """As it would be sent if it were asked for; to nobody who takes nothing, or does not know its compression."""
+    bench.area.stage(CO, os.path.join(bench.files.root.path, "f"), object_id=GUID)
+    action = bench.read()
+    bench.actions.act(action)
+    (answer,) = bench.events
+    assert isinstance(answer, ev.StageBlock)
+    name = action.packet.to
+    for room, compressions, expected in (
+        (True, action.compressions, answer.data),
+        (False, action.compressions, None),
+        (True, frozenset((c.COMPRESSION_LZNT1,)), None),
+        (True, None, None),
+    ):
+        bench.room = room
+        packet = Packet(c.CMD_REMOTE_CO, name, name, name, NamedGuid(GUID, "a->b"), remote_co=action.change_order)
+        bench.actions.act(ev.Send(PARTNER, packet, brings=compressions))
+        assert packet.block == expected
+        assert packet.block_size == (None if expected is None else len(expected))
 
 
 def of_size(size: int) -> ResolvedInstall:

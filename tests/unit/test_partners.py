@@ -14,6 +14,7 @@ from agent.rpc.interface import CallContext
 from agent.rpc.security import Credential, CredentialStore
 from agent.rpc.server import RpcServer
 from agent.wire.comm_packet import CommPacket
+from agent.wire.constants import MAX_PACKETS
 from agent.work.supervise import Supervisor
 
 
@@ -30,6 +31,7 @@ class Partner:
 
     def __init__(self) -> None:
         self.taken = 0
+        self.calls: list[bytes] = []
         self.silent = True
         self.asked: list[asyncio.Future[int]] = []
         self.unreachable: list[str] = []
@@ -38,6 +40,7 @@ class Partner:
 
     def on_packet(self, context: CallContext, packet: CommPacket) -> int | Awaitable[int]:
         self.taken += len(packet.pkt)
+        self.calls.append(bytes(packet.pkt))
         if not self.silent:
             return 0
         self.asked.append(asyncio.get_running_loop().create_future())
@@ -139,6 +142,47 @@ async def test_what_is_passed_on_waits_for_what_begins_its_session(linked: tuple
     while link.queued:
         await asyncio.sleep(0)
     assert partner.taken == len(b"joined") + len(b"passed on")
+
+
+async def test_packets_that_wait_together_share_a_call_where_the_partner_takes_that(
+    linked: tuple[Partner, PartnerLink],
+) -> None:
+    """In their order, of one connection, up to a size and a number; what begins a session goes by itself."""
+    partner, link = linked
+    partner.silent = False
+    sent: list[tuple[str, int, bool]] = []
+    link._on_sent = lambda *what: sent.append(what)
+    link.send(b"one", "a->b")
+    link.send(b"joined", "a->b", control=True, shared=True)
+    for packet in (b"two", b"three", b"4" * partners.SHARED, b"five"):
+        link.send(packet, "a->b", shared=True)
+    link.send(b"another", "b->a", shared=True)
+    for _ in range(MAX_PACKETS + 1):
+        link.send(b"y", "b->a", shared=True)
+    link.send(b"old", "b->a")
+    while link.queued:
+        await asyncio.sleep(0)
+    calls = [b"one", b"joined", b"twothree", b"4" * partners.SHARED, b"five", b"another" + b"y" * 63, b"yy", b"old"]
+    assert partner.calls == calls
+    assert len(sent) == 9 + MAX_PACKETS
+    assert all(ok for _, _, ok in sent)
+    assert link._bytes == 0
+
+
+async def test_a_call_that_is_refused_is_the_end_of_all_packets_in_it(linked: tuple[Partner, PartnerLink]) -> None:
+    partner, link = linked
+    sent: list[bool] = []
+    link._on_sent = lambda cxtion, size, ok: sent.append(ok)
+    for _ in range(3):
+        link.send(b"packet", "a->b", shared=True)
+    while not partner.asked:
+        await asyncio.sleep(0)
+    partner.asked[0].set_result(0x57)
+    while link.queued:
+        await asyncio.sleep(0)
+    assert sent == [False] * 3
+    assert partner.unreachable == ["a->b 87"]
+    assert link._bytes == 0
 
 
 async def test_a_partner_is_never_called_without_authentication() -> None:

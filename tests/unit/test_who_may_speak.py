@@ -132,6 +132,15 @@ async def test_a_member_speaks_for_itself_alone(demo: Demo, caplog: pytest.LogCa
         assert len(told) < len(others), "each is told, and whoever likes can fill the log"
         assert await mallory.send(encode_packet(packet(docs, "c", "c->a")), T) == 0
         assert counted(service)[0] == 1
+        mixed = [packet(docs, "c", "c->a"), others["the name of b"], packet(docs, "c", "c->a")]
+        assert await mallory.send(b"".join(map(encode_packet, mixed)), T) == c.ERROR_ACCESS_DENIED
+        assert counted(service) == (2, len(others) + 2, len(others) + 1), (
+            "each in a call, up to the one that is not its"
+        )
+        assert await mallory.send(encode_packet(mixed[0]) * 64, T) == 0
+        assert counted(service)[0] == 66
+        assert await mallory.send(encode_packet(mixed[0]) * 65, T) == c.ERROR_INVALID_PARAMETER
+        assert counted(service)[0] == 66, "none of so many"
         await mallory.close()
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from staging import area as area_module
+from staging import held
 from staging.area import StagingArea
 from staging.errors import NoSpace, StagingError, Vanished
 from staging.restore import verify
@@ -57,6 +58,45 @@ def test_receive_and_read(area):
     assert not area.remove(A)
     assert area.used_bytes == 0
     assert names(area) == []
+
+
+def test_small_files_in_memory(area, monkeypatch):
+    """On the same account as all others; no file is made of them unless somebody asks for a path."""
+    data = os.urandom(3000)
+    assert area.hold(A, data, LOCAL)
+    assert not area.hold(A, data, LOCAL), "one is there"
+    assert area.size_of(A) == area.used_bytes == 3000
+    assert area.guids() == [A]
+    assert area.read_block(A, 1000, 700) == data[1000:1700]
+    assert area.read_cached(A, 3000) == data
+    assert area.read_cached(A, 2999) is None
+    assert names(area) == []
+    assert not area.hold(B, bytes(7001), LOCAL), "nothing makes room for it"
+    monkeypatch.setattr(held, "MOST_OF_ONE", 4000)
+    monkeypatch.setattr(held, "MOST", 5000)
+    assert not area.hold(B, bytes(1001), LOCAL)
+    assert area.hold(B, bytes(1001), b"partner")
+    assert not area.hold(C, bytes(1000), b"another"), "all have no more"
+    with open(area.path_of(A), "rb") as file:
+        assert file.read() == data
+    assert stat.S_IMODE(os.stat(area.path_of(A)).st_mode) == 0o600
+    assert area.hold(C, bytes(1000), b"another"), "there is room for others then"
+    assert area.used_bytes == 5001
+    assert names(area) == [f"{A.hex()}.stage"]
+    assert area.remove(A)
+    assert area.remove(B)
+    assert not area.remove(B)
+    assert area.used_bytes == 1000
+    receive(area, C, bytes(500))
+    assert area.size_of(C) == area.used_bytes == 500, "the last one counts"
+
+
+def test_a_file_in_memory_gives_way_like_any_other(area):
+    assert area.hold(A, bytes(6000), LOCAL)
+    receive(area, B, bytes(7000))
+    assert area.guids() == [B]
+    assert area.read_cached(A, 6000) is None
+    assert area.used_bytes == 7000
 
 
 def test_stage(area, tmp_path):

@@ -16,7 +16,7 @@ from agent.wire import constants as c
 from agent.wire import elements as el
 from agent.wire.change_order import ChangeOrder, CoExtension2, CoExtWin2k
 from agent.wire.errors import WireError
-from agent.wire.packet import Gvsn, NamedGuid, Packet, decode_packet, describe, encode_packet
+from agent.wire.packet import Gvsn, NamedGuid, Packet, decode_packet, decode_packets, describe, encode_packet
 
 by_command = pytest.mark.parametrize("command", ALL_COMMANDS, ids=[c.COMMAND_NAMES[x] for x in ALL_COMMANDS])
 quick = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -148,6 +148,8 @@ def test_elements_of_other_commands(command: int) -> None:
         mixed = join([*elements[:at], (comm_type, data), *elements[at:]])
         if command == c.CMD_RETRY_FETCH and comm_type == c.COMM_FILE_SIZE:
             assert decode_packet(mixed).file_size is not None
+        elif command == c.CMD_REMOTE_CO and comm_type in (c.COMM_BLOCK, c.COMM_BLOCK_SIZE):
+            assert refused(mixed).element == "COMM_BLOCK_SIZE", "one without the other"
         elif comm_type == c.COMM_CO_EXT_WIN2K and c.COMM_CO_EXTENSION_2 in own:
             assert refused(mixed).element == "COMM_CO_EXTENSION_2"
         else:
@@ -281,6 +283,32 @@ def test_block_and_its_size() -> None:
         with pytest.raises(WireError, match="COMM_BLOCK_SIZE"):
             encode_packet(dataclasses.replace(packet, **bad))
     assert type(decode_packet(encode_packet(packet)).block) is memoryview
+
+
+def test_a_change_order_may_have_its_staging_file_with_it() -> None:
+    packet = dataclasses.replace(sample(c.CMD_REMOTE_CO), block=b"staging file", block_size=12)
+    encoded = encode_packet(packet)
+    assert decode_packet(encoded) == packet
+    without = [one for one in elements_of(encoded) if one[0] not in (c.COMM_BLOCK, c.COMM_BLOCK_SIZE)]
+    assert decode_packet(join(without)) == sample(c.CMD_REMOTE_CO), "nothing else is changed by it"
+    with pytest.raises(WireError, match="13 with a COMM_BLOCK of 12 bytes"):
+        encode_packet(dataclasses.replace(packet, block_size=13))
+    with pytest.raises(WireError, match="more than"):
+        encode_packet(dataclasses.replace(packet, block=bytes(c.MAX_BLOCK + 1), block_size=c.MAX_BLOCK + 1))
+
+
+def test_several_packets_in_one_pkt() -> None:
+    encoded = [encode_packet(sample(command)) for command in ALL_COMMANDS]
+    together = b"".join(encoded)
+    assert decode_packets(together) == [(decode_packet(one), len(one)) for one in encoded]
+    assert decode_packets(encoded[0]) == [(decode_packet(encoded[0]), len(encoded[0]))]
+    with pytest.raises(WireError):
+        decode_packets(together[:-1])
+    with pytest.raises(WireError):
+        decode_packets(together + b"\0")
+    assert len(decode_packets(encoded[0] * c.MAX_PACKETS)) == c.MAX_PACKETS
+    with pytest.raises(WireError, match="more than 64 packets"):
+        decode_packets(encoded[0] * (c.MAX_PACKETS + 1))
 
 
 def test_block_does_not_change_with_the_buffer() -> None:
