@@ -69,6 +69,8 @@ class Session:
     ended: bool = False  # a volatile connection: its session is over, or never began
     joins: float = 0.0  # Joins of late: they count less and less
     joins_at: int = 0  # when that was the number
+    told_joined: bool | None = None  # whether it was joined when it was last told of, and since when it is told so
+    told_since: int = 0
 
     @property
     def joined(self) -> bool:
