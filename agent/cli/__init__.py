@@ -45,6 +45,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "Show sets, connections, backlog and errors of a running member.",
     ),
     "summarize": ("agent.cli.summarize_cmd", "summarize", "Summarise counter samples with Spark."),
+    "top": ("agent.cli.top_cmd", "top", "Watch a member, or the fleet, on the terminal."),
     "topology": ("agent.cli.topology_cmd", "topology", "Show, check and change who replicates with whom."),
     "wait": ("agent.cli.wait_cmd", "wait", "Wait until a running member has nothing pending."),
 }

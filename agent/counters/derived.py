@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from agent.counters.registry import SET_OBJECT
+from agent.engine.latency import quantile
 
 # name: (numerator counters, denominator counters); each side is added up.
 _Ratio = tuple[tuple[str, ...], tuple[str, ...]]
@@ -49,7 +50,8 @@ def derive(object_name: str, totals: Mapping[str, int], raw: Mapping[str, Mappin
 
     ``totals`` may lack counters that are zero. A ratio of errors is errors over attempts, 0 to 1. With both
     staging amounts in ``raw``, ``staging_use`` is the part of the staging space in use at the last sample;
-    with ``Backlog`` there, ``backlog`` is the last one and ``backlog_max`` the highest.
+    with ``Backlog`` there, ``backlog`` is the last one and ``backlog_max`` the highest. Within ``latency_p50_s`` and
+    ``latency_p95_s`` half, and 95 %, of the changes that came were carried out.
     """
     ratios = _SET if object_name == SET_OBJECT else _PACKETS
     derived: dict[str, Any] = {}
@@ -57,6 +59,8 @@ def derive(object_name: str, totals: Mapping[str, int], raw: Mapping[str, Mappin
         denominator = sum(totals.get(counter, 0) for counter in below)
         numerator = sum(totals.get(counter, 0) for counter in above)
         derived[name] = round(numerator / denominator, 6) if denominator else None
+    for share in (50, 95):
+        derived[f"latency_p{share}_s"] = quantile(totals, share / 100)
     used, free = raw.get("KB of Staging Space In Use"), raw.get("KB of Staging Space Free")
     if used is not None and free is not None:
         whole = used["last"] + free["last"]

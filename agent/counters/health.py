@@ -29,6 +29,8 @@ ADVICE: Final = {
     "clock": "have NTP set the clock of that host",
     "silent": "the agent does not run, or its samples do not arrive: look at that host",
 }
+#: The events (docs/events.md) that have more of it.
+EVENTS: Final = {"not joined": 13508, "staging full": 13570, "clock": 13548}
 ORDER: Final = (*WHOSE, "rule", "time")
 
 _NUMBERS: Final = {

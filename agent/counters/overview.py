@@ -150,7 +150,8 @@ def _iso(when: datetime) -> str:
 
 def _finding(rule: str, of: Mapping[str, Any], since: str, until: str, value: float) -> dict[str, Any]:
     names = {name: of.get(name, "") for name in ("fleet", *_NAMES, *_INSTANCE[1:])}
-    return {"rule": rule} | names | {"since": since, "until": until, "value": value, "advice": health.ADVICE[rule]}
+    told = {"since": since, "until": until, "value": value}
+    return {"rule": rule} | names | told | {"event": health.EVENTS.get(rule), "advice": health.ADVICE[rule]}
 
 
 def _found(output: Path, last: str) -> list[dict[str, Any]]:

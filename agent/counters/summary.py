@@ -132,7 +132,7 @@ def summarize(
          "connections": [{"connection", "connection_guid", ... the same}],
          "left_out": {"sets": n, "connections": n}, "unwell": n,
          "health": [{"rule", "fleet", "host", "member", "set", "connection", GUIDs, "since", "until", "value",
-                     "advice"}],
+                     "event", "advice"}],
          "talkers": [{"fleet", "member", "set", "bytes"}],
          "series": {"bucket_s": n, "start": ISO, "rows": [{"member", "member_guid", "set", "counter", "values": [n]}]},
          "charts": {"light": FILE, "dark": FILE} | null}

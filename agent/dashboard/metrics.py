@@ -6,6 +6,8 @@ docs/counters.md is made of them (``python -m agent.dashboard.metrics``), and co
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,11 +16,18 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST as TEXT_TYPE
 from prometheus_client.exposition import generate_latest as as_text
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from agent.counters.registry import SET_OBJECT, Described, Snapshot, described, is_raw_count
+from agent.engine import latency
 from agent.reporting.causes import Cause
 from agent.reporting.health import JOINED, replicates
 
@@ -42,7 +51,7 @@ class Family:
     @property
     def sample(self) -> str:
         """The name of its samples."""
-        return self.name + {"counter": "_total", "info": "_info"}.get(self.kind, "")
+        return self.name + {"counter": "_total", "info": "_info", "histogram": "_bucket"}.get(self.kind, "")
 
     def of(self, values: Values) -> Metric:
         """The metric with these values, each with those of its labels."""
@@ -58,17 +67,22 @@ class Family:
 
 
 def of_counter(one: Described) -> Family:
-    """The metric of a counter."""
+    """The metric of a counter; one for all of a histogram."""
     of_set = one.object_name == SET_OBJECT
+    labels = ("set",) if of_set else ("set", "connection")
+    if one.metric.startswith(LATENCY):
+        what = "How long changes of others were on their way, from the event until they were carried out here."
+        return Family(f"frs_{'set' if of_set else 'connection'}_{LATENCY}", "histogram", what, labels)
     place = "beyond [MS-FRS1]" if one.section == "frs" else f"[MS-FRS1] {one.section}"
     return Family(
         f"frs_{'set' if of_set else 'connection'}_{one.metric}",
         "gauge" if is_raw_count(one.object_name, one.counter) else "counter",
         f"{one.object_name} '{one.counter}', {place}: {one.help}",
-        ("set",) if of_set else ("set", "connection"),
+        labels,
     )
 
 
+LATENCY: Final = "replication_latency_seconds"
 _CONN: Final = ("set", "connection", "direction", "partner")
 AGENT: Final = Family("frs_agent", "info", "The member that answers, and its version.", ("member", "version"))
 REPLICATING: Final = Family(
@@ -112,7 +126,7 @@ BEYOND: Final = (
     AGENT, REPLICATING, SET_STATE, ENTRIES, PENDING, QUOTA, CONFLICTS, CONFLICT_BYTES, DELETED, DELETED_BYTES,
     DELETED_QUOTA, ERROR_TIME, STATE, JOINED_CONN, SCHEDULED, BACKLOG, JOIN_TIME, INCIDENTS,
 )  # fmt: skip
-FAMILIES: Final = (*(of_counter(one) for one in described()), *BEYOND, *PROCESS)
+FAMILIES: Final = (*dict.fromkeys(of_counter(one) for one in described()), *BEYOND, *PROCESS)
 
 
 def render(status: Mapping[str, Any], snapshot: Snapshot, accept: str = "") -> tuple[bytes, str]:
@@ -136,13 +150,30 @@ class _Given(Collector):
 
 def _counters(snapshot: Snapshot) -> Iterator[Metric]:
     for one in described():
-        scale = 1024 if one.counter.startswith("KB of ") else 1
         there = snapshot.get(one.object_name, {}).items()
         family = of_counter(one)
-        yield family.of(
-            ((name,) if len(family.labels) == 1 else _split(name), values[one.counter] * scale)
-            for name, values in there
-        )
+        if family.kind == "histogram":
+            if one.counter == latency.SUM:
+                yield _histogram(family, there)
+            continue
+        scale = 1024 if one.counter.startswith("KB of ") else 1
+        yield family.of((_labels(family, name), values[one.counter] * scale) for name, values in there)
+
+
+def _histogram(family: Family, there: Iterable[tuple[str, Mapping[str, int]]]) -> Metric:
+    """Of counters of which each is of one range; a bucket is of all up to its bound."""
+    metric = HistogramMetricFamily(family.name, family.help, labels=family.labels, unit="seconds")
+    for name, values in there:
+        sums = itertools.accumulate(values[counter] for counter in latency.RANGES.values())
+        buckets = [
+            ("+Inf" if bound == math.inf else str(bound), float(many)) for bound, many in zip(latency.RANGES, sums)
+        ]
+        metric.add_metric([_text(label) for label in _labels(family, name)], buckets, values[latency.SUM] / 1000)
+    return metric
+
+
+def _labels(family: Family, instance: str) -> tuple[str, ...]:
+    return (instance,) if len(family.labels) == 1 else _split(instance)
 
 
 def _split(instance: str) -> tuple[str, str]:

@@ -3,6 +3,8 @@
     /              the page
     /api/status    the status of this member, as `frs status --json` gives it
     /api/counters  the counters of this member
+    /api/fleet     what is wrong, who has joined whom, and each partner: see `agent.dashboard.fleet`
+    /events        what event numbers mean, and what to do: docs/events.md as a page
     /api/summary   the last summary of `frs summarize`, 404 before there is one
     /api/history   what its tables say: ?table=hours&level=fleet&counter=NAME, see `agent.counters.history`
     /metrics       the counters for Prometheus
@@ -21,6 +23,7 @@ import json
 import logging
 import os
 import socket
+import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from importlib import resources
@@ -31,6 +34,8 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from agent.counters.registry import Snapshot
+from agent.dashboard import eventspage
+from agent.dashboard.fleet import SUMMARY_FILE, fleet
 from agent.dashboard.past import NotAnswered, Past
 from agent.edge.http import HttpEdge
 from agent.reporting.causes import Cause
@@ -42,7 +47,6 @@ log = logging.getLogger(__name__)
 MAX_SUMMARY: Final = 8 << 20
 #: Seconds for which an answer that takes work (the database is asked) is good for others who ask the same.
 FRESH_S: Final = 1.0
-SUMMARY_FILE: Final = "summary.json"
 CHART_FILES: Final = ("chart-light.svg", "chart-dark.svg")
 
 _STATIC: Final = {
@@ -109,6 +113,7 @@ class DashboardServer:
         self._kept: dict[str, tuple[float, Any]] = {}  # by what was asked, with the loop's time
         self._past = Past()
         self._checked: tuple[object, bytes] | None = None  # a summary that is JSON, by what tells it from others
+        self._summarised: dict[str, Any] | None = None  # and what it says
 
     async def start(self) -> int:
         """Listen; returns the port. Raises ``OSError`` where the address cannot be had."""
@@ -158,8 +163,10 @@ class DashboardServer:
             app.router.add_get(path, _static(name, content_type))
         app.router.add_get("/api/status", self._status)
         app.router.add_get("/api/counters", self._counters)
+        app.router.add_get("/api/fleet", self._fleet)
         app.router.add_get("/api/summary", self._summary)
         app.router.add_get("/api/history", self._history)
+        app.router.add_get("/events", self._events)
         for name in CHART_FILES:
             app.router.add_get(f"/summary/{name}", self._chart)
         app.router.add_get("/metrics", self._metrics)
@@ -235,6 +242,15 @@ class DashboardServer:
         why = stopped(status)
         return _json({"ok": not why, "member": status.get("member"), "why": why}, status=503 if why else 200)
 
+    async def _fleet(self, _request: web.Request) -> web.Response:
+        status = await self._fresh("status", self._provider.status)
+        counters = await self._fresh("counters", self._provider.counters)
+        await asyncio.to_thread(self._read_summary)
+        return _json(fleet(status, counters, self._summarised, time.time()))
+
+    async def _events(self, _request: web.Request) -> web.Response:
+        return web.Response(text=await asyncio.to_thread(eventspage.page), content_type="text/html", charset="utf-8")
+
     async def _summary(self, _request: web.Request) -> web.Response:
         body = await asyncio.to_thread(self._read_summary)
         if body is None:
@@ -272,6 +288,7 @@ class DashboardServer:
     def _read_summary(self) -> bytes | None:
         folder = self._newest()
         if folder is None:
+            self._summarised = None
             return None
         path = folder / SUMMARY_FILE
         try:
@@ -283,7 +300,7 @@ class DashboardServer:
             body = _read(path)
             if body is None:
                 return None
-            json.loads(body)  # never hand on what is no JSON
+            self._summarised = json.loads(body)  # never hand on what is no JSON
             self._checked = (key, body)
         return self._checked[1]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-from agent.engine import plausible
+from agent.engine import latency, plausible
 from agent.engine.events import Action, Facts, Report, Send
 from agent.engine.originator import FORMER, own_originators
 from agent.engine.reconcile import Version
@@ -231,6 +231,11 @@ class Context:
     def count_cxtion(self, cxtion: Cxtion, counter: str, n: int = 1) -> None:
         """Count in FileReplicaConn only."""
         self.counters.inc_cxtion(self.config.set_name, cxtion.key, counter, n)
+
+    def count_latency(self, cxtion: Cxtion, event_time: int) -> None:
+        """Count how long a change was on its way that was carried out, and came by this connection."""
+        for counter, n in latency.counted(event_time, self.now).items():
+            self.count_both(cxtion, counter, n)
 
     def count_co(self, what: str, local: bool, n: int = 1) -> None:
         """Count "Change Orders <what>" and its Local or Remote part."""

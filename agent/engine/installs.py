@@ -379,6 +379,8 @@ class Installs:
 
     def _end(self, entry: Entry, new: IDRecord, *, announce: bool = False, unstored: bytes = b"") -> None:
         then = None
+        if not entry.initial and not entry.former_cxtion:
+            self.ctx.count_latency(self.inbound.sessions[entry.cxtion].cxtion, entry.co.event_time)
         new.event_time = max(new.event_time, entry.not_before)
         if entry.beaten_version >= new.version:
             then = lambda: self.local.reannounce(new, above=entry.beaten_version)  # noqa: E731

@@ -67,6 +67,8 @@ class Session:
     replica_name: str = ""  # as the partner spells it; empty: it has said nothing yet
     cxtion_name: str = ""
     ended: bool = False  # a volatile connection: its session is over, or never began
+    told_joined: bool | None = None  # whether it was joined when it was last told of, and since when it is told so
+    told_since: int = 0
 
     @property
     def joined(self) -> bool:

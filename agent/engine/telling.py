@@ -134,7 +134,8 @@ class Telling:
         return f"waits{why}{f' ({entry.detail})' if entry.detail else ''}"
 
     def connections(self) -> list[dict[str, Any]]:
-        """The connections' states; times as FILETIMEs, None for none."""
+        """The connections' states; times as FILETIMEs, None for none. `since`: it was first told to be joined, or not
+        joined, as it is; it is told of with each sample."""
         found = []
         for inbound, sessions in ((True, self.in_sessions.sessions), (False, self.out_sessions.sessions)):
             for session in sessions.values():
@@ -144,6 +145,8 @@ class Telling:
                     backlog = sum(1 for e in live if e.stage < Stage.FINISHED)
                 else:
                     backlog = self.outbound.backlog(self.outbound.flows[session.cxtion.guid])
+                if self.ctx.now and session.told_joined is not session.joined:
+                    session.told_joined, session.told_since = session.joined, self.ctx.now
                 found.append(
                     {
                         "name": session.cxtion.key,
@@ -152,6 +155,7 @@ class Telling:
                         "partner": session.cxtion.partner.name,
                         "state": session.state.value,
                         "scheduled": session.is_open(self.ctx.now),
+                        "since": session.told_since or None,
                         "backlog": backlog,
                         "last_join_time": None if session.joined_time == NEVER else session.joined_time,
                         "last_error": session.last_error,

@@ -80,5 +80,6 @@ def _connection(told: dict[str, Any]) -> dict[str, Any]:
     shown = {key: value for key, value in told.items() if key not in ("deadline", "join_guid")}
     shown["event"] = number_of(told["last_error"])
     shown["retry_in_s"] = None if deadline is None else max(round((deadline - filetime_now()) / SECOND, 1), 0.0)
+    shown["since"] = None if told["since"] is None else iso_time(told["since"])
     shown["last_join_time"] = None if joined is None else iso_time(joined)
     return shown

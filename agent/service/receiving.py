@@ -40,9 +40,9 @@ class Receiving:
         self._promotions = SourceRates(_PROMOTIONS_PER_SECOND, _PROMOTIONS)
 
     def packet(self, context: CallContext, comm: CommPacket) -> int | Awaitable[int]:
-        """FrsRpcSendCommPkt (3.3.4.4). A packet that is refused ends nothing here, but the others behind it in that call
-        are not looked at; nor is any of a call of which one does not parse. Who sends several has to wait until others
-        had their turn."""
+        """FrsRpcSendCommPkt (3.3.4.4). A packet that is refused ends nothing here, but those behind it in that call are
+        not looked at; nor is any of a call of which one does not parse. Who sends several has to wait until others had
+        their turn."""
         try:
             found = decode_packets(comm.pkt)
         except WireError as error:

@@ -93,3 +93,27 @@ def test_a_morphed_name_is_counted_once_however_often_it_is_tried() -> None:
     assert len(a.tree()) == 2
     morphed = [of(member)["Change Orders Morphed"] for member in (a, b)]
     assert sorted(morphed) in ([0, 1], [1, 1])
+
+
+def test_how_long_a_change_was_on_its_way() -> None:
+    """b hears of one change within seconds, and of the other after the ten minutes for which the line was cut."""
+    world = started("ab")
+    a, b = (world.members[name] for name in "ab")
+    make(a, "d", None)
+    make(a, "d/f", b"1")
+    world.run(60)
+    before = of(b)
+    quick = {name: n for name, n in before.items() if name.startswith("Replication Latency up to") and n}
+    assert sum(quick.values()) == 2
+    assert set(quick) <= {f"Replication Latency up to {n} s" for n in (1, 2, 5, 10)}
+    world.step(("cut", 0, 1))
+    write(a, "d/f", b"2")
+    world.run(600)
+    world.cut.clear()
+    all_agree(world)
+    more = of(b) - before
+    assert {name: n for name, n in more.items() if name.startswith("Replication Latency up to")} == {
+        "Replication Latency up to 15 min": 1
+    }
+    assert 600_000 <= more["Replication Latency in ms"] < 900_000
+    assert not any(name.startswith("Replication") for name in of(a)), "nothing came to a"

@@ -75,6 +75,7 @@ class FakeAgent:
         self.registry.inc_both("docs", "a->b", "Packets Sent", 4_321)
         self.looks = itertools.count()
         self.state = "vvjoin"
+        self.refusal = f"refused by {HOSTILE}"
         self.away = self.stopped = False
 
     def counters(self) -> Snapshot:
@@ -95,7 +96,7 @@ class FakeAgent:
         connections = [
             conn("a->b", "outbound", "joined"),
             conn("c->a", "inbound", self.state),
-            conn("a->c", "outbound", "unjoined", f"refused by {HOSTILE}"),
+            conn("a->c", "outbound", "unjoined", self.refusal),
         ]
         sets = [{
                 "name": "docs", "guid": "", "root": f"/srv/{HOSTILE}", "type": "other",
@@ -231,7 +232,13 @@ async def test_it_shows_the_member_live_and_the_fleet(page: Page, agent: FakeAge
     assert connections["a → c"][4] == f"refused by {HOSTILE} (again in 12 s)"
     text = await page.js("document.body.innerText")
     assert "Not joined: c" in text, "who, in one glance"
-    assert f"docs: a → c: refused by {HOSTILE}" in text.splitlines(), "and why"
+    assert await page.js("document.getElementById('sentence').textContent") == (
+        "c is not joined, 1284 changes wait; 1 more thing is wrong (b)."
+    )
+    assert f"c is not joined, 1284 changes wait: refused by {HOSTILE}" in text.splitlines(), "and why"
+    matrix = await page.rows("Who sends to whom: from the member of the row to the one of the column")
+    assert matrix["a"] == ["–", "joined, 1,284 wait", "not joined, 1,284 wait"]
+    assert matrix["c"] == ["joined, 1,284 wait", "–", "–"]
     assert "17" in text[text.index("Conflicts kept") :].splitlines()[1]
     assert "48,211" in text
     assert "512 KiB of 2 MiB in use" in text
@@ -257,8 +264,18 @@ async def test_it_shows_the_member_live_and_the_fleet(page: Page, agent: FakeAge
     await page.js("document.querySelector('main input[type=checkbox]').focus()")
     for kind in ("keyDown", "keyUp"):
         await page.send("Input.dispatchKeyEvent", type=kind, key=" ", code="Space", text=" ")
-    await page.until("document.querySelectorAll('main table')[1].tBodies[0].rows.length === 92")
+    await page.until(
+        "[...document.querySelectorAll('main table')].find(table => table.caption.textContent === 'FileReplicaSet')"
+        ".tBodies[0].rows.length === 105"
+    )
     assert (await page.rows("FileReplicaSet"))["Joins"][0] == "0"
+
+    # a partner, by keyboard
+    await page.js("document.querySelectorAll('#partners summary')[1].focus()")
+    for kind in ("keyDown", "keyUp"):
+        await page.send("Input.dispatchKeyEvent", type=kind, key=" ", code="Space", text=" ")
+    await page.until("document.querySelectorAll('#partners details')[1].open")
+    assert (await page.rows("Connections with c"))["a → c"][-1] == f"refused by {HOSTILE}"
 
     # the fleet
     assert HOSTILE in (await page.rows("What is not well"))["not joined"][-1]
@@ -268,6 +285,18 @@ async def test_it_shows_the_member_live_and_the_fleet(page: Page, agent: FakeAge
     assert "1 of 9 sample lines could not be read" in text
     await page.until("document.querySelector('figure img').naturalWidth > 0")
     assert await page.js("document.querySelector('figure img').alt")
+    assert page.complaints() == []
+
+
+async def test_what_is_wrong_leads_to_what_can_be_done(page: Page, agent: FakeAgent) -> None:
+    agent.refusal = "13508 c cannot be reached"
+    await page.until("document.querySelector('#wrong a')?.textContent === 'Event 13508'")
+    assert "look at the partner" in await page.js("document.querySelector('#wrong .todo').textContent")
+    await page.js("document.querySelector('#wrong a').click()")
+    await page.until("location.pathname === '/events' && document.querySelector(':target')?.id === '13508'")
+    assert await page.js("document.querySelector(':target').getBoundingClientRect().top < innerHeight")
+    await page.send("Page.navigate", url=await page.js("location.origin"))
+    await page.until("document.getElementById('sentence')?.textContent.startsWith('c is not joined')")
     assert page.complaints() == []
 
 
@@ -289,7 +318,7 @@ async def test_axe_finds_nothing_to_complain_about(page: Page, scheme: str, widt
     await page.send(
         "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 500
     )
-    await page.js("document.getElementById('fleet-series').open = true")
+    await page.js("document.querySelectorAll('details').forEach(one => { one.open = true; })")
     await page.js(resources.files(axe.__name__).joinpath("axe.min.js").read_text(encoding="utf-8") + "; true")
     found = await page.js(
         "axe.run(document).then(result => ({ passes: result.passes.map(rule => rule.id), violations: "

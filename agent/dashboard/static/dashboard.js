@@ -331,15 +331,6 @@ function showStatus(status) {
   const pill = byId("overall");
   pill.className = `pill ${problems.length ? "bad" : joined === conns.length ? "good" : "busy"}`;
   setText(pill.lastElementChild, words);
-  byId("problems").hidden = !problems.length;
-  const told = problems.map((problem) => [problem.set, problem.connection && arrow(problem.connection), problem.why].filter(Boolean).join(": "));
-  const lines = told.length > 20 ? [...told.slice(0, 20), `and ${told.length - 20} more`] : told;
-  const list = byId("problems").querySelector("ul");
-  if (list.dataset.told !== JSON.stringify(lines)) {
-    list.dataset.told = JSON.stringify(lines);
-    list.replaceChildren(...lines.map((line) => el("li", { textContent: line })));
-  }
-
   const news = [];
   for (const [set, conn] of conns) {
     const key = `${set.name} ${conn.name}`;
@@ -348,6 +339,92 @@ function showStatus(status) {
     announced.set(key, words);
   }
   if (news.length) setText(byId("announce"), news.join(". "));
+}
+
+// ---- what is wrong, who has joined whom, each partner
+
+const matrix = new Table("Who sends to whom: from the member of the row to the one of the column", "dense matrix");
+const partners = new Map();
+
+function stateOf(cell) {
+  if (!cell) return ["none", NONE];
+  if (cell.joined === null) return ["idle", "not known"];
+  const waits = cell.backlog ? `, ${number(cell.backlog)} wait` : "";
+  if (!cell.joined) return cell.scheduled ? ["bad", `not joined${waits}`] : ["idle", `closed${waits}`];
+  const took = cell.latency_p50_s === null ? "joined" : `joined, ${seconds(cell.latency_p50_s)}`;
+  return [cell.backlog ? "busy" : "good", took + waits];
+}
+
+const seconds = (value) => (value === null ? NONE : value < 60 ? `${short.format(value)} s` : duration(value));
+
+class Partner {
+  constructor(name) {
+    this.pill = new Pill();
+    this.told = el("span", { className: "muted" });
+    this.conns = new Table(`Connections with ${name}`, "dense stack");
+    this.node = el("details", { className: "partner" },
+      el("summary", {}, el("span", { className: "name", textContent: name }), this.pill.node, this.told), this.conns.node);
+  }
+  show(one) {
+    const away = one.wanted - one.joined;
+    const waiting = one.backlog_in + one.backlog_out;
+    this.pill.set(away ? ["bad", `${away} of ${one.wanted} not joined`] : !one.wanted ? ["idle", "closed"] : waiting ? ["busy", "joined"] : ["good", "joined"]);
+    setText(this.told, [
+      one.since && `since ${moment(one.since)}`, `${number(one.backlog_in)} to come, ${number(one.backlog_out)} to send`,
+      one.latency_p50_s !== null && `half of its changes within ${seconds(one.latency_p50_s)}, 95 % within ${seconds(one.latency_p95_s)}`,
+    ].filter(Boolean).join(" · "));
+    this.conns.update(
+      [{ head: "Connection", cls: "name" }, { head: "Set", cls: "name" }, { head: "State" }, { head: "Backlog", cls: "num" },
+        { head: "Since" }, { head: "Half within", cls: "num" }, { head: "95 % within", cls: "num" }, { head: "Why", cls: "wide" }],
+      one.connections.map((cell) => ({
+        key: `${cell.set}/${cell.connection}`,
+        cells: [arrow(cell.connection), cell.set, { pill: stateOf({ ...cell, latency_p50_s: null }) }, number(cell.backlog),
+          moment(cell.since), seconds(cell.latency_p50_s), seconds(cell.latency_p95_s), cell.why || NONE],
+      })),
+    );
+  }
+}
+
+function showFleet(fleet) {
+  setText(byId("sentence"), fleet.sentence);
+  const list = byId("wrong");
+  list.hidden = !fleet.wrong.length;
+  const told = JSON.stringify(fleet.wrong);
+  if (list.dataset.told !== told) {
+    list.dataset.told = told;
+    list.replaceChildren(...fleet.wrong.map((one) => el("li", {},
+      el("p", {}, el("strong", { textContent: one.who }), ` ${one.what}`),
+      el("p", { className: "todo" },
+        [one.since && `Since ${moment(one.since)}.`, one.advice].filter(Boolean).join(" "),
+        ...(one.event ? [" ", el("a", { href: `/events#${one.event}`, textContent: `Event ${one.event}` })] : [])))));
+  }
+
+  byId("matrix").hidden = fleet.members.length < 2;
+  byId("matrix-more").hidden = !fleet.left_out;
+  setText(byId("matrix-more"), `${number(fleet.left_out)} more members, with whom nothing is known to be wrong, are not shown.`);
+  matrix.update(
+    [{ head: "From", cls: "name" }, ...fleet.members.map((name) => ({ head: name }))],
+    fleet.members.map((from) => ({
+      key: from,
+      cells: [from, ...fleet.members.map((to) => ({ pill: stateOf(fleet.matrix[from]?.[to]) }))],
+    })),
+  );
+
+  const names = fleet.partners.map((one) => one.partner);
+  for (const [name, partner] of partners) {
+    if (!names.includes(name)) {
+      partner.node.remove();
+      partners.delete(name);
+    }
+  }
+  byId("partners").hidden = !names.length;
+  for (const one of fleet.partners) {
+    if (!partners.has(one.partner)) {
+      partners.set(one.partner, new Partner(one.partner));
+      byId("partners").append(partners.get(one.partner).node);
+    }
+    partners.get(one.partner).show(one);
+  }
 }
 
 function showCounters(snapshot) {
@@ -478,8 +555,9 @@ async function get(path) {
 async function poll() {
   try {
     if (!document.hidden) {
-      const [status, counters] = await Promise.all([get("/api/status"), get("/api/counters")]);
+      const [status, counters, fleet] = await Promise.all([get("/api/status"), get("/api/counters"), get("/api/fleet")]);
       showStatus(status);
+      showFleet(fleet);
       showCounters(counters);
     }
     byId("lost").hidden = true;
@@ -500,6 +578,7 @@ async function pollSummary() {
   setTimeout(pollSummary, SUMMARY_MS);
 }
 
+byId("matrix").append(matrix.node);
 byId("fleet-health").append(fleetHealth.node);
 byId("fleet-members").append(fleetMembers.node);
 byId("fleet-conns").append(fleetConns.node);

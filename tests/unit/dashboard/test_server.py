@@ -23,6 +23,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent.counters.registry import Counters, Snapshot, described
 from agent.dashboard import DashboardServer
 from agent.dashboard.metrics import FAMILIES, of_counter, page, render
+from agent.engine import latency
+from agent.wire.filetime import SECOND
 
 NAME = 'odd "set"\\ of\nfiles'
 
@@ -39,6 +41,9 @@ class FakeAgent:
         self.registry.add_cxtion(NAME, "a->b")
         self.registry.inc_both(NAME, "a->b", "Packets Sent in Bytes", 2**40)
         self.registry.set_value(NAME, "KB of Staging Space Free", 660)
+        for ms in (1500, 4000, 90_000_000):
+            for counter, n in latency.counted(0, ms * SECOND // 1000).items():
+                self.registry.inc_both(NAME, "a->b", counter, n)
 
     async def status(self) -> Mapping[str, Any]:
         if self.fails:
@@ -203,9 +208,18 @@ async def test_metrics_are_understood_by_a_foreign_parser(client: TestClient) ->
     assert {f.name: f.type for f in families.values()} == {f.name: f.kind for f in FAMILIES}
     for family in FAMILIES:
         assert families[family.name].documentation == family.help
-        assert {s.name for s in families[family.name].samples} <= {family.sample}
+        parts = ("_bucket", "_count", "_sum") if family.kind == "histogram" else ("",)
+        there = {family.sample.removesuffix("_bucket") + part for part in parts}
+        assert {s.name for s in families[family.name].samples} <= there
+    name = "frs_connection_replication_latency_seconds"
+    assert samples[f"{name}_bucket", the_conn, ("le", "5.0"), the_set] == 2, "that of up to 2 s among them"
+    assert samples[f"{name}_bucket", the_conn, ("le", "+Inf"), the_set] == 3
+    assert samples[f"{name}_sum", the_conn, the_set] == 1.5 + 4 + 90_000
     for one in described():
         family = of_counter(one)
+        if one.counter.startswith("Replication Latency"):
+            assert family.kind == "histogram"
+            continue
         raw = one.type == "PERF_COUNTER_LARGE_RAWCOUNT"
         assert family.kind == ("gauge" if raw else "counter")
         assert one.counter in family.help
@@ -228,7 +242,7 @@ async def test_a_set_that_does_not_replicate_is_a_metric(client: TestClient, age
 def test_no_two_counters_share_a_metric() -> None:
     names = [family.name for family in FAMILIES]
     assert len(names) == len(set(names))
-    assert len(described()) == 116
+    assert len(described()) == 142
 
 
 def test_metrics_of_a_name_that_is_no_utf8() -> None:

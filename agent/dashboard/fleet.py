@@ -1,0 +1,226 @@
+"""A fleet as one looks at it: what is wrong and since when, who has joined whom, and how each partner does.
+
+Put together of what this member knows at the moment (its status and counters) and of what the last summary says of all
+(`summary.json`): of its own connections this member knows best. The page shows it, and `frs top`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from agent.counters.registry import CONN_OBJECT, Snapshot
+from agent.dashboard.eventspage import remedies
+from agent.engine.latency import quantile
+from agent.reporting.events import number_of
+from agent.reporting.health import JOINED
+
+#: What a summary says of itself, in its folder.
+SUMMARY_FILE: Final = "summary.json"
+#: Rows and columns of the matrix, at most: those of whom something is wrong come first.
+MOST_MEMBERS: Final = 24
+_NAMED: Final = 3
+
+
+def fleet(
+    status: Mapping[str, Any] | None, counters: Snapshot | None, summary: Mapping[str, Any] | None, now: float
+) -> dict[str, Any]:
+    """What there is to see of the fleet at `now` (Unix seconds); whatever is None is not known.
+
+    Returns ``{"sentence", "wrong": [{"who", "what", "since", "live", "event", "advice"}], "members": [NAME],
+    "left_out": n, "matrix": {FROM: {TO: cell}}, "partners": [{"partner", "joined", "wanted", "backlog_in",
+    "backlog_out", "since", "latency_p50_s", "latency_p95_s", "connections": [cell]}]}``, a cell being ``{"set",
+    "connection", "live", "joined", "scheduled", "state", "backlog", "since", "latency_p50_s", "latency_p95_s", "why",
+    "event"}``. Times are in ISO 8601, or None where they are not known. ``live``: known at the moment, by this member.
+    """
+    own = _own(status or {}, counters or {})
+    cells = [*own, *_summarised(summary or {}, {(one["set"], one["connection"]) for one in own})]
+    wrong = [*_wrong_here(status or {}, own), *_wrong_there(summary or {})]
+    members = _members(status or {}, summary or {}, cells, wrong)
+    shown = members[:MOST_MEMBERS]
+    matrix: dict[str, dict[str, Any]] = {}
+    for cell in cells:
+        upstream, downstream = _ends(cell["connection"])
+        if upstream in shown and downstream in shown:
+            before = matrix.setdefault(upstream, {}).get(downstream)
+            matrix[upstream][downstream] = cell if before is None else _worse(before, cell)
+    return {
+        "sentence": _sentence(wrong, own, members, now),
+        "wrong": wrong,
+        "members": sorted(shown),
+        "left_out": len(members) - len(shown),
+        "matrix": matrix,
+        "partners": _partners(own),
+    }
+
+
+def for_how_long(since: str | None, now: float) -> str:
+    """As one says it: "4 min"; empty where it is not known."""
+    if since is None:
+        return ""
+    seconds = max(now - datetime.fromisoformat(since).timestamp(), 0)
+    for bound, unit, name in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
+        if seconds < bound:
+            return f"{seconds // unit:.0f} {name}"
+    return f"{seconds // 86_400:.0f} days"
+
+
+def _own(status: Mapping[str, Any], counters: Snapshot) -> list[dict[str, Any]]:
+    values = counters.get(CONN_OBJECT, {})
+    return [
+        {
+            "set": one["name"], "connection": conn["name"], "partner": conn["partner"],
+            "inbound": conn["direction"] == "inbound", "live": True, "joined": conn["state"] in JOINED,
+            "scheduled": conn["scheduled"], "state": conn["state"], "backlog": conn["backlog"],
+            "since": conn.get("since"), "why": conn["last_error"], "event": conn.get("event"),
+        }
+        | _latency(values.get(f"{one['name']}/{conn['name']}", {}))
+        for one in status.get("sets") or []
+        for conn in one["connections"]
+    ]  # fmt: skip
+
+
+def _latency(totals: Mapping[str, int]) -> dict[str, float | None]:
+    return {f"latency_p{share}_s": quantile(totals, share / 100) for share in (50, 95)}
+
+
+def _summarised(summary: Mapping[str, Any], known: set[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Connections by the summary: their backlog is that of the upstream member, their latency the downstream's."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for entry in summary.get("connections") or []:
+        place = entry["set"], entry["connection"]
+        if place in known:
+            continue
+        upstream, _ = _ends(entry["connection"])
+        raw, derived = entry.get("raw") or {}, entry.get("derived") or {}
+        unjoined = (raw.get("Unjoined") or {}).get("last")
+        cell = found.setdefault(place, {
+            "set": entry["set"], "connection": entry["connection"], "live": False, "joined": None, "scheduled": True,
+            "state": None, "backlog": None, "since": None, "why": None, "event": None,
+            "latency_p50_s": None, "latency_p95_s": None,
+        })  # fmt: skip
+        if unjoined is not None:
+            cell["joined"] = not unjoined and cell["joined"] is not False
+        if entry["member"] == upstream:
+            cell["backlog"] = (raw.get("Backlog") or {}).get("last")
+        else:
+            cell |= {name: derived.get(name) for name in ("latency_p50_s", "latency_p95_s")}
+    return list(found.values())
+
+
+def _wrong_here(status: Mapping[str, Any], own: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The problems of this member, a partner's together."""
+    found: list[dict[str, Any]] = []
+    partners: dict[str, list[dict[str, Any]]] = {}
+    for problem in status.get("problems") or []:
+        if problem["partner"] is not None:
+            partners.setdefault(problem["partner"], []).append(problem)
+            continue
+        away = [one for one in own if one["set"] == problem["set"] and one["scheduled"] and not one["joined"]]
+        found.append(_one(f"set {problem['set']}", f"does not replicate: {_why(problem)}", _latest(away), problem))
+    for partner, problems in partners.items():
+        names = {(problem["set"], problem["connection"]) for problem in problems}
+        away = [one for one in own if (one["set"], one["connection"]) in names]
+        waiting = sum(one["backlog"] or 0 for one in away)
+        files = f", {waiting} change{'s wait' if waiting != 1 else ' waits'}" if waiting else ""
+        found.append(_one(partner, f"is not joined{files}: {_why(problems[0])}", _earliest(away), problems[0]))
+    return found
+
+
+def _one(who: str, what: str, since: str | None, problem: Mapping[str, Any]) -> dict[str, Any]:
+    event = problem.get("event")
+    advice = remedies()[event][1] if event in remedies() else None
+    return {"who": who, "what": what, "since": since, "live": True, "event": event, "advice": advice}
+
+
+def _why(problem: Mapping[str, Any]) -> str:
+    """Without the number, which stands beside it."""
+    why = str(problem["why"])
+    return why if number_of(why) is None else why.partition(" ")[2]
+
+
+def _wrong_there(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {
+            "who": one["member"], "what": f"{one['rule']}: {' '.join(filter(None, (one['set'], one['connection'])))}",
+            "since": one["since"], "live": False, "event": one.get("event"), "advice": one["advice"],
+        }
+        for one in summary.get("health") or []
+    ]  # fmt: skip
+
+
+def _members(
+    status: Mapping[str, Any], summary: Mapping[str, Any], cells: list[dict[str, Any]], wrong: list[dict[str, Any]]
+) -> list[str]:
+    """All that are known, those first of whom something is wrong, or who are not joined."""
+    names = {entry["member"] for entry in summary.get("sets") or []} | {name for c in cells for name in _ends(_name(c))}
+    names |= {status["member"]} if status.get("member") else set()
+    unwell = {one["who"] for one in wrong} | {n for c in cells if c["joined"] is False for n in _ends(_name(c))}
+    return sorted(names, key=lambda name: (name not in unwell, name))
+
+
+def _name(cell: Mapping[str, Any]) -> str:
+    return str(cell["connection"])
+
+
+def _ends(connection: str) -> tuple[str, str]:
+    upstream, _, downstream = connection.partition("->")
+    return upstream, downstream
+
+
+def _worse(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Of two sets between the same members: that one of which there is more to say."""
+    rank = lambda cell: (cell["joined"] is False and bool(cell["scheduled"]), cell["backlog"] or 0)  # noqa: E731
+    return max(one, other, key=rank)
+
+
+def _partners(own: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    found = []
+    for name in sorted({one["partner"] for one in own}):
+        mine = [one for one in own if one["partner"] == name]
+        wanted = [one for one in mine if one["scheduled"]]
+        away = [one for one in wanted if not one["joined"]]
+        coming = [one for one in mine if one["inbound"]]
+        row = {
+            "partner": name,
+            "joined": len(wanted) - len(away),
+            "wanted": len(wanted),
+            "backlog_in": sum(one["backlog"] or 0 for one in coming),
+            "backlog_out": sum(one["backlog"] or 0 for one in mine if not one["inbound"]),
+            "since": _earliest(away or wanted),
+            "connections": mine,
+        }
+        for key in ("latency_p50_s", "latency_p95_s"):
+            row[key] = max((one[key] for one in coming if one[key] is not None), default=None)
+        found.append(row)
+    return found
+
+
+def _earliest(cells: Iterable[Mapping[str, Any]]) -> str | None:
+    return min((one["since"] for one in cells if one["since"]), default=None)
+
+
+def _latest(cells: Iterable[Mapping[str, Any]]) -> str | None:
+    """Since when all of them."""
+    return max((one["since"] for one in cells if one["since"]), default=None)
+
+
+def _sentence(wrong: list[dict[str, Any]], own: list[dict[str, Any]], members: list[str], now: float) -> str:
+    if wrong:
+        first, more = wrong[0], len(wrong) - 1
+        what = first["what"].partition(": ")[0] if first["live"] else first["what"]
+        head, _, tail = what.partition(",")
+        lasting = for_how_long(first["since"], now)
+        since = f" for {lasting}" if lasting else ""
+        others = [one["who"] for one in wrong[1:] if one["who"] != first["who"]]
+        named = ", ".join(dict.fromkeys(others[:_NAMED]))
+        rest = f"; {more} more {'things are' if more > 1 else 'thing is'} wrong" + (f" ({named})" if named else "")
+        return f"{first['who']} {head}{since}{f',{tail}' if tail else ''}{rest if more else ''}."
+    wanted = [one for one in own if one["scheduled"]]
+    waiting = sum(one["backlog"] or 0 for one in own)
+    waits = f"{waiting} change{'s are' if waiting != 1 else ' is'} on the way" if waiting else "nothing waits"
+    if not wanted:
+        return f"Nothing is known to be wrong with {len(members)} members." if members else "Nothing is known yet."
+    partners = {one["partner"] for one in wanted}
+    return f"All is well: {len(partners)} partner{'s' if len(partners) != 1 else ''} joined, {waits}."

@@ -1,0 +1,137 @@
+"""The fleet as one looks at it: of one member's own knowledge, and of a summary."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.counters.registry import Counters
+from agent.dashboard import eventspage
+from agent.dashboard.fleet import MOST_MEMBERS, fleet, for_how_long
+from agent.engine import latency
+from agent.reporting.health import problems
+from agent.wire.filetime import SECOND
+
+NOON = datetime(2026, 1, 10, 12, tzinfo=UTC).timestamp()
+
+
+def conn(
+    name: str, state: str, *, backlog: int = 0, since: str | None = None, error: str | None = None
+) -> dict[str, Any]:
+    upstream, downstream = name.split("->")
+    return {
+        "name": name, "direction": "inbound" if downstream == "a" else "outbound",
+        "partner": upstream if downstream == "a" else downstream, "state": state, "scheduled": True,
+        "backlog": backlog, "since": since, "last_error": error, "event": 13508 if error else None,
+    }  # fmt: skip
+
+
+def status(*connections: dict[str, Any], state: str = "online", error: str | None = None) -> dict[str, Any]:
+    sets = [{"name": "docs", "state": state, "error": error, "connections": list(connections)}]
+    return {"member": "a", "sets": sets, "problems": problems(sets)}
+
+
+AWAY = (
+    conn("a->c", "unjoined", backlog=152, since="2026-01-10T11:56:00Z", error="13508 c cannot be reached: no route"),
+    conn("c->a", "unjoined", since="2026-01-10T11:56:05Z", error="13508 c cannot be reached: no route"),
+)
+WELL = (conn("a->b", "joined", since="2026-01-10T08:00:00Z"), conn("b->a", "joined", backlog=2))
+
+
+def entry(member: str, connection: str, **raw: int) -> dict[str, Any]:
+    amounts = {name: {"last": value, "min": value, "max": value} for name, value in raw.items()}
+    derived = {"latency_p50_s": 1.5, "latency_p95_s": 4.0} if connection.endswith(member) else {}
+    return {"member": member, "set": "docs", "connection": connection, "raw": amounts, "derived": derived}
+
+
+SUMMARY = {
+    "sets": [{"member": "b", "set": "docs"}, {"member": "d", "set": "docs"}],
+    "connections": [
+        entry("b", "b->d", Backlog=7, Unjoined=0), entry("d", "b->d", Backlog=0, Unjoined=0),
+        entry("d", "d->b", Backlog=3, Unjoined=1), entry("b", "d->b", Unjoined=1),
+        entry("a", "a->b", Backlog=999, Unjoined=1),
+    ],
+    "health": [
+        {"rule": "not joined", "member": "b", "set": "docs", "connection": "d->b", "value": 1,
+         "since": "2026-01-10T09:00:00.000Z", "event": 13508, "advice": "look"},
+    ],
+}  # fmt: skip
+
+
+def test_one_sentence_says_who_for_how_long_and_what_waits() -> None:
+    seen = fleet(status(*WELL, *AWAY), None, None, NOON)
+    assert seen["sentence"] == "c is not joined for 4 min, 152 changes wait."
+    (one,) = seen["wrong"]
+    assert (one["who"], one["since"], one["event"]) == ("c", "2026-01-10T11:56:00Z", 13508)
+    assert one["what"] == "is not joined, 152 changes wait: c cannot be reached: no route"
+    assert "look at the partner" in one["advice"], "as docs/events.md says"
+    both = fleet(status(*WELL, *AWAY), None, SUMMARY, NOON)
+    assert both["sentence"] == "c is not joined for 4 min, 152 changes wait; 1 more thing is wrong (b)."
+    well = fleet(status(*WELL), None, None, NOON)
+    assert well["sentence"] == "All is well: 1 partner joined, 2 changes are on the way."
+    nobody = fleet(status(*AWAY), None, None, NOON)
+    assert nobody["sentence"].startswith("set docs does not replicate for 3 min; 1 more thing is wrong (c)")
+    stopped = fleet(status(*WELL, state="stopped", error="13539 the root is gone"), None, None, NOON)
+    assert stopped["sentence"] == "set docs does not replicate."
+    assert stopped["wrong"][0]["what"] == "does not replicate: the root is gone"
+
+
+def test_the_fleet_alone_is_told_of_by_its_summary() -> None:
+    seen = fleet(None, None, SUMMARY, NOON)
+    assert seen["sentence"] == "b not joined: docs d->b for 3 h."
+    assert seen["partners"] == []
+    assert fleet(None, None, None, NOON)["sentence"] == "Nothing is known yet."
+    well = fleet(None, None, SUMMARY | {"health": []}, NOON)
+    assert well["sentence"] == "Nothing is known to be wrong with 3 members."
+
+
+def test_who_has_joined_whom_is_told_by_who_knows_best() -> None:
+    counters = Counters()
+    counters.add_set("docs")
+    counters.add_cxtion("docs", "b->a")
+    for seconds in (3, 3, 3, 3):
+        for counter, n in latency.counted(0, seconds * SECOND).items():
+            counters.inc_cxtion("docs", "b->a", counter, n)
+    seen = fleet(status(*WELL), counters.snapshot(), SUMMARY, NOON)
+    cells = {(of, to): cell for of, row in seen["matrix"].items() for to, cell in row.items()}
+    told = {ends: (cell["live"], cell["joined"], cell["backlog"]) for ends, cell in cells.items()}
+    assert told == {
+        ("a", "b"): (True, True, 0), ("b", "a"): (True, True, 2), ("b", "d"): (False, True, 7),
+        ("d", "b"): (False, False, 3),
+    }  # fmt: skip
+    assert cells["b", "d"]["latency_p50_s"] == 1.5
+    assert cells["b", "a"]["latency_p50_s"] == 3.5, "all of them took 2 to 5 s"
+    (partner,) = seen["partners"]
+    assert (partner["partner"], partner["joined"], partner["wanted"], partner["backlog_in"]) == ("b", 2, 2, 2)
+    assert partner["latency_p50_s"] == 3.5
+    assert seen["members"] == ["a", "b", "d"]
+
+
+def test_of_many_members_those_are_shown_of_whom_something_is_wrong() -> None:
+    many = {"sets": [{"member": f"m{n:03d}", "set": "docs"} for n in range(100)],
+            "connections": [entry("m099", "m098->m099", Unjoined=1)]}  # fmt: skip
+    seen = fleet(None, None, many, NOON)
+    assert (len(seen["members"]), seen["left_out"]) == (MOST_MEMBERS, 100 - MOST_MEMBERS)
+    assert {"m098", "m099"} <= set(seen["members"])
+
+
+@pytest.mark.parametrize(
+    ("ago", "said"), [(5, "5 s"), (240, "4 min"), (7300, "2 h"), (10 * 86_400, "10 days"), (-9, "0 s")]
+)
+def test_for_how_long(ago: float, said: str) -> None:
+    assert for_how_long(datetime.fromtimestamp(NOON - ago, UTC).isoformat(), NOON) == said
+
+
+def test_every_event_of_the_docs_has_its_place_on_the_page_and_no_markup_of_its_own() -> None:
+    docs = (Path(__file__).parents[3] / "docs/events.md").read_text()
+    numbers = set(re.findall(r"^\| (\d{5}) \|", docs, re.MULTILINE))
+    page = eventspage.page()
+    assert set(re.findall(r'<div id="(\d{5})">', page)) == numbers
+    assert {str(number) for number in eventspage.remedies()} == numbers
+    assert "](" not in page
+    known = "!doctype|html|head|meta|title|link|body|header|div|h1|h2|p|a|main|dl|dt|dd|code"
+    assert not re.search(rf"<(?!/?(?:{known})\b)", page)
