@@ -225,12 +225,15 @@ def decode_packet(buf: Buffer) -> Packet:
 
 
 def decode_packets(buf: Buffer) -> list[tuple[Packet, int]]:
-    """As decode_packet, for a Pkt in which up to MAX_PACKETS follow each other: each with its size in bytes."""
+    """As decode_packet, for a Pkt in which up to MAX_PACKETS follow each other: each with its size in bytes. None of
+    several keeps the whole of ``buf`` alive: its block is a copy."""
     found: list[tuple[Packet, int]] = []
     begin = 0
     while True:
         packet, end = _decode_at(buf, begin)
         found.append((packet, end - begin))
+        if len(found) > 1 or end < len(buf):
+            packet.block = None if packet.block is None else bytes(packet.block)
         if end == len(buf):
             return found
         if len(found) == MAX_PACKETS:

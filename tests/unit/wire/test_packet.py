@@ -311,6 +311,14 @@ def test_several_packets_in_one_pkt() -> None:
         decode_packets(encoded[0] * (c.MAX_PACKETS + 1))
 
 
+def test_a_packet_of_several_does_not_keep_the_others_alive() -> None:
+    """Whoever sends many with a small block each could have hundreds of KiB held for each that waits."""
+    one = encode_packet(sample(c.CMD_RECEIVING_STAGE))
+    assert isinstance(decode_packets(one)[0][0].block, memoryview)
+    assert [packet.block for packet, _ in decode_packets(one * 3)] == [b"some data"] * 3
+    assert not any(isinstance(packet.block, memoryview) for packet, _ in decode_packets(one * 3))
+
+
 def test_block_does_not_change_with_the_buffer() -> None:
     buf = bytearray(encode_packet(sample(c.CMD_RECEIVING_STAGE)))
     block = decode_packet(buf).block
