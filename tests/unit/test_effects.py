@@ -68,7 +68,7 @@ ALLOWED = {
     ("agent.service.control", "_short_path"): STATE + ": the folder is open, and its name the agent's",
     ("agent.service.control", "_remove_stale"): STATE,
     ("agent.replica.ports", "open_ports"): STATE,
-    ("agent.service.service", "Service._open"): STATE,
+    ("agent.service.sets", "Sets._open"): STATE,
     ("agent.service.applying", "forget"): STATE,
     ("idtable.database", "_create_private"): STATE,
     ("idtable.lock", "StateLock.__init__"): STATE,
