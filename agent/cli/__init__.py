@@ -35,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "join": ("agent.cli.join_cmd", "join", "Make the configuration of a member that a directory has."),
     "key": ("agent.cli.key_cmd", "key", "Print the public key of a member, and make a key where there is none."),
     "leave": ("agent.cli.leave_cmd", "leave", "Leave a replica set that the topology has this member in no more."),
+    "ntfrsutl": ("agent.cli.ntfrsutl_cmd", "ntfrsutl", "Ask a member over NtFrsApi, have it poll, freeze and thaw."),
     "reload": ("agent.cli.reload_cmd", "reload", "Have a running member read its configuration again."),
     "run": ("agent.cli.run_cmd", "run", "Run a member in the foreground."),
     "status": (

@@ -215,14 +215,9 @@ class Engine:
         """What `frs status` shows: when (FILETIME), and what."""
         return self.ctx.last_error
 
-    @property
-    def is_frozen(self) -> bool:
-        """Installs wait (3.2.4.5)."""
-        return self.ctx.frozen
-
-    def freeze_as(self, before: Engine) -> None:
-        """Go on as an engine of the same set did: whether installs wait is in no store."""
-        self.ctx.frozen = before.is_frozen
+    def begin_frozen(self, frozen: bool) -> None:
+        """Whether installs wait (3.2.4.5) from the beginning on: that is in no store."""
+        self.ctx.frozen = frozen
 
     def note_error(self, when: int, text: str) -> None:
         """Something of the set failed that is not the engine's own."""

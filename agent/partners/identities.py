@@ -47,8 +47,9 @@ class Identities:
         self._sets = {local.member.guid: _of(local) for local in config.sets}
 
     def store(self) -> CredentialStore:
-        """Who may authenticate here."""
-        mine = {member.guid for local in self._config.sets for member in (local.member,)}
+        """Who may authenticate here: partners, and for NtFrsApi whoever has the key of this member itself."""
+        own = self._config.ntfrsapi is None
+        mine = {local.member.guid for local in self._config.sets if own}
         members = [m for local in self._config.sets for m in local.set.members.values() if m.guid not in mine]
         keys = {member.key: member.name for member in members if member.key is not None}
         principals = {m.principal: m.name for m in members if m.principal is not None}
@@ -110,7 +111,7 @@ class Identities:
         sender = here.members.get(packet.from_.guid)
         if sender is None:
             return f"it names as its sender a member that the set {here.name} does not have"
-        if not self.may_speak_as(context, sender):
+        if sender.guid == packet.to.guid or not self.may_speak_as(context, sender):
             return f"it names {sender.name} as its sender"
         replica = packet.replica
         if replica.guid not in here.guids or replica.name.casefold() != here.name:

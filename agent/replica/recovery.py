@@ -74,13 +74,12 @@ class Recovery:
     async def renew_engine(self) -> None:
         """Begin anew from the store at once, when what the former engine began is over."""
         parts, running = self._parts, self._running
-        before, last_error = parts.engine, parts.engine.last_error
+        last_error = parts.engine.last_error
         await parts.actions.idle()
         if running.closed or running.stopped or running.error is not None:
             return
         if not running.remake_engine():
             return
-        parts.engine.freeze_as(before)
         if last_error is not None:
             parts.engine.note_error(*last_error)
         parts.actions.renew()

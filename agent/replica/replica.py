@@ -69,6 +69,8 @@ class Replica:
         self.log = log or get_logger("frs", set_name=self.name)
         self._loop = asyncio.get_running_loop()
         self.supervisor = Supervisor(self.part_failed)
+        #: whether installs wait, in each engine that is made
+        self.frozen = False
         self.member_guids = frozenset(member.guid for member in self.local.set.members.values())
         for guid in self.member_guids:
             record = self.store.get(guid)
@@ -157,6 +159,7 @@ class Replica:
         try:
             with self.lock, self.store.transaction():
                 self.engine = Engine(self.engine_config(), self.store, self.counters, self.new_guid)
+                self.engine.begin_frozen(self.frozen)
         except Unreadable as error:
             raise self.store.damage(error) from error
 
@@ -250,6 +253,13 @@ class Replica:
     def post(self, event: ev.Event) -> None:
         """Queue an event. Only in the event loop's thread."""
         self.batches.post(event)
+
+    def freeze(self, frozen: bool) -> None:
+        """Whether installs wait (3.2.4.5), also when the set has not begun, or has stopped and goes on later."""
+        self.frozen = frozen
+        if frozen:
+            self.engine.begin_frozen(True)
+        self.post(ev.Freeze(frozen))
 
     def _stage_dropped(self, event: ev.FetchFailed) -> None:
         """A staging file half received had to make room for others. Called from any thread."""

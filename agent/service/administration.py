@@ -36,7 +36,6 @@ class Administration:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._polling: asyncio.Task[Any] | None = None
-        self._frozen = False
 
     async def info(self, kind: str) -> str:
         """Text for people: lines of one table, or of what `frs status --json` says."""
@@ -72,12 +71,13 @@ class Administration:
         return NOT_REPLICATED
 
     def freeze(self, frozen: bool) -> None:
-        """In all sets."""
-        if frozen != self._frozen:
+        """In all sets, and in those that come later."""
+        service = self._service
+        if frozen != service.frozen:
             log.warning("20115 installs %s: NtFrsApi has said so", "wait until they are thawed" if frozen else "go on")
-        self._frozen = frozen
-        for replica in self._service.replicas.values():
-            replica.post(ev.Freeze(frozen))
+        service.frozen = frozen
+        for replica in service.replicas.values():
+            replica.freeze(frozen)
 
     def force(self, asked: Force) -> None:
         """What is not here is ignored (3.2.4.6)."""

@@ -103,6 +103,7 @@ class Service:
         self._supervisors = [Supervisor(self._part_failed)]
         self._samples: SampleWriter | None = None
         self._instances = instances(config.sets)  # those that are no more, too: something may still be counted of them
+        self.frozen = False  # installs wait: NtFrsApi has said so
         self._opening: dict[bytes, Supervisor] = {}  # by our member GUID: what opens sets that wait
         self._addresses: PartnerAddresses | None = None
         self._server: RpcServer | None = None
@@ -251,6 +252,8 @@ class Service:
             self.partners.has_room,
             self.shares,
         )
+        if self.frozen:
+            replica.freeze(True)
         self.replicas[guid] = replica
         self.partners.begin(replica, local)
         return replica

@@ -6,9 +6,10 @@ import struct
 from typing import Final, NamedTuple
 
 from agent.wire.change_order import Buffer
+from agent.wire.constants import NTFRS_COMM_MINOR
 from agent.wire.errors import WireError
 from agent.wire.guid import ZERO_GUID
-from agent.wire.ndr import REFERENT, get_string, get_u32
+from agent.wire.ndr import REFERENT, get_string, get_u32, put_string
 
 OP_SET_DS_POLLING_INTERVAL: Final = 4
 OP_GET_DS_POLLING_INTERVAL: Final = 5
@@ -90,6 +91,40 @@ def encode_info(asked: Info, text: bytes, minor: int, status: int) -> bytes:
     return struct.pack("<II", REFERENT, asked.size) + blob + bytes(-len(blob) % 4) + encode_numbers(status)
 
 
+class InfoAnswer(NamedTuple):
+    """The response of InfoW: text that follows the characters that were known, up to which character it goes, whether
+    there is more, and the return value."""
+
+    lines: bytes
+    upto: int
+    full: bool
+    status: int
+
+
+def encode_info_request(asked: Info) -> bytes:
+    """The request of InfoW."""
+    head = _INFO.pack(
+        0, NTFRS_COMM_MINOR, 0, 0, asked.size, INFO_VERSION, asked.kind, 0, asked.skip, INFO_SIZE, INFO_SIZE
+    )
+    return struct.pack("<III", asked.size, REFERENT, asked.size) + head.ljust(asked.size, b"\0")
+
+
+def decode_info_answer(stub: Buffer) -> InfoAnswer:
+    """The response of InfoW; WireError for one that cannot be."""
+    referent, pos = get_u32(stub, 0, "Blob")
+    if not referent:
+        status, _ = get_u32(stub, pos, "return value")
+        return InfoAnswer(b"", 0, False, status)
+    size, pos = get_u32(stub, pos, "Blob")
+    if not INFO_SIZE <= size <= len(stub) - pos:
+        raise WireError("Blob", pos, f"an array of {size} bytes, {len(stub) - pos} are there")
+    _, _, _, _, _, flags, _, _, upto, begin, end = _INFO.unpack_from(stub, pos)
+    if not INFO_SIZE <= begin <= end <= size:
+        raise WireError("NTFRSAPI_INFO", pos, f"lines from {begin} to {end} of {size} bytes")
+    status, _ = get_u32(stub, pos + size, "return value")
+    return InfoAnswer(bytes(stub[pos + begin : pos + end]), upto, bool(flags & INFO_FULL), status)
+
+
 def encode_no_info(status: int) -> bytes:
     """The response of InfoW without a Blob."""
     return encode_numbers(0, status)
@@ -131,3 +166,11 @@ def decode_force(stub: Buffer) -> Force:
     set_name, pos = get_string(stub, pos, "ReplicaSetName")
     partner, _ = get_string(stub, pos, "PartnerDnsName")
     return Force(guids[0], guids[1], set_name, partner)
+
+
+def encode_force_by_name(set_name: str, partner: str | None) -> bytes:
+    """The request of ForceReplication for a set, or its connections with one partner, by their names."""
+    out = bytearray(8)
+    put_string(out, "ReplicaSetName", set_name, REFERENT)
+    put_string(out, "PartnerDnsName", partner, REFERENT + 4)
+    return bytes(out)

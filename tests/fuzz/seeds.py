@@ -26,6 +26,7 @@ from agent.rpc.ntlm import NtlmAcceptor
 from agent.rpc.security import Credential, CredentialStore
 from agent.wire import comm_packet as cp
 from agent.wire.change_order import CoExtWin2k
+from agent.wire.frsapi import Info, encode_force_by_name, encode_info, encode_no_info
 from agent.wire.packet import decode_packet, encode_packet
 from staging import lznt1, posixacl, sd, streams
 from staging.compression import SUPPORTED
@@ -82,7 +83,14 @@ def api_stubs() -> list[bytes]:
         for skip in (0, 4000)
     ]
     name = struct.pack("<IIII", 0x20004, 5, 0, 5) + "docs\0".encode("utf-16le") + bytes(2)
-    return [*infos, name + struct.pack("<I", 2), struct.pack("<I", 0x20000) + bytes(16) + bytes(4) + name + name]
+    asked = Info(0, 0, 0x100)
+    answers = [encode_info(asked, b"text\n" * 100, 9, 0), encode_no_info(8017), encode_force_by_name("docs", "b")]
+    return [
+        *infos,
+        *answers,
+        name + struct.pack("<I", 2),
+        struct.pack("<I", 0x20000) + bytes(16) + bytes(4) + name + name,
+    ]
 
 
 def _sized(token: bytes) -> bytes:

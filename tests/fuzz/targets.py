@@ -97,7 +97,8 @@ def _ntfrsapi(data: bytes) -> None:
     if asked is not None:
         assert len(frsapi.encode_info(asked, b"x" * 5000, 9, 0)) <= asked.size + 24
     _each(
-        frsapi.decode_path, frsapi.decode_force, lambda stub: frsapi.decode_numbers(stub, "a", "b", "c"),
+        frsapi.decode_path, frsapi.decode_force, frsapi.decode_info_answer,
+        lambda stub: frsapi.decode_numbers(stub, "a", "b", "c"),
         refusals=WireError,
     )(data)  # fmt: skip
 

@@ -25,13 +25,15 @@ def test_installs_wait_and_all_else_goes_on() -> None:
     assert names(all_agree(world)) == ["d", "d/n", "mine"]
 
 
-def test_an_engine_made_anew_is_frozen_too() -> None:
+def test_an_engine_may_begin_frozen() -> None:
+    """One that is made anew, or that of a set that comes while installs wait."""
     world = started("ab")
-    b = world.members["b"]
-    b.post(ev.Freeze(True))
-    world.run(1)
-    before = b.engine
+    a, b = world.members["a"], world.members["b"]
     b.renew()
-    b.engine.freeze_as(before)
-    assert b.engine is not before
-    assert b.engine.is_frozen
+    b.engine.begin_frozen(True)
+    make(a, "n", b"1")
+    world.run(300)
+    assert names(b) == []
+    assert b.engine.pending()["inbound"] > 0
+    b.post(ev.Freeze(False))
+    assert names(all_agree(world)) == ["n"]

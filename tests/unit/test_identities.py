@@ -17,7 +17,7 @@ from agent.rpc.security import Credential, KerberosCredential, Keytab, make_acce
 from agent.wire import constants as c
 from agent.wire.packet import NamedGuid, Packet
 from config.keys import new_key, public_key
-from config.model import AgentConfig, LocalSet, ReplicaSet, Secret
+from config.model import AgentConfig, LocalSet, NtFrsApi, ReplicaSet, Secret
 from config.topology import new_replica_set
 
 PRIVATE = {name: new_key() for name in "abcd"}
@@ -110,6 +110,16 @@ def test_a_member_with_a_valid_key_of_its_own_is_refused(what: str) -> None:
     refusal = Identities(config()).refusal(caller("c"), sent)
     assert refusal is not None
     assert says in refusal
+
+
+def test_a_member_is_its_own_administrator_and_not_its_own_partner() -> None:
+    """For `frs ntfrsutl` on its own host its key is taken, where NtFrsApi is served, and for nothing else."""
+    here = Identities(config(ntfrsapi=NtFrsApi((), ("a",), {})))
+    assert "a" in here.store().members.values()
+    assert "a" not in Identities(config()).store().members.values()
+    refusal = here.refusal(caller("a"), packet(DOCS, "a", "a->b"))
+    assert refusal is not None
+    assert "names a as its sender" in refusal
 
 
 def test_the_set_may_be_named_by_its_guid() -> None:
