@@ -126,6 +126,8 @@ class Pair:
     def _act(self, end: End, action: ev.Action) -> None:
         if isinstance(action, ev.Send):
             to = self.by_guid[action.partner]
+            if action.brings is not None and action.packet.remote_co is not None:
+                action.packet.block, action.packet.block_size = self.block, len(self.block)
             data = end.costs.take("encoding", lambda: encode_packet(action.packet))
             packet: Packet = to.costs.take("decoding", lambda: decode_packet(data))
             if to.engine.check(packet) == 0:
