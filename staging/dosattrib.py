@@ -25,6 +25,7 @@ DOSATTRIB_XATTR: Final = "user.DOSATTRIB"
 #: NOT_CONTENT_INDEXED. The others say how a file is stored, which here is another matter.
 KEPT: Final = 0x1 | 0x2 | 0x4 | FILE_ATTRIBUTE_ARCHIVE | 0x100 | 0x1000 | 0x2000
 
+_FILETIME_MAX: Final = (1 << 63) - 1
 _HAS_ATTRIBUTES: Final = 0x01
 _HAS_CREATION: Final = 0x10
 _VERSION: Final = struct.Struct("<HH")  # and once more, as the switch of a union
@@ -65,9 +66,8 @@ def decode(value: bytes) -> DosAttributes | None:
         return None
     valid = fields[0] if version in _TELLS_WHAT_IS_VALID else _HAS_ATTRIBUTES | _HAS_CREATION
     *_, bits, created = fields
-    return DosAttributes(
-        bits if valid & _HAS_ATTRIBUTES else None, (created or None) if valid & _HAS_CREATION else None
-    )
+    is_time = valid & _HAS_CREATION and 0 < created <= _FILETIME_MAX  # whoever may write to the file may say anything
+    return DosAttributes(bits if valid & _HAS_ATTRIBUTES else None, created if is_time else None)
 
 
 def encode(bits: int, created: int | None) -> bytes:

@@ -14,6 +14,7 @@ from agent.rpc.pdu import InterfaceId
 from agent.wire import frsapi as w
 from agent.wire.constants import ERROR_SUCCESS, NTFRS_COMM_MINOR
 from agent.wire.errors import WireError
+from agent.work.rates import SourceRates
 
 NTFRSAPI: Final = InterfaceId.parse("d049b186-814f-11d1-9a3c-00c04fc9b232", 1, 1)
 
@@ -36,9 +37,19 @@ class Host(Protocol):
     def poll(self) -> None:
         """Begin to poll for another configuration, if that is not under way."""
 
+    def too_often(self, who: str) -> None:
+        """Somebody calls more often than is answered."""
+
+
+#: Calls that are answered, a second and at once, of each caller: those that ask, and those that change something.
+QUESTIONS: Final = (50.0, 200)
+COMMANDS: Final = (1.0, 20)
+
 
 def ntfrsapi_interface(host: Host, access: Access, polling: Polling) -> Interface:
-    """The interface. A stub that cannot be unmarshalled gets the fault RPC_X_BAD_STUB_DATA."""
+    """The interface. A stub that cannot be unmarshalled gets the fault RPC_X_BAD_STUB_DATA, and who calls too often
+    NCA_S_SERVER_TOO_BUSY."""
+    questions, commands = SourceRates(*QUESTIONS), SourceRates(*COMMANDS)
 
     def set_interval(stub: bytes) -> bytes:
         short, long_minutes, short_minutes = w.decode_numbers(stub, "UseShortInterval", "LongInterval", "ShortInterval")
@@ -73,12 +84,19 @@ def ntfrsapi_interface(host: Host, access: Access, polling: Polling) -> Interfac
         return w.encode_numbers(ERROR_SUCCESS)
 
     def checked(
-        function: str, work: Callable[[bytes], bytes | Awaitable[bytes]], refused: Callable[[int], bytes]
+        function: str,
+        work: Callable[[bytes], bytes | Awaitable[bytes]],
+        refused: Callable[[int], bytes],
+        rates: SourceRates = questions,
     ) -> Handler:
         async def handle(context: CallContext, stub: bytes) -> bytes:
             status = access.refusal(function, context)
             if status:
                 return refused(status)
+            who = context.member or context.user or context.peer
+            if not rates.take(who):
+                host.too_often(who)
+                raise RpcFault(c.NCA_S_SERVER_TOO_BUSY)
             try:
                 answer = work(stub)
                 return answer if isinstance(answer, bytes) else await answer
@@ -88,7 +106,7 @@ def ntfrsapi_interface(host: Host, access: Access, polling: Polling) -> Interfac
         return handle
 
     handlers = {
-        w.OP_SET_DS_POLLING_INTERVAL: checked("set_ds_polling_interval", set_interval, w.encode_numbers),
+        w.OP_SET_DS_POLLING_INTERVAL: checked("set_ds_polling_interval", set_interval, w.encode_numbers, commands),
         w.OP_GET_DS_POLLING_INTERVAL: checked(
             "get_ds_polling_interval", get_interval, lambda status: w.encode_numbers(0, 0, 0, status)
         ),
@@ -96,7 +114,7 @@ def ntfrsapi_interface(host: Host, access: Access, polling: Polling) -> Interfac
         w.OP_IS_PATH_REPLICATED: checked(
             "is_path_replicated", is_path_replicated, lambda status: w.encode_path(*w.NOT_REPLICATED, status)
         ),
-        w.OP_WRITER_COMMAND: checked("writer_command", writer_command, w.encode_numbers),
-        w.OP_FORCE_REPLICATION: checked("force_replication", force_replication, w.encode_numbers),
+        w.OP_WRITER_COMMAND: checked("writer_command", writer_command, w.encode_numbers, commands),
+        w.OP_FORCE_REPLICATION: checked("force_replication", force_replication, w.encode_numbers, commands),
     }
     return Interface(NTFRSAPI.uuid, (NTFRSAPI.major, NTFRSAPI.minor), handlers)

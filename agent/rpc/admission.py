@@ -43,6 +43,7 @@ class Admission:
             Kind.PROVED: Rate(limits.proved_per_second, limits.proved_at_once),
         }
         self._of_one = SourceRates(limits.binds_of_one_per_second, limits.binds_of_one_at_once)
+        self._of_proved = SourceRates(limits.proved_of_one_per_second, limits.proved_of_one_at_once)
 
     def known(self, source: str) -> bool:
         """Whether partners are at that address."""
@@ -55,9 +56,11 @@ class Admission:
         if len(self._authenticated) > MOST_KNOWN:
             self._authenticated.popitem(last=False)
 
-    def may_bind(self, kind: Kind, source: str) -> bool:
-        """Whether a bind may be answered now; counts it if so."""
-        return (kind is Kind.PROVED or self._of_one.take(source)) and self._rates[kind].take()
+    def may_bind(self, kind: Kind, who: str) -> bool:
+        """Whether a bind may be answered now; counts it if so. `who` is the source, or the member that has proved to be
+        one."""
+        of_one = self._of_proved if kind is Kind.PROVED else self._of_one
+        return of_one.take(who) and self._rates[kind].take()
 
     def begin(self, connection: Connection, kind: Kind, source: str) -> Connection | None:
         """The handshake begins; gives the connection that has to make room for it."""

@@ -38,9 +38,14 @@ class Limits:
     binds_at_once: int = 60
     binds_of_one_per_second: float = 5.0
     binds_of_one_at_once: int = 30
-    #: The same of those that do, who are our partners: all of a large set may come back at once.
+    #: The same of those that do, who are our partners: all of a large set may come back at once; and of one of them, by
+    #: its key, wherever it comes from (of those that have the secret alone, by address).
     proved_per_second: float = 200.0
     proved_at_once: int = 200
+    proved_of_one_per_second: float = 20.0
+    proved_of_one_at_once: int = 60
+    #: By so many keys a second binds from addresses that are not known are looked at for that: a microsecond each.
+    proofs_per_second: int = 100_000
     #: From the connection to a finished authentication.
     handshake: float = 10.0
     #: PDUs before that: bind, up to eight legs, and requests that come too early.

@@ -272,7 +272,7 @@ class SpnegoAcceptor:
         init = decode_init(token)
         self._mech_list = init.mech_list
         refused: RpcAuthError | None = None
-        for oid in init.mechanisms:
+        for oid in dict.fromkeys(init.mechanisms):  # each is tried once, however often it is offered
             if oid not in self._factories:
                 continue
             self._mechanism = self._factories[oid]()

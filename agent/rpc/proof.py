@@ -14,6 +14,7 @@ from __future__ import annotations
 import hmac
 import socket
 import struct
+from collections.abc import Iterable
 from typing import Any, Final
 
 _LABEL: Final = b"auth_context_id of an FRS bind"
@@ -28,11 +29,25 @@ def proof_key(secret: bytes) -> bytes:
 def bind_proof(key: bytes, client: Any, server: Any) -> int:
     """The auth_context_id for a connection from the socket address `client` to `server`; 0 (which means no proof) when
     these are no IP addresses."""
-    try:
-        ends = b"".join(_packed(end) for end in (client, server))
-    except (OSError, TypeError, IndexError, struct.error):
-        return 0
+    ends = _ends(client, server)
+    return 0 if ends is None else _number(key, ends)
+
+
+def proved_by(keys: Iterable[bytes], number: int, client: Any, server: Any) -> bytes | None:
+    """Of these keys the one with which that auth_context_id was made; None where it was with none."""
+    ends = _ends(client, server)
+    return None if ends is None else next((key for key in keys if _number(key, ends) == number), None)
+
+
+def _number(key: bytes, ends: bytes) -> int:
     return int.from_bytes(hmac.digest(key, ends, "sha256")[:4], "little") or 1
+
+
+def _ends(client: Any, server: Any) -> bytes | None:
+    try:
+        return b"".join(_packed(end) for end in (client, server))
+    except (OSError, TypeError, IndexError, struct.error):
+        return None
 
 
 def _packed(end: Any) -> bytes:

@@ -95,8 +95,9 @@ class CredentialStore:
         self.keytab = keytab
         self.principals: Mapping[str, str] = dict(principals or {})
         self._accounts: dict[tuple[str, str], KnownAccount] = {}
-        #: by which a bind shows that its sender knows one of the secrets (agent.rpc.proof)
-        self.proof_keys: tuple[bytes, ...] = ()
+        #: by which a bind shows that its sender knows one of the secrets (agent.rpc.proof), and which member has that;
+        #: empty for an account
+        self.proof_keys: Mapping[bytes, str] = {}
         self.replace(credentials, members or {})
 
     def replace(self, credentials: Iterable[Credential], members: Mapping[bytes, str] | None = None) -> None:
@@ -105,10 +106,11 @@ class CredentialStore:
         for item in credentials:
             hashes = tuple(ntowfv1(password) for password in (item.password, item.former) if password is not None)
             accounts[item.domain.casefold(), item.user.casefold()] = (hashes, item.domain, item.user)
-        shared = [self.key.shared(public) for public in members or {}] if self.key is not None else []
+        own = self.key
+        shared = {own.shared(public): name for public, name in (members or {}).items()} if own is not None else {}
         self._accounts, self.members = accounts, dict(members or {})
-        secrets = [*shared, *(nt_hash for hashes, _, _ in accounts.values() for nt_hash in hashes)]
-        self.proof_keys = tuple(proof_key(secret) for secret in secrets)
+        secrets = shared | {nt_hash: "" for hashes, _, _ in accounts.values() for nt_hash in hashes}
+        self.proof_keys = {proof_key(secret): name for secret, name in secrets.items()}
 
     @property
     def has_accounts(self) -> bool:

@@ -21,8 +21,9 @@ from agent.rpc.interface import CallContext, Handler, Interface
 from agent.rpc.limits import Limits
 from agent.rpc.memory import Memory
 from agent.rpc.pdu import BIG, HEADER, HEADER_BIG, LITTLE, TRAILER, InterfaceId, encode_bind_nak, encode_simple
-from agent.rpc.proof import bind_proof
+from agent.rpc.proof import proved_by
 from agent.rpc.security import CredentialStore
+from agent.work.rates import Rate
 
 __all__ = ["CallContext", "Handler", "Hooks", "Interface", "InterfaceId", "Limits", "RpcServer"]
 
@@ -66,6 +67,7 @@ class RpcServer:
         self.port = 0
         self.memory: Memory[Connection] = Memory(self.limits.memory, self.limits.memory_of_one)
         self._admission = Admission(self.limits)
+        self._proofs = Rate(self.limits.proofs_per_second, self.limits.proofs_per_second)
         self._gate: Gate | None = None
         self._beginning: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
@@ -166,9 +168,10 @@ class RpcServer:
 
     def _admit(self, arrival: Arrival, data: memoryview) -> None:
         kind = Kind.PARTNER if arrival.known else Kind.STRANGER
-        if self._is_proved(arrival, data):
+        proved = self._proved(arrival, data)
+        if proved is not None:
             kind = Kind.PROVED
-        if not self._admission.may_bind(kind, arrival.source):
+        if not self._admission.may_bind(kind, proved or arrival.source):
             self.incidents.report(
                 Cause.CONNECTIONS, arrival.source, f"a bind of {arrival.source} is refused: too many come at once"
             )
@@ -178,19 +181,25 @@ class RpcServer:
         self._beginning.add(task)
         task.add_done_callback(self._beginning.discard)
 
-    def _is_proved(self, arrival: Arrival, data: memoryview) -> bool:
+    def _proved(self, arrival: Arrival, data: memoryview) -> str | None:
+        """The member whose key the bind shows that it has, empty where it is the secret; None for neither, and for an
+        address that is not known while too many such come."""
         if data[4] != LITTLE:
-            return False  # ours are not so
+            return None  # ours are not so
         length, auth_length = struct.unpack_from("<HH", data, 8)
         start = length - auth_length - c.TRAILER_SIZE
         if not auth_length or start < c.HEADER_SIZE:
-            return False
+            return None
+        keys = self.credentials.proof_keys
+        if not arrival.known and not self._proofs.take(len(keys)):
+            return None
         context_id = TRAILER.unpack_from(data, start)[-1]
         try:
             here = arrival.sock.getsockname()
         except OSError:
-            return False
-        return any(bind_proof(key, arrival.address, here) == context_id for key in self.credentials.proof_keys)
+            return None
+        key = proved_by(keys, context_id, arrival.address, here)
+        return None if key is None else keys[key]
 
     async def _connect(self, arrival: Arrival, kind: Kind) -> None:
         peer = (arrival.address[0], arrival.address[1])

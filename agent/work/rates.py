@@ -20,14 +20,14 @@ class Rate:
         self._left = burst
         self._when = clock()
 
-    def take(self) -> bool:
-        """Whether it may happen now; counts it if so."""
+    def take(self, times: int = 1) -> bool:
+        """Whether it may happen now, so many times; counts it if so."""
         now = self._clock()
         self._left = min(self._burst, self._left + (now - self._when) * self._per_second)
         self._when = now
-        if self._left < 1:
+        if self._left < times:
             return False
-        self._left -= 1
+        self._left -= times
         return True
 
 

@@ -40,6 +40,9 @@ class Host:
 
     def freeze(self, frozen: bool) -> None: ...
 
+    def too_often(self, who: str) -> None:
+        raise AssertionError(who)
+
     def force(self, asked: Force) -> None:
         self.forced.append(asked)
 

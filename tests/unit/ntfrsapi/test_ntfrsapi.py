@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import struct
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.ntfrsapi.access import FUNCTIONS, Access
-from agent.ntfrsapi.interface import ntfrsapi_interface
+from agent.ntfrsapi.interface import COMMANDS, QUESTIONS, ntfrsapi_interface
 from agent.ntfrsapi.polling import Polling
+from agent.rpc import constants as c
 from agent.rpc.errors import RpcFault
 from agent.rpc.interface import CallContext
+from agent.service.administration import Administration
 from agent.wire.frsapi import NOT_REPLICATED, Force
+from idtable.records import IDRecord
 
 TEXT = "".join(f"line {number}\n" for number in range(1000))
 OPNUMS = dict(zip(FUNCTIONS, (4, 5, 7, 8, 9, 10), strict=True))
@@ -27,6 +33,10 @@ class Host:
         self.frozen: list[bool] = []
         self.forced: list[Force] = []
         self.polls = 0
+        self.busy: list[str] = []
+
+    def too_often(self, who: str) -> None:
+        self.busy.append(who)
 
     async def info(self, kind: str) -> str:
         return TEXT
@@ -150,3 +160,59 @@ async def test_commands(tmp_path: Path) -> None:
     stub = struct.pack("<I", 0x20000) + bytes(range(16)) + struct.pack("<IIIII", 0, 0x20004, 5, 0, 5) + name + bytes(2)
     assert await call(access, 10, stub + bytes(4), caller(), tmp_path, host) == bytes(4)
     assert host.forced == [Force(bytes(range(16)), None, "docs", None)]
+
+
+@pytest.mark.parametrize(("function", "most"), [("info", QUESTIONS[1]), ("force_replication", COMMANDS[1])])
+async def test_each_caller_is_answered_in_moderation(function: str, most: int, tmp_path: Path) -> None:
+    """Whoever may call may else keep this member busy, and have it send to its partners without end."""
+    host, access = Host(), Access(dict.fromkeys(FUNCTIONS, "disabled"), [], [])
+    handler = ntfrsapi_interface(host, access, Polling(tmp_path / "polling.json")).handlers[OPNUMS[function]]
+
+    async def called(who: str) -> int | None:
+        try:
+            answer = handler(caller(member=who), bytes(64))
+            assert inspect.isawaitable(answer)
+            return len(await answer)
+        except RpcFault as fault:
+            return None if fault.status == c.NCA_S_SERVER_TOO_BUSY else fault.status
+
+    answers = [await called("files2") for _ in range(3 * most)]
+    assert most <= len(answers) - answers.count(None) < 2 * most
+    assert host.busy == ["files2"] * answers.count(None)
+    assert await called("files3") is not None
+
+
+class Lock:
+    """Counts how often it is taken."""
+
+    taken = 0
+
+    def __enter__(self) -> None:
+        self.taken += 1
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def member_with(files: int) -> tuple[Any, Lock]:
+    """A service with one set of so many files."""
+    records = [
+        IDRecord(number.to_bytes(16, "big"), bytes(16), f"file {number}", is_dir=False) for number in range(files)
+    ]
+    store = SimpleNamespace(all_live=lambda: iter(records), path_of=lambda guid: "x" * 1000)
+    replica = SimpleNamespace(name="docs", lock=Lock(), store=store)
+    return SimpleNamespace(replicas={b"": replica}), replica.lock
+
+
+async def test_a_table_is_read_once_for_all_who_ask_and_the_engine_goes_on_meanwhile() -> None:
+    service, lock = member_with(1000)
+    administration = Administration(service)
+    texts = await asyncio.gather(*(administration.info("idtable") for _ in range(50)))
+    assert len(set(texts)) == 1
+    assert texts[0].count("\n") == 1001
+    assert 10 <= lock.taken <= 11
+
+
+async def test_a_table_is_told_up_to_a_bound() -> None:
+    service, _ = member_with(50_000)
+    assert 2 << 20 <= len(await Administration(service).info("idtable")) <= 2 << 20

@@ -7,20 +7,25 @@ import contextlib
 import gc
 import logging
 import socket
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
 from agent.reporting.causes import Cause
 from agent.rpc import constants as c
 from agent.rpc import pdu as p
+from agent.rpc import server as server_module
 from agent.rpc.connection import Connection
 from agent.rpc.errors import RpcError, RpcProtocolError
 from agent.rpc.frsrpc import FRSRPC, FrsPartner
 from agent.rpc.interface import Interface
+from agent.rpc.memberkey import KeyAcceptor, KeyInitiator
 from agent.rpc.message import Protection, encode_call
+from agent.rpc.negotiate import OID_MEMBER_KEY, NegTokenInit, encode_mech_list
 from agent.rpc.ntlm_crypto import ntowfv1
-from agent.rpc.proof import bind_proof, proof_key
-from agent.rpc.security import CredentialStore, make_initiator
+from agent.rpc.proof import bind_proof, proof_key, proved_by
+from agent.rpc.security import CredentialStore, KeyCredential, KeyPair, make_initiator
 from agent.rpc.server import Limits, RpcServer
 
 from .conftest import ALICE, BUSY, ECHO, ECHO_STUB, GATED, OPEN, Connect, RawPeer, Serve, Served
@@ -132,6 +137,82 @@ async def test_the_proof_is_right_for_one_connection_only(serve: Serve, connect:
             await first_leg(await connect(served.port), context=context)
     assert count(served, Cause.CONNECTIONS) == 3
     await still_serves(served)
+
+
+async def bind_by_key(served: Served, connect: Connect, own: KeyPair, partner: bytes, token: bytes) -> bool:
+    """A bind that shows the key; whether it is answered."""
+    peer = await connect(served.port)
+    ends = (peer.writer.get_extra_info("sockname"), peer.writer.get_extra_info("peername"))
+    context = bind_proof(proof_key(own.shared(partner)), *ends)
+    await peer.send(bind(CONTEXTS[0], verifier=p.AuthVerifier(c.AUTH_SPNEGO, 6, 0, context, token)))
+    with contextlib.suppress(ConnectionError):
+        return bool(await peer.reader.read(1))
+    return False
+
+
+async def test_a_member_that_binds_without_end_keeps_no_other_one_out(serve: Serve, connect: Connect) -> None:
+    """Each shows that it has a key, and both are at one address."""
+    served = await serve(Limits(proved_at_once=20, proved_per_second=0.0, proved_of_one_at_once=10,
+                                proved_of_one_per_second=0.0))  # fmt: skip
+    here, mallory, honest = KeyPair.new(), KeyPair.new(), KeyPair.new()
+    served.server.credentials = CredentialStore(key=here, members={mallory.public: "mallory", honest.public: "honest"})
+    answers = [await bind_by_key(served, connect, mallory, here.public, b"nothing") for _ in range(40)]
+    assert sum(answers) == 10
+    assert count(served, Cause.CONNECTIONS) == 30
+    client = await served.client(None, key=KeyCredential(honest, here.public))
+    assert await client.call(ECHO_STUB, b"text", 20) == b"text"
+    await client.close()
+
+
+async def test_a_mechanism_is_tried_once_however_often_it_is_offered(
+    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a first message that takes work, and leads to nobody."""
+    served = await serve()
+    here, mallory = KeyPair.new(), KeyPair.new()
+    served.server.credentials = CredentialStore(key=here, members={mallory.public: "mallory"})
+    tried = 0
+    first = KeyAcceptor._first
+
+    def counted(self: KeyAcceptor, token: bytes) -> bytes:
+        nonlocal tried
+        tried += 1
+        return first(self, token)
+
+    monkeypatch.setattr(KeyAcceptor, "_first", counted)
+    message = KeyInitiator(KeyCredential(KeyPair.new(), here.public)).step(None)
+    offered = (OID_MEMBER_KEY,) * 16
+    token = NegTokenInit(offered, encode_mech_list(offered), message).encode()
+    assert await bind_by_key(served, connect, mallory, here.public, token), "it is refused"
+    assert tried == 1
+    assert count(served, Cause.AUTHENTICATION) == 1
+
+
+async def test_strangers_do_not_have_a_server_look_for_their_proof_among_all_keys(
+    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take the longer the more members there are, and anybody may have it look."""
+    looked = 0
+
+    def counted(keys: Iterable[bytes], *rest: Any) -> bytes | None:
+        nonlocal looked
+        looked += len(list(keys))
+        return proved_by(keys, *rest)
+
+    monkeypatch.setattr(server_module, "proved_by", counted)
+    served = await serve(Limits(proofs_per_second=500))
+    here, honest = KeyPair.new(), KeyPair.new()
+    members = {KeyPair.new().public: f"member {number}" for number in range(99)} | {honest.public: "honest"}
+    served.server.credentials = CredentialStore(key=here, members=members)
+    began = asyncio.get_running_loop().time()
+    await bind_many(served, connect, "127.0.0.9", 40)
+    seconds = asyncio.get_running_loop().time() - began
+    assert 500 <= looked <= 500 * (2 + seconds)
+    served.server.set_partners(["127.0.0.1"])
+    before = looked
+    client = await served.client(None, key=KeyCredential(honest, here.public))
+    assert looked == before + len(members), "of an address that is known it is looked for"
+    await client.close()
 
 
 def test_proofs() -> None:

@@ -64,6 +64,14 @@ def test_what_is_written_is_read_back(bits: int, created: int | None) -> None:
     assert decode(encode(bits, created)) == DosAttributes(bits, created)
 
 
+@pytest.mark.parametrize("created", [1 << 63, (1 << 64) - 1])
+def test_a_time_that_no_filetime_is_keeps_no_file_from_being_sent(made: Path, created: int) -> None:
+    """Whoever may write to a file may set it, and so stop the changes of everybody else."""
+    os.setxattr(made, DOSATTRIB_XATTR, encode(READONLY, created))
+    found = generate(str(made), None, object_id=bytes(16)).info
+    assert (found.file_attributes, found.keeps_creation) == (READONLY, False)
+
+
 def test_version_3_is_written_as_samba_writes_it() -> None:
     theirs = bytearray.fromhex(OF_SAMBA[3])
     theirs[20:40], theirs[48:56] = bytes(20), bytes(8)  # sizes and the time of change, which are not valid there
