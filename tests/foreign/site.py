@@ -37,12 +37,12 @@ def names() -> Names:
 
 
 class Member:
-    """`frs run` on a folder; the partner listens on `partner_port`. As a context manager it is stopped at the end,
-    which must succeed."""
+    """`frs run` on a folder; the partner listens on `partner_port`, and `more` is of its configuration. As a context
+    manager it is stopped at the end, which must succeed."""
 
     domain, user, password = "FRS", "partners", "not a word of it"
 
-    def __init__(self, folder: Path, known: Names, partner_port: int, *, primary: str | None = None) -> None:
+    def __init__(self, folder: Path, known: Names, partner_port: int, *, more: str = "") -> None:
         self.root, self.config, self._log = folder / "root", folder / "agent.toml", folder / "log"
         self.root.mkdir(exist_ok=True)
         secret = folder / "secret.toml"
@@ -51,10 +51,10 @@ class Member:
         self.config.write_text(
             f'member = "{known.member}"\ntopology = "topology.toml"\nstate = "state"\nsecret = "secret.toml"\n'
             f'raw_ntlm = true\n[[set]]\nname = "{known.set_name}"\nroot = "root"\n[listen]\nhost = "127.0.0.1"\n'
-            'port = 0\n[replication]\naging = 0.1\n[log]\nlevel = "debug"\n'
+            'port = 0\n[replication]\naging = 0.1\n[log]\nlevel = "debug"\n' + more
         )
         (folder / "topology.toml").write_text(
-            f'[[set]]\nname = "{known.set_name}"\nguid = "{uuid.uuid4()}"\nprimary = "{primary or known.member}"\n'
+            f'[[set]]\nname = "{known.set_name}"\nguid = "{uuid.uuid4()}"\nprimary = "{known.member}"\n'
             f'[[set.member]]\nname = "{known.member}"\nguid = "{known.member_guid}"\nhost = "127.0.0.1"\nport = 1\n'
             f'[[set.member]]\nname = "{known.partner}"\nguid = "{known.partner_guid}"\nhost = "127.0.0.1"\n'
             f"port = {partner_port}\n"

@@ -1,5 +1,6 @@
 """What inputs are made from: the captures of section 4, PDUs and tokens of impacket, staging files of real files, and
-what is made here of all that a format knows."""
+what is made here of all that a format knows. impacket is there for those targets alone that need it: the sanitizers do
+not go with what it loads."""
 
 from __future__ import annotations
 
@@ -11,19 +12,16 @@ from functools import cache
 from pathlib import Path
 from unittest import mock
 
-from impacket import ntlm
-from impacket.dcerpc.v5 import rpcrt
-from impacket.spnego import SPNEGO_NegTokenInit, SPNEGO_NegTokenResp, TypesMech
-
 from agent.rpc import constants as c
 from agent.rpc import pdu as p
 from agent.rpc.epm import EPMAPPER, Tower
 from agent.rpc.frsrpc import FRSRPC
 from agent.rpc.memberkey import KeyCredential, KeyInitiator
 from agent.rpc.message import encode_call
+from agent.rpc.negotiate import OID_NTLM, NegTokenInit, encode_mech_list
 from agent.rpc.noise import KeyPair
 from agent.rpc.ntlm import NtlmAcceptor
-from agent.rpc.security import Credential, CredentialStore
+from agent.rpc.security import Credential, CredentialStore, make_initiator
 from agent.wire import comm_packet as cp
 from agent.wire.change_order import CoExtWin2k
 from agent.wire.frsapi import Info, encode_force_by_name, encode_info, encode_no_info
@@ -36,7 +34,6 @@ from tests.unit.wire.wire_samples import PACKETS, STAGES, packet_bytes, unmask
 
 ACCOUNT = Credential("FRS", "alice", "password")
 _MEMBER, _OWN = KeyPair(bytes(range(32))), KeyPair(bytes(range(1, 33)))
-_NTLM = TypesMech["NTLMSSP - Microsoft NTLM Security Support Provider"]
 
 
 @cache
@@ -104,6 +101,8 @@ def _deterministic_acceptor() -> NtlmAcceptor:
 @cache
 def _ntlm_exchange() -> tuple[bytes, bytes]:
     """NEGOTIATE and AUTHENTICATE of impacket, whose proof holds as long as `frozen` does."""
+    from impacket import ntlm
+
     with frozen():
         first = ntlm.getNTLMSSPType1("", "", signingRequired=True)
         first["flags"] |= ntlm.NTLMSSP_NEGOTIATE_SEAL
@@ -127,21 +126,21 @@ def ntlm_messages() -> list[bytes]:
 @cache
 def negotiations() -> list[bytes]:
     """Tokens of SPNEGO around NTLM by impacket, around members' keys by us."""
+    from impacket.spnego import SPNEGO_NegTokenInit, SPNEGO_NegTokenResp
+
     first, third = _ntlm_exchange()
     init = SPNEGO_NegTokenInit()
-    init["MechTypes"] = [_NTLM]
+    init["MechTypes"] = [OID_NTLM]
     init["MechToken"] = first
     answer = SPNEGO_NegTokenResp()
     answer["ResponseToken"] = third
     signed = SPNEGO_NegTokenResp()
     signed["ResponseToken"], signed["mechListMIC"] = third, bytes(16)
-    from agent.rpc.negotiate import NegTokenInit, encode_mech_list
-    from agent.rpc.security import make_initiator
-
     keyed = make_initiator(9, None, host="h", level=6, key=KeyCredential(_MEMBER, _OWN.public)).step(None)
     assert keyed is not None
     raw = KeyInitiator(KeyCredential(_MEMBER, _OWN.public)).step(None)
-    several = NegTokenInit((b"\x2a\x03", bytes(_NTLM)), encode_mech_list((b"\x2a\x03", bytes(_NTLM))), raw).encode()
+    mechanisms = b"\x2a\x03", OID_NTLM
+    several = NegTokenInit(mechanisms, encode_mech_list(mechanisms), raw).encode()
     return [
         _sized(init.getData()) + _sized(answer.getData()), _sized(init.getData()) + _sized(signed.getData()),
         _sized(keyed) + _sized(bytes(20)), _sized(several) + _sized(answer.getData()), _sized(first) + _sized(third),
@@ -157,6 +156,8 @@ def _ept_map() -> bytes:
 @cache
 def conversations() -> list[bytes]:
     """What clients send: binds of ours and of impacket's, fragments, alter_context, auth3, cancel, orphaned."""
+    from impacket.dcerpc.v5 import rpcrt
+
     first, third = _ntlm_exchange()
     contexts = tuple(p.ContextElement(n, one, (p.NDR,)) for n, one in enumerate((FRSRPC, EPMAPPER)))
     verifier = p.AuthVerifier(c.AUTH_NTLM, c.LEVEL_PRIVACY, 0, 7, first)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -24,6 +26,7 @@ from agent.wire.packet import NamedGuid, Packet, encode_packet
 from config.load import load_agent_config
 from config.write import topology_text, write_file
 from tests.interop.kdc import REALM, Kdc, missing
+from tests.system.demo import environment
 
 pytest.importorskip("gssapi", reason="the extra kerberos is not installed")
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"not installed: {', '.join(missing())}")
@@ -161,3 +164,20 @@ async def test_a_kdc_that_is_away_is_waited_for(kdc: Kdc, demo: Demo) -> None:
         kdc.serve()
         (roots["a"] / "from a").write_bytes(b"a")
         await until(lambda: (roots["b"] / "from a").exists())
+
+
+async def test_an_administrator_asks_over_ntfrsapi(kdc: Kdc, demo: Demo) -> None:
+    """b by its ticket, and the member itself on its own host."""
+    config = {name: demo.directory / name / "agent.toml" for name in "ab"}
+    config["a"].write_text(config["a"].read_text() + '\n[ntfrsapi]\nreaders = ["a", "b"]\n')
+
+    async with running(demo, "a"):
+        for name in "ab":
+            asking = await asyncio.create_subprocess_exec(
+                sys.executable, "-P", "-m", "agent.cli", "ntfrsutl", "version", "a", "--json", "--config", config[name],
+                stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+                env=environment(),
+            )  # fmt: skip
+            out, err = await asking.communicate()
+            assert asking.returncode == 0, err.decode()
+            assert "member: a" in json.loads(out)["lines"]

@@ -1,4 +1,5 @@
-"""NtFrsApi, as Samba's smbtorture calls it: all four tests of rpc.frsapi, over NTLM inside SPNEGO at privacy."""
+"""NtFrsApi, as Samba's smbtorture calls it: all four tests of rpc.frsapi, at privacy, over NTLM inside SPNEGO and over
+Kerberos with a real KDC."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import asyncio
 import shutil
 import socket
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,11 @@ import pytest
 from agent.ntfrsapi.access import Access
 from agent.ntfrsapi.interface import ntfrsapi_interface
 from agent.ntfrsapi.polling import Polling
+from agent.rpc.kerberos import Keytab
 from agent.rpc.security import Credential, CredentialStore
 from agent.rpc.server import RpcServer
 from agent.wire.frsapi import NOT_REPLICATED, Force
+from tests.interop.kdc import REALM, Kdc, missing
 
 PASSWORD = "a long password"
 SMBTORTURE = shutil.which("smbtorture")
@@ -50,7 +54,13 @@ class Host:
         self.polls += 1
 
 
-async def smbtorture(folder: Path, port: int, test: str) -> str:
+async def smbtorture(
+    folder: Path,
+    port: int,
+    test: str,
+    binding: str = "seal,spnego",
+    who: Sequence[str] = ("-U", f"FRS/alice%{PASSWORD}"),
+) -> str:
     """What it says of one test; it has succeeded."""
     private = folder / "private"
     private.mkdir(exist_ok=True)
@@ -60,8 +70,7 @@ async def smbtorture(folder: Path, port: int, test: str) -> str:
     conf.write_text(f"[global]\n{options}  workgroup = FRS\n  realm = FRS.TEST\n")
     assert SMBTORTURE is not None
     process = await asyncio.create_subprocess_exec(
-        SMBTORTURE, "-s", str(conf), "-U", f"FRS/alice%{PASSWORD}",
-        f"ncacn_ip_tcp:127.0.0.1[{port},seal,spnego]", f"rpc.frsapi.frsapi.{test}",
+        SMBTORTURE, "-s", str(conf), *who, f"ncacn_ip_tcp:127.0.0.1[{port},{binding}]", f"rpc.frsapi.frsapi.{test}",
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, cwd=folder,
     )  # fmt: skip
     output, _ = await process.communicate()
@@ -86,6 +95,40 @@ async def test_smbtorture(tmp_path: Path, test: str) -> None:
         assert [one.set_guid for one in host.forced] == [None]
     if test == "InfoW":
         assert len(set(host.asked)) == 10
+
+
+@pytest.fixture
+def kdc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kdc]:
+    """A realm with a member that has services, and one that calls."""
+    (tmp_path / "kdc").mkdir()
+    one = Kdc(tmp_path / "kdc")
+    try:
+        one.start()
+        one.keytab("files1", "FILES1$", "host/files1.frs.test")
+        one.keytab("files2", "FILES2$", password="a-password")
+        for name, value in one.environment.items():
+            monkeypatch.setenv(name, value)
+        yield one
+    finally:
+        one.stop()
+
+
+@pytest.mark.skipif(bool(missing()), reason=f"not installed: {', '.join(missing())}")
+@pytest.mark.parametrize("test", TESTS)
+@pytest.mark.parametrize("options", ["seal,krb5", "seal,spnego,krb5"])
+async def test_smbtorture_by_kerberos(tmp_path: Path, kdc: Kdc, test: str, options: str) -> None:
+    """At privacy, with and without SPNEGO; who may call is said by the name of the member."""
+    pytest.importorskip("gssapi", reason="the extra kerberos is not installed")
+    host, access = Host(), Access({}, ["files2"], [])
+    keytab = Keytab(str(kdc.folder / "files1.keytab"), f"FILES1$@{REALM}")
+    server = RpcServer(
+        [ntfrsapi_interface(host, access, Polling(tmp_path / "polling.json"))],
+        CredentialStore(keytab=keytab, principals={f"FILES2$@{REALM}": "files2"}),
+    )
+    port = await server.start("127.0.0.1", 0)
+    who = (f"--realm={REALM}", "-U", f"FILES2$@{REALM}%a-password", "--use-kerberos=required")
+    await smbtorture(tmp_path, port, test, f"{options},target_hostname=files1.frs.test", who)
+    await server.close()
 
 
 async def test_a_running_member_is_asked(tmp_path: Path) -> None:
