@@ -20,10 +20,16 @@ ASKED: Final = ("table", "level", "counter", "since", "until", "fleet", "member"
 PATIENCE_S: Final = 30.0
 MOST_BYTES: Final = 4 << 20
 _KEPT: Final = 8
+#: Questions that wait for the one before.
+MOST_WAITING: Final = 8
 
 
 class NotAnswered(Exception):
     """There is no answer to that; the text says why."""
+
+
+class TooMany(NotAnswered):
+    """There is none now."""
 
 
 class Past:
@@ -31,21 +37,29 @@ class Past:
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
+        self._waiting = 0
         self._kept: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
 
     async def ask(self, output: Path, version: int, asked: Iterable[tuple[str, str]]) -> bytes:
-        """JSON; ``version`` tells the summary in ``output`` from those before. Raises ``NotAnswered``, ``OSError``."""
+        """JSON; ``version`` tells the summary in ``output`` from those before. Raises ``NotAnswered``,
+        ``TooMany``, ``OSError``."""
         options = [f"--{name}={value}" for name, value in asked]
         if any(name not in ASKED for name, _ in asked) or any("\0" in option for option in options):
             raise NotAnswered(f"what can be asked is {', '.join(ASKED)}")
         key = (output, version, *options)
-        async with self._lock:
-            if key not in self._kept:
-                self._kept[key] = await self._run(output, options)
-                while len(self._kept) > _KEPT:
-                    self._kept.popitem(last=False)
-            self._kept.move_to_end(key)
-            return self._kept[key]
+        if self._waiting > MOST_WAITING:
+            raise TooMany("too many questions are being answered; try again shortly")
+        self._waiting += 1
+        try:
+            async with self._lock:
+                if key not in self._kept:
+                    self._kept[key] = await self._run(output, options)
+                    while len(self._kept) > _KEPT:
+                        self._kept.popitem(last=False)
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        finally:
+            self._waiting -= 1
 
     async def _run(self, output: Path, options: list[str]) -> bytes:
         process = await asyncio.create_subprocess_exec(

@@ -36,7 +36,7 @@ from aiohttp import web
 from agent.counters.registry import Snapshot
 from agent.dashboard import eventspage
 from agent.dashboard.fleet import SUMMARY_FILE, fleet
-from agent.dashboard.past import NotAnswered, Past
+from agent.dashboard.past import NotAnswered, Past, TooMany
 from agent.edge.http import HttpEdge
 from agent.reporting.causes import Cause
 from agent.reporting.health import stopped
@@ -121,6 +121,7 @@ class DashboardServer:
             self.app(),
             access_log=None,
             handle_signals=False,
+            handler_cancellation=True,  # whoever has gone is not answered
             shutdown_timeout=1.0,
             lingering_time=0,  # nobody has anything to send here
             logger=self._http_log(),
@@ -265,7 +266,7 @@ class DashboardServer:
             version = (folder / SUMMARY_FILE).stat().st_mtime_ns
             body = await self._past.ask(folder, version, list(request.query.items()))
         except NotAnswered as error:
-            return _json({"error": str(error)}, status=400)
+            return _json({"error": str(error)}, status=503 if isinstance(error, TooMany) else 400)
         return web.Response(body=body, content_type="application/json")
 
     async def _chart(self, request: web.Request) -> web.Response:

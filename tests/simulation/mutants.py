@@ -59,7 +59,7 @@ FAULTS = (
     Fault(
         "what won by time against the version numbers is not announced anew",
         "reconcile.py",
-        "return change_order_wins(co, local) != (co.rank >= local.rank)",
+        "return change_order_wins(co, other) != (co.rank >= other.rank)",
         "return False",
     ),
     Fault(

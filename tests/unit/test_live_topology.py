@@ -71,7 +71,7 @@ class Fleet:
         await until(lambda: same() and not any(r.pending() for m in members for r in self.replicas(m)))
 
     def replicas(self, member: str) -> list[Any]:
-        return list(self.services[member].replicas.values())
+        return list(self.services[member].sets.replicas.values())
 
 
 @asynccontextmanager

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
 from agent.directory.access import interface
 from agent.directory.access.snapshot import ReadRequest, Snapshot
 from agent.directory.access.topology import taken_over
-from agent.directory.replication.numbers import seq_text
+from agent.directory.replication.numbers import reign_of, seq_text
 from agent.reporting.causes import Cause
 from agent.reporting.incidents import Incidents
 from agent.rpc.client import RpcClient
@@ -35,6 +36,8 @@ log = logging.getLogger("frs")
 WAIT_S: Final = 30.0
 CALL_S: Final = 20.0
 RETRY_S: Final = 5.0
+#: No generation is believed that is further ahead of the clock (its reign is): no later one would be news any more.
+AHEAD_S: Final = 86_400.0
 _ZERO: Final = bytes(16)
 
 
@@ -88,6 +91,8 @@ class DirectoryReader:
         path = self._config().topology_path
         if snapshot.enterprise != source.enterprise:
             raise ConfigError(path, None, "", "it is of another enterprise")
+        if reign_of(snapshot.generation) > time.time() + AHEAD_S:
+            raise ConfigError(path, None, "", f"its generation {seq_text(snapshot.generation)} is ahead of the clock")
         if not snapshot.complete:
             raise ConfigError(path, None, "", "it has not all of the directory, or its owner is disputed")
         current = read_topology(path) if path.exists() else Topology((), 0)

@@ -6,6 +6,8 @@ import asyncio
 import json
 import logging
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 from agent.dashboard import DashboardServer
+from agent.dashboard.past import MOST_WAITING, Past
 from agent.dashboard.server import MAX_SUMMARY
 from agent.edge import http
 from agent.reporting.causes import Cause
@@ -257,3 +260,42 @@ async def test_a_name_that_is_not_ours_is_refused(site: Site, host: str) -> None
 async def test_a_body_is_not_waited_for(site: Site) -> None:
     data = b"POST /api/status HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000\r\n\r\nbegun"
     assert status(await end(site.client(data))) == 405
+
+
+async def test_questions_of_those_who_have_gone_keep_nobody_waiting(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each question to the tables of a summary takes a process; one is asked at a time."""
+    (tmp_path / "summary.json").write_text("{}")
+    asked: list[list[str]] = []
+    answers = asyncio.Event()
+
+    async def run(self: Past, output: Path, options: list[str]) -> bytes:
+        asked.append(options)
+        await answers.wait()
+        return b"{}"
+
+    monkeypatch.setattr(Past, "_run", run)
+    past = site.server._past
+    for number in range(30):
+        left = site.client(REQUEST.format(path=f"/api/history?counter=x{number}", host="localhost").encode())
+        await until(lambda number=number: len(asked) == number + 1)  # type: ignore[misc]
+        left.close()
+        await until(lambda: past._waiting == 0)
+    waiting = [
+        site.client(REQUEST.format(path=f"/api/history?counter=y{number}", host="localhost").encode())
+        for number in range(MOST_WAITING + 1)
+    ]
+    await until(lambda: past._waiting == len(waiting))
+    assert status(await site.get("/api/history?counter=z")) == 503
+    answers.set()
+    assert [status(await end(one)) for one in waiting] == [200] * len(waiting)
+    assert status(await site.get("/api/history?counter=z")) == 200
+    assert len(asked) == 30 + len(waiting) + 1
+
+
+def test_questions_are_asked_in_a_process_of_the_lowest_priority(tmp_path: Path) -> None:
+    program = "import os, sys\nfrom agent.counters import history\nhistory.main()\nprint(os.nice(0))"
+    found = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True)
+    assert "holds no table" in found.stderr
+    assert found.stdout == "19\n"

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import logging
 import random
+import time
 from pathlib import Path
 from types import MappingProxyType
 
@@ -193,6 +194,8 @@ def test_a_higher_generation_is_written_with_its_number(host: Host) -> None:
         ({"enterprise": b"X" * 16}, "another enterprise"),
         ({"complete": False}, "not all of the directory"),
         ({"generation": GENERATION - 1}, "older than what is known"),
+        ({"generation": number(0, int(time.time()) + 2 * 86_400, 1)}, "ahead of the clock"),
+        ({"generation": (1 << 63) - 1}, "ahead of the clock"),
     ],
 )
 def test_a_snapshot_that_may_not_be_believed_changes_nothing(host: Host, more: dict[str, object], says: str) -> None:

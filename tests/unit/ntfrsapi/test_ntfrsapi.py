@@ -201,7 +201,7 @@ def member_with(files: int) -> tuple[Any, Lock]:
     ]
     store = SimpleNamespace(all_live=lambda: iter(records), path_of=lambda guid: "x" * 1000)
     replica = SimpleNamespace(name="docs", lock=Lock(), store=store)
-    return SimpleNamespace(replicas={b"": replica}), replica.lock
+    return SimpleNamespace(sets=SimpleNamespace(replicas={b"": replica})), replica.lock
 
 
 async def test_a_table_is_read_once_for_all_who_ask_and_the_engine_goes_on_meanwhile() -> None:
