@@ -231,7 +231,8 @@ def answers(sender: bytes, status: int) -> Any:
     """What a service returns to a call, when the set returned `status`."""
     comm = decode_send_comm_pkt(encode_send_comm_pkt(encode_packet(packet(sender, c.CMD_NEED_JOIN))))
     replica = SimpleNamespace(answers_after=lambda packet, via: 0.125 if packet.from_.guid == ONE else 0.0)
-    receiving = Receiving(SimpleNamespace(replicas={sender: replica}))  # type: ignore[arg-type]
+    sets = SimpleNamespace(replicas={sender: replica})
+    receiving = Receiving(SimpleNamespace(sets=sets))  # type: ignore[arg-type]
     receiving._take = lambda *_: status  # type: ignore[method-assign]
     return receiving.packet(CONTEXT, comm)
 
