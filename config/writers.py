@@ -18,15 +18,20 @@ def trusted_owner(uid: int) -> bool:
 def warnings(config: AgentConfig) -> list[str]:
     """What is to be said of files that others can write, or replace through a folder they can write. Whoever can
     change these decides which folders the agent works on with its rights, and with whom."""
-    found: list[str] = []
-    for path, what in (
+    return warnings_of(
         (config.path, "the configuration"),
         (config.topology_path, "the topology"),
         (config.key_path, "the key"),
         (config.keytab, "the keytab"),
         (config.secret_path, "the secret"),
         (config.state_dir, "the state directory"),
-    ):
+    )
+
+
+def warnings_of(*files: tuple[Path | None, str]) -> list[str]:
+    """Likewise, of these files and what they are."""
+    found: list[str] = []
+    for path, what in files:
         if path is None:
             continue
         for place, why, advice in _open_places(path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import socket
 import uuid
@@ -149,10 +150,13 @@ def run(config_file: Path, log_level: str | None) -> int:
     from agent.service import signals
     from agent.service.directoryserver import run_directory
     from config.directory import load_directory_server
+    from config.writers import warnings_of
 
     signals.ignore_meaningless()
     config = load_directory_server(config_file)
     setup_logging(log_level or config.log_level)
+    for warning in warnings_of((config.path, "the configuration"), (config.state_dir, "the state directory")):
+        logging.getLogger("frs").warning("%s", warning)
     with exclusive(config.state_dir):
         return asyncio.run(until_stopped(lambda incidents, reload: run_directory(config, incidents)))
 

@@ -7,6 +7,8 @@ import asyncio
 import dataclasses
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import MappingProxyType
@@ -346,3 +348,26 @@ async def test_of_what_answers_by_udp_a_few_are_asked(monkeypatch: pytest.Monkey
     assert places[0] == ("10.9.0.1", interface.DEFAULT_PORT)
     assert len(places) <= 8
     assert len(set(places)) == len(places)
+
+
+# -- other users of its host --
+
+
+def test_a_server_says_who_else_can_write_what_it_goes_by(tmp_path: Path) -> None:
+    program, state, config = [sys.executable, "-m", "agent.cli", "directory"], tmp_path / "state", tmp_path / "d.toml"
+    options = ["--name", "dir1", "--state", str(state), "--listen", "127.0.0.1:2879"]
+    subprocess.run([*program, "init", *options, "--config", str(config)], check=True, stdout=subprocess.DEVNULL)
+    assert state.stat().st_mode & 0o777 == 0o700
+    assert (state / "directory.db").stat().st_mode & 0o777 == 0o600
+    state.chmod(0o777)
+    config.write_text(config.read_text().replace("port = 2879", "port = 0"))
+    server = subprocess.Popen([*program, "run", "--config", str(config)], stderr=subprocess.PIPE, text=True)
+    try:
+        assert server.stderr is not None
+        said: list[str] = []
+        while not said or (said[-1] and "is running" not in said[-1]):
+            said.append(server.stderr.readline())
+    finally:
+        server.terminate()
+        server.communicate()
+    assert any(f"20105 the state directory {state} can be written by everybody" in line for line in said), said
