@@ -267,7 +267,8 @@ class LocalWatch:
                 again = stale(batch, set(), gone)
                 if not again:
                     return self._hold_back(changes, gone, places), batch
-                self._together(gone.intersection(aged.path for aged in again), places)
+                if places:
+                    self._together(places.union(aged.path for aged in again if aged.path in gone))
             self.journal.put_back(again)
             await self.journal.barrier()  # until then they are in hand (see told_of)
             usns = {aged.usn for aged in again}
@@ -300,9 +301,10 @@ class LocalWatch:
             loop = asyncio.get_running_loop()
             found |= await loop.run_in_executor(self._thread, self._examiner.standing, keys, places)
         held = {}
+        renamed = {change.file_guid for change in changes if change.kind is Kind.RENAME}  # where to, is known
         for path, record in gone:
             for each in lines.of(record):
-                at = found.get(key_of(each))
+                at = None if each.file_guid in renamed else found.get(key_of(each))
                 if at is not None and (each is record or at != lookup.path_of(each.file_guid)):
                     held[path] = at
         return set(held), set(held.values())
@@ -320,12 +322,14 @@ class LocalWatch:
         """The changes without those at names from which something is `gone` that may be elsewhere, at `places` perhaps,
         and those that can only be made after these: they are looked at again, and together."""
         kept = without(changes, gone, self._lookup.get)
-        self._together({change.path for change in changes}.difference(change.path for change in kept), places)
+        back = {change.path for change in changes}.difference(change.path for change in kept)
+        if back:
+            self._together(back | places)
         return kept
 
-    def _together(self, gone: set[str], places: set[str]) -> None:
-        if gone:
-            self.journal.touch(dict.fromkeys(gone | places, c.REASON_DATA_OVERWRITE))
+    def _together(self, paths: set[str]) -> None:
+        """Have these looked at once more, and none before the others have aged."""
+        self.journal.touch(dict.fromkeys(paths, c.REASON_DATA_OVERWRITE))
 
     def _examine(self, batch: list[Aged]) -> tuple[list[Change], bool]:
         """In the examiner's thread: the changes, and whether a path is gone that nobody was seen to remove. Then what
