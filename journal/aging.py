@@ -13,7 +13,7 @@ from idtable.reserved import preinstall, reserved
 
 from .changes import Aged, Excluded, Noted, join, split
 from .log import JournalLog, Row
-from .reasons import RENAME_NEW_NAME, RENAME_OLD_NAME
+from .reasons import FILE_CREATE, RENAME_NEW_NAME, RENAME_OLD_NAME
 from .system import LINUX, System
 from .watches import LIMBO, MOVE_WAIT_S, Node
 
@@ -111,10 +111,12 @@ class AgingCache:
         is_dir: bool | None,
         *,
         deep: bool = False,
+        came: bool = False,
         event_time: int | None = None,
     ) -> bool:
         """Merge an event into the aging cache; False when what it is of is excluded. `is_dir` None: it is not known
-        whether that is a folder. `event_time` (FILETIME) None: it happens now; 0: that is not known."""
+        whether that is a folder. `came`: what stands there may have been elsewhere in the tree. `event_time` (FILETIME)
+        None: it happens now; 0: that is not known."""
         now = self._system.monotonic()
         key = (node, name)
         entry = self.pending.get(key)
@@ -131,7 +133,7 @@ class AgingCache:
         if is_dir is not None:
             entry.is_dir = is_dir
         entry.deep |= deep
-        entry.came |= deep or event_time is not None or bool(reason & RENAME_NEW_NAME)
+        entry.came |= came or deep
         if event_time is None:
             entry.event_time = self._system.time_ns() // 100 + _FILETIME_EPOCH
         else:
@@ -170,6 +172,11 @@ class AgingCache:
     def ages(self, key: _Key) -> bool:
         """Whether there is a record of this name."""
         return key in self.pending
+
+    def made(self, key: _Key) -> bool:
+        """Whether what is at this name was made there, by what is on record of it."""
+        entry = self.pending.get(key)
+        return entry is not None and bool(entry.reason & FILE_CREATE) and not entry.came
 
     def wait(self, key: _Key, other: _Key) -> None:
         """What is said of `key` can be understood only together with what is said of `other`, but not the other way
@@ -259,8 +266,9 @@ class AgingCache:
         for aged in batch:
             for entry in aged.handle if isinstance(aged.handle, list) else ():
                 if self.record(
-                    entry.node, entry.name, entry.reason, None, deep=entry.deep, event_time=entry.event_time
-                ):
+                    entry.node, entry.name, entry.reason, None,
+                    deep=entry.deep, came=entry.came, event_time=entry.event_time,
+                ):  # fmt: skip
                     again = self.pending[entry.node, entry.name]
                     again.is_dir = entry.is_dir
                     again.moved_to = again.moved_to or entry.moved_to
@@ -364,6 +372,7 @@ class AgingCache:
             entry.reason |= row.reason
             entry.is_dir, entry.event_time = row.is_dir, row.event_time
             entry.deep |= row.deep
+            entry.came |= row.deep or bool(row.reason & RENAME_NEW_NAME)
             if row.moved_to is not None:
                 parent, name = split(row.moved_to)
                 entry.moved_to = (node_for(parent), name)

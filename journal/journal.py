@@ -318,7 +318,7 @@ class Journal:
         for path, reason in item.paths.items():
             parent, name = split(path)
             node = self._tree.node_for(parent)
-            if self._cache.record(node, name, reason, None, event_time=item.event_time):
+            if self._cache.record(node, name, reason, None, came=True, event_time=item.event_time):
                 keys.append((node, name))
         self._cache.bind(keys)
 
@@ -336,9 +336,11 @@ class Journal:
 
     # -- what the tree tells (watchtree.Sink)
 
-    def record(self, node: Node, name: str, reason: int, is_dir: bool, *, deep: bool = False) -> bool:
+    def record(
+        self, node: Node, name: str, reason: int, is_dir: bool, *, deep: bool = False, came: bool = False
+    ) -> bool:
         """See AgingCache.record()."""
-        return self._cache.record(node, name, reason, is_dir, deep=deep)
+        return self._cache.record(node, name, reason, is_dir, deep=deep, came=came)
 
     def link(self, old: tuple[Node, str], new: tuple[Node, str]) -> None:
         """See AgingCache.link()."""
@@ -347,6 +349,10 @@ class Journal:
     def ages(self, key: tuple[Node, str]) -> bool:
         """See AgingCache.ages()."""
         return self._cache.ages(key)
+
+    def made(self, key: tuple[Node, str]) -> bool:
+        """See AgingCache.made()."""
+        return self._cache.made(key)
 
     def wait(self, key: tuple[Node, str], other: tuple[Node, str]) -> None:
         """See AgingCache.wait()."""

@@ -41,8 +41,5 @@ CONTENT: Final = (
 )
 """Reasons after which data or metadata of a file may differ, as against its place or existence."""
 
-ARRIVAL: Final = FILE_CREATE | RENAME_NEW_NAME
-"""There is something at a name that was not there before: made, or renamed to there."""
-
 METADATA: Final = EA_CHANGE | SECURITY_CHANGE | BASIC_INFO_CHANGE | REPARSE_POINT_CHANGE | STREAM_CHANGE
 """Reasons after which a change of a folder's times alone is looked into."""

@@ -194,7 +194,8 @@ class WatchTree(Watches):
         if self._own.awaited and source is None and not is_dir and self._is_own_file(node, name):
             self.rejected += 1
             return
-        accepted = self._sink.record(node, name, why.RENAME_NEW_NAME, is_dir, deep=is_dir and self.comparing)
+        deep, came = is_dir and self.comparing, source is None or not self._sink.made(source[:2])
+        accepted = self._sink.record(node, name, why.RENAME_NEW_NAME, is_dir, deep=deep, came=came)
         if accepted and source is not None:
             self._unseen.seen(source[:2])
             self._sink.link(source[:2], (node, name))

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 BATCH: Final = 512
 MOST_TOGETHER: Final = 50_000
-LOOKS: Final = 4  # at a tree that others are to be seeded from, and whose large files change all the time
+LOOKS: Final = 4  # at a tree that is never still: its large files change all the time, or its folders move
 
 
 class Host(announcing.Host, later.Host, Protocol):
@@ -108,6 +108,8 @@ class LocalWatch:
         self._to_compare: asyncio.TimerHandle | None = None  # the whole tree, a little later
         self._busy = 0
         self._comparing = False  # the tree, or a part of it
+        self._compared = 0  # times that the whole tree was
+        self._waits_since: tuple[int, float] | None = None  # see _may_wait()
         self._compared_last = False  # and not what has aged
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -267,7 +269,8 @@ class LocalWatch:
                 again = stale(batch, set(), gone)
                 if not again:
                     return self._hold_back(changes, gone, places), batch
-                self._together(gone.intersection(aged.path for aged in again), places)
+                if places:
+                    self._together(places.union(aged.path for aged in again if aged.path in gone))
             self.journal.put_back(again)
             await self.journal.barrier()  # until then they are in hand (see told_of)
             usns = {aged.usn for aged in again}
@@ -279,7 +282,8 @@ class LocalWatch:
         look there yet: a file that has left its name is at one that is noted in the journal, or is put off, until it is
         dealt with, whatever became of that name and of the folders above; so it is looked for there, by its inode, and
         by those of the folders that it was in. `told` is what was examined, and does not count. It may be anywhere as
-        long as the tree is yet to be compared."""
+        long as the tree is yet to be compared: unless whoever makes that necessary does not stop, and it was nowhere
+        time after time."""
         lookup = self._lookup
         gone = [(change.path, record) for change in changes if (record := takes_away(change, lookup.get)) is not None]
         if not gone:
@@ -291,7 +295,11 @@ class LocalWatch:
             came = await self.journal.came()
             waiting = self._waiting()
             if waiting is None or any(LIMBO in noted.path for noted in came):
-                return {path for path, _ in gone}, set()
+                if self._may_wait():
+                    return {path for path, _ in gone}, set()
+                came, waiting = [noted for noted in came if LIMBO not in noted.path], waiting or set()
+            else:
+                self._waits_since = None
             places = {each for each in (*came, *map(Noted, waiting)) if each.usn not in usns} - looked
             if not places:
                 break
@@ -300,12 +308,20 @@ class LocalWatch:
             loop = asyncio.get_running_loop()
             found |= await loop.run_in_executor(self._thread, self._examiner.standing, keys, places)
         held = {}
+        renamed = {change.file_guid for change in changes if change.kind is Kind.RENAME}  # where to, is known
         for path, record in gone:
             for each in lines.of(record):
-                at = found.get(key_of(each))
+                at = None if each.file_guid in renamed else found.get(key_of(each))
                 if at is not None and (each is record or at != lookup.path_of(each.file_guid)):
                     held[path] = at
         return set(held), set(held.values())
+
+    def _may_wait(self) -> bool:
+        """Whether what is gone may wait for the tree to be compared: not when it was, time after time, for half as long
+        as anything ages, and more went unseen each time. (Later, a comparison would take it for missing.)"""
+        now = self._system.monotonic()
+        compared, since = self._waits_since = self._waits_since or (self._compared, now)
+        return self._compared < compared + LOOKS or now < since + LONGEST_AGING // 2 * self._aging
 
     def _waiting(self) -> set[str] | None:
         """The paths that wait outside the journal to be looked at again; None when that may be anywhere: the tree is to
@@ -320,12 +336,14 @@ class LocalWatch:
         """The changes without those at names from which something is `gone` that may be elsewhere, at `places` perhaps,
         and those that can only be made after these: they are looked at again, and together."""
         kept = without(changes, gone, self._lookup.get)
-        self._together({change.path for change in changes}.difference(change.path for change in kept), places)
+        back = {change.path for change in changes}.difference(change.path for change in kept)
+        if back:
+            self._together(back | places)
         return kept
 
-    def _together(self, gone: set[str], places: set[str]) -> None:
-        if gone:
-            self.journal.touch(dict.fromkeys(gone | places, c.REASON_DATA_OVERWRITE))
+    def _together(self, paths: set[str]) -> None:
+        """Have these looked at once more, and none before the others have aged."""
+        self.journal.touch(dict.fromkeys(paths, c.REASON_DATA_OVERWRITE))
 
     def _examine(self, batch: list[Aged]) -> tuple[list[Change], bool]:
         """In the examiner's thread: the changes, and whether a path is gone that nobody was seen to remove. Then what
@@ -377,6 +395,7 @@ class LocalWatch:
         finally:
             self._comparing = False
             self.journal.comparing(False)
+            self._compared += not subtree
 
     async def _compare(self, subtree: str) -> None:
         loop = asyncio.get_running_loop()

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -266,6 +267,25 @@ def test_what_was_examined_is_no_place_where_something_else_may_be(host: Host) -
     names = [Aged("n", why.FILE_DELETE, False, 1, 1, 0), Aged("m", why.HARD_LINK_CHANGE, False, 2, 2, 0)]
     assert (ev.ChangeKind.DELETE, X) in [(told.kind, told.file_guid) for told in host.round_of(names)]
     assert host.still.put_back_to_age == []
+
+
+def test_what_was_replaced_in_a_folder_that_is_renamed_with_it_is_replaced(host: Host) -> None:
+    """The comparison of the tree has looked where the folder is, too, whatever is noted of that place."""
+    (host.tree / "d").mkdir()
+    (host.tree / "d" / "f").write_text("x")
+    host.know("d", X, "folder")
+    host.know("d/f", CO, "file", X)
+    (host.tree / "new").write_text("new")
+    os.rename(host.tree / "new", host.tree / "d" / "f")
+    os.rename(host.tree / "d", host.tree / "e")
+    host.still.places = ["e"]
+    judge = SimpleNamespace(judge=lambda missing: None, scanned=lambda: None, is_too_much=lambda *_: False)
+    host.missing = judge  # type: ignore[attr-defined]
+    asyncio.run(host.watch._scan(""))
+    assert {(told.kind, told.file_guid) for told in host.posted} == {
+        (ev.ChangeKind.RENAME, X),
+        (ev.ChangeKind.UPDATE, CO),
+    }
 
 
 @pytest.mark.parametrize("where", ["in the tree", "in a folder"])

@@ -60,6 +60,9 @@ class Still:
     def pending(self) -> int:
         return 0
 
+    def untold(self) -> int:
+        return 0
+
     def put_back(self, batch: list[Aged]) -> None:
         self.put_back_to_age += [aged.path for aged in batch]
 

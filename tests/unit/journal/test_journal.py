@@ -125,7 +125,7 @@ async def test_what_is_put_back_keeps_its_chain(tmp_path):
 
 
 async def test_where_something_may_stand_that_was_elsewhere(tmp_path):
-    """Until that is dealt with, and by the name that it has then."""
+    """Until that is dealt with, and by the name that it has then; not what was made only now."""
     async with Ears(tmp_path) as ears:
         os.mkdir(ears.path("d"))
         for name in ("a", "changed"):
@@ -133,21 +133,26 @@ async def test_where_something_may_stand_that_was_elsewhere(tmp_path):
         ears.journal.retire([aged.usn for aged in (await ears.flush()).values()])
         os.rename(ears.path("a"), ears.path("d", "x"))
         ears.write("changed")
-        ears.write("made")
+        ears.write("saved~")
+        os.rename(ears.path("saved~"), ears.path("saved"))
 
         async def places():
             return {noted.path for noted in await ears.journal.came()}
 
         assert await places() == {"d/x"}
-        assert {noted.path for noted in await ears.journal.noted()} == {"a", "d/x", "changed", "made"}
+        names = {"a", "d/x", "changed", "saved", "saved~"}
+        assert {noted.path for noted in await ears.journal.noted()} == names
         out = (await ears.flush())["d/x"]
         os.rename(ears.path("d"), ears.path("e"))
         assert await places() == {"e", "e/x"}
         assert {noted.usn for noted in await ears.journal.came() if noted.path == "e/x"} == {out.usn}
         ears.journal.retire([out.usn])
         assert await places() == {"e"}
-        ears.journal.touch({"changed": why.DATA_OVERWRITE})
-        assert await places() == {"e", "changed"}
+        os.rename(ears.path("changed"), ears.path("saved~"))
+        os.rename(ears.path("saved~"), ears.path("saved"))
+        assert await places() == {"e", "saved~", "saved"}
+        ears.journal.touch({"f": why.DATA_OVERWRITE})
+        assert await places() == {"e", "saved~", "saved", "f"}
 
 
 async def test_what_was_renamed_into_a_folder_that_was_not_watched_yet_is_waited_for(tmp_path):

@@ -23,13 +23,18 @@ class Noted:
     def __init__(self) -> None:
         self.recorded: list[str] = []
 
-    def record(self, node: Node, name: str, reason: int, is_dir: bool, *, deep: bool = False) -> bool:
+    def record(
+        self, node: Node, name: str, reason: int, is_dir: bool, *, deep: bool = False, came: bool = False
+    ) -> bool:
         self.recorded.append(f"{node.path}/{name}")
         return True
 
     def link(self, old: Key, new: Key) -> None: ...
     def ages(self, key: Key) -> bool:
         return True
+
+    def made(self, key: Key) -> bool:
+        return False
 
     def wait(self, key: Key, other: Key) -> None: ...
     def rescan(self, reason: str, path: str) -> None: ...
