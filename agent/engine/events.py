@@ -289,6 +289,19 @@ class ReadStage:
     coc_ext: bytes = bytes(0x28)
 
 
+@dataclass(frozen=True, slots=True)
+class MakeStage:
+    """Have the staging file of a change order at hand that will be sent soon, if that can be done: of the file as the
+    IDTable has it (`expected`), where its content is `md5` still. Nothing is answered: who needs it asks for it."""
+
+    partner: bytes
+    co_guid: bytes
+    file_guid: bytes
+    md5: bytes
+    expected: Facts
+    compressions: frozenset[bytes]
+
+
 class InstallStep(enum.Enum):
     """One step of an install."""
 
@@ -399,4 +412,4 @@ class WentOnline:
     """Initial sync is over (or was not needed): start to look for local changes."""
 
 
-Action = Send | StoreBlock | ReadStage | Install | DropStage | Examine | Report | WentOnline
+Action = Send | StoreBlock | ReadStage | MakeStage | Install | DropStage | Examine | Report | WentOnline

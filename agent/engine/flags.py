@@ -130,6 +130,12 @@ def is_folder(location_cmd: int, flags_: int, attributes: int) -> bool:
     return bool(attributes & c.FILE_ATTRIBUTE_DIRECTORY)
 
 
+def brings_content(location_cmd: int, flags_: int, content_cmd: int) -> bool:
+    """True when its receiver will most likely ask for the staging file: not for that of a renaming."""
+    needed = needs_staging_file(location_cmd, flags_, content_cmd)
+    return needed and not is_rename(location_cmd, flags_, content_cmd)
+
+
 def needs_staging_file(location_cmd: int, flags_: int, content_cmd: int) -> bool:
     """True when the change order cannot be carried out without its staging file (3.3.4.4.6)."""
     if flags_ & c.CO_FLAG_LOCATION_CMD:

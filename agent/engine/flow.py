@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -92,6 +93,7 @@ class Flow:
     trailing: int = 0
     unacked: InFlight = field(default_factory=InFlight)
     vvjoin: Iterator[tuple[ChangeOrder, CoExtension2]] | None = None
+    upcoming: deque[tuple[ChangeOrder, CoExtension2]] = field(default_factory=deque)  # next of those
     vvjoin_unacked: InFlight = field(default_factory=InFlight)
     offered: dict[bytes, Key] = field(default_factory=dict)  # change order -> the change, of those in vvjoin_unacked
     resume_at: int = 0

@@ -17,7 +17,7 @@ from agent.engine.fresh import Fresh, Logged, logged
 from agent.engine.records import ASIDE, PASSING, forgotten
 from agent.engine.retention import Retention
 from agent.engine.session import NEVER, JoinState, Session
-from agent.engine.vvjoin import SKIP, caught_up, present, vvjoin_change_orders
+from agent.engine.vvjoin import SKIP, caught_up, look_ahead, present, vvjoin_change_orders
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder, CoExtension2
 from agent.wire.packet import Packet
@@ -135,7 +135,7 @@ class Outbound:
         flow.unacked.end()
         flow.vvjoin_unacked.end()
         flow.offered.clear()
-        flow.vvjoin = None
+        self._end_vvjoin(flow)
         flow.ahead.clear()
         flow.leading = flow.trailing
         behind = not vvjoin and self._fell_behind(flow)
@@ -170,8 +170,13 @@ class Outbound:
         flow.unacked.end()
         flow.vvjoin_unacked.end()
         flow.offered.clear()
-        flow.vvjoin = None
+        self._end_vvjoin(flow)
         flow.leading = flow.trailing
+
+    def _end_vvjoin(self, flow: Flow) -> None:
+        flow.vvjoin = None
+        self.ctx.out += [DropStage(co.change_order_guid) for co, _ in flow.upcoming]
+        flow.upcoming.clear()
 
     # -- sending --
 
@@ -193,14 +198,13 @@ class Outbound:
 
     def _pump_vvjoin(self, flow: Flow) -> None:
         ctx = self.ctx
-        assert flow.vvjoin is not None
         while flow.vvjoin_unacked.room(ctx.limits.window, ctx.now) > 0:
-            item = next(flow.vvjoin, None)
-            if item is None:
+            look_ahead(ctx, flow)
+            if not flow.upcoming:
                 if not flow.vvjoin_unacked:
                     self._vvjoin_done(flow)
                 return
-            self.send_directed(flow, *item)
+            self.send_directed(flow, *flow.upcoming.popleft())
 
     def _vvjoin_done(self, flow: Flow) -> None:
         ctx = self.ctx
@@ -212,6 +216,7 @@ class Outbound:
         flow.trailing = flow.leading = max(flow.trailing, flow.resume_at)
         session.last_join_time = session.joined_time
         self._save(flow)
+        self._drop_acknowledged()
 
     def _pump_log(self, flow: Flow) -> None:
         ctx = self.ctx
@@ -274,18 +279,14 @@ class Outbound:
         ctx.count_co("Sent", local)
         if at_join and local:
             ctx.count_both(session.cxtion, "Local Change Orders Sent at Join")
-        # A change of another member the partner may have from that one, or from a third one.
-        brings = local and not at_join and partner in ctx.batch_members and self._brings_content(flow, co)
+        # A change of another member the partner may have from that one, or from a third one; not when it joins.
+        brings = (local or at_join) and partner in ctx.batch_members and self._brings_content(flow, co)
         ctx.send(session.cxtion, packet, passed_on=not local, brings=session.compressions if brings else None)
 
     def _brings_content(self, flow: Flow, co: ChangeOrder) -> bool:
         """The partner will ask for the staging file, and is not so slow that much of what was sent waits there."""
-        needed = fl.needs_staging_file(co.location_cmd, co.flags, co.content_cmd)
-        return (
-            needed
-            and len(flow.unacked) <= self.ctx.limits.window
-            and not fl.is_rename(co.location_cmd, co.flags, co.content_cmd)
-        )
+        under_way = len(flow.unacked) + len(flow.vvjoin_unacked)
+        return under_way <= self.ctx.limits.window and fl.brings_content(co.location_cmd, co.flags, co.content_cmd)
 
     # -- acknowledgements --
 

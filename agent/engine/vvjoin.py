@@ -11,8 +11,10 @@ import hashlib
 from collections.abc import Iterator, Mapping
 
 from agent.engine import flags as fl
-from agent.engine.context import Context
-from agent.engine.records import ASIDE, PASSING, base_of
+from agent.engine.context import Context, facts_of
+from agent.engine.events import MakeStage
+from agent.engine.flow import Flow
+from agent.engine.records import ASIDE, PASSING, UNSTORED, base_of
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder, CoExtension2
 from idtable.records import IDRecord
@@ -50,6 +52,26 @@ def vvjoin_change_orders(ctx: Context, partner_vv: Mapping[bytes, int], partner:
             same = (record.originator_guid, record.originator_vsn) == (originator, vsn)
             mark = 0 if same and vsn <= had.get(originator, 0) else SKIP
         yield present(ctx, record, mark)
+
+
+def look_ahead(ctx: Context, flow: Flow) -> None:
+    """Take the next change orders of a VVJoin out of their order in the IDTable. A partner that takes them gets the
+    staging files, too: they are made while those before are under way."""
+    session = flow.session
+    partner = session.cxtion.partner.guid
+    brings = partner in ctx.batch_members
+    while flow.vvjoin is not None and len(flow.upcoming) < (ctx.limits.window if brings else 1):
+        if (item := next(flow.vvjoin, None)) is None:
+            return
+        flow.upcoming.append(item)
+        co, extension = item
+        needed = brings and not co.is_dir and fl.brings_content(co.location_cmd, co.flags, co.content_cmd)
+        record = ctx.store.get(co.file_guid) if needed else None
+        facts = facts_of(record) if record is not None and not record.flags & UNSTORED else None
+        if facts is not None:
+            ctx.out.append(
+                MakeStage(partner, co.change_order_guid, co.file_guid, extension.checksum, facts, session.compressions)
+            )
 
 
 def _unknown_ancestors(

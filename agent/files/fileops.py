@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from agent.conflicts.deleted import DeletedStore
 from agent.conflicts.kept import KeptStore
@@ -135,6 +135,10 @@ class FileOps:
     def read_cached(self, action: ev.ReadStage) -> Event | None:
         """See Stages.read_cached()."""
         return self._stages.read_cached(action)
+
+    def make_stages(self, wanted: Sequence[tuple[ev.MakeStage, str]]) -> list[tuple[ev.MakeStage, bytes | None]]:
+        """See Stages.make()."""
+        return self._stages.make(wanted)
 
     def to_go_with(self, co: ChangeOrder, compressions: Collection[bytes]) -> bytes | None:
         """See Stages.to_go_with()."""

@@ -3,23 +3,28 @@ the tree."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
+import os
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
 from agent.engine import events as ev
+from agent.files.facts import fingerprint_of
 from agent.files.lookups import look
 from agent.reporting.causes import Cause
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder
+from staging import smallfiles
 from staging.area import StagingArea
 from staging.errors import AccessDenied, Interrupted, NoSpace, StagingError, TooLarge, Torn, Unsupported, Vanished
 from staging.header import HEADER_SIZE, StageHeader
 from staging.rootdir import RootDir
 from staging.shares import ShareUsed
+from staging.smallfiles import Source
 from staging.unstored import Unstored
 from staging.writer import StageWriter
 
@@ -228,6 +233,34 @@ class Stages:
             self.area.remove(guid)
             raise Torn("the file has changed since")
         return staged.stage_size
+
+    def make(self, wanted: Sequence[tuple[ev.MakeStage, str]]) -> list[tuple[ev.MakeStage, bytes | None]]:
+        """The staging files of small files at these paths; None where something stands in the way of one."""
+        folders: dict[tuple[str, bytes], list[tuple[ev.MakeStage, str]]] = {}
+        made: dict[bytes, bytes] = {}
+        for action, path in wanted if smallfiles.native is not None else ():
+            if action.expected.fsize <= smallfiles.MOST and self.area.size_of(action.co_guid) is None:
+                key = path.rpartition("/")[0], self.choose(action.compressions)
+                folders.setdefault(key, []).append((action, path))
+        for (folder, compression), group in folders.items():
+            with contextlib.suppress(StagingError, OSError):  # it is told of when it is asked for
+                made |= self._make_in(folder, group, compression)
+        return [(action, made.get(action.co_guid)) for action, _ in wanted]
+
+    def _make_in(self, folder: str, group: list[tuple[ev.MakeStage, str]], compression: bytes) -> dict[bytes, bytes]:
+        with self._root.parent(group[0][1]) as at:
+            sources = [
+                Source(os.fsencode(path.rpartition("/")[2]), action.file_guid, False, fingerprint_of(action.expected))
+                for action, path in group
+            ]
+            found = smallfiles.generate_all(at.fd, sources, compression)
+            if not self._root.holds(at.fd, folder):
+                return {}
+        return {
+            action.co_guid: one.head + one.body
+            for (action, _), one in zip(group, found)
+            if one is not None and one.staged.md5 == action.md5
+        }
 
     def _lock_of(self, guid: bytes) -> threading.Lock:
         with self._lock:

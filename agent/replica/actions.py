@@ -26,6 +26,7 @@ from staging.rootdir import FolderKey
 from staging.unstored import decode
 
 INSTALLS_AT_ONCE: Final = 32
+STAGES_AT_ONCE: Final = 32
 BYTES_AT_ONCE: Final = 1 << 20  # of staging files
 
 
@@ -68,6 +69,8 @@ class Actions:
         self._generation = 0
         self._fetching: dict[bytes, deque[ev.StoreBlock | ev.DropStage]] = {}
         self._installs: dict[tuple[bytes, int], deque[ResolvedInstall]] = {}  # by partner and size class
+        self._wanted: dict[bytes, deque[tuple[ev.MakeStage, str]]] = {}  # by partner
+        self._to_make: dict[bytes, ev.MakeStage] = {}  # by change order
         self._held: dict[bytes, deque[ev.ReadStage]] = {}  # by partner: until it has taken what was read before
         self.renew()
 
@@ -81,6 +84,10 @@ class Actions:
             installs.clear()
         self._fetching = {}
         self._installs.clear()
+        for wanted in self._wanted.values():
+            wanted.clear()
+        self._wanted.clear()
+        self._to_make.clear()
         self._held.clear()
         deliver = functools.partial(self._done, self._generation)
         # One thread more than the work for one partner may take.
@@ -108,9 +115,12 @@ class Actions:
             self._store_block(action)
         elif isinstance(action, ev.ReadStage):
             self._read_stage(action)
+        elif isinstance(action, ev.MakeStage):
+            self._queue_stage(action)
         elif isinstance(action, ev.Install):
             self._queue_install(action)
         elif isinstance(action, ev.DropStage):
+            self._to_make.pop(action.co_guid, None)
             if action.co_guid in self._fetching:
                 self._fetching[action.co_guid].append(action)  # after what is still to be stored of it
             else:
@@ -188,6 +198,44 @@ class Actions:
             ),
             0 if there else size or 0,  # the file is read as a whole if there is no staging file yet
         )
+
+    def _queue_stage(self, action: ev.MakeStage) -> None:
+        with self._lock:
+            path = self._store.path_of(action.file_guid)
+        if path is None:
+            return
+        self._to_make[action.co_guid] = action
+        wanted = self._wanted.setdefault(action.partner, deque())
+        wanted.append((action, path))
+        made: list[tuple[ev.MakeStage, bytes | None]] = []
+        self._work.put(
+            Job(
+                functools.partial(self._make_some, wanted, made),
+                lambda _: [],
+                functools.partial(self._made, made),
+                action.partner,
+            )
+        )
+
+    def _make_some(
+        self, wanted: deque[tuple[ev.MakeStage, str]], made: list[tuple[ev.MakeStage, bytes | None]]
+    ) -> list[FileEvent]:
+        """In a worker: make what is wanted by now, together."""
+        batch: list[tuple[ev.MakeStage, str]] = []
+        while len(batch) < STAGES_AT_ONCE:
+            try:
+                batch.append(wanted.popleft())
+            except IndexError:
+                break
+        if batch:
+            made += self._files.make_stages([one for one in batch if one[0].co_guid in self._to_make])
+        return []
+
+    def _made(self, made: list[tuple[ev.MakeStage, bytes | None]]) -> None:
+        for action, data in made:
+            wanted = self._to_make.pop(action.co_guid, None) is action  # else it was dropped meanwhile
+            if wanted and data is not None:
+                self._files.area.hold(action.co_guid, data, action.partner)
 
     def go_on(self, partner: bytes) -> None:
         """The partner has taken what was sent to it, or cannot be reached: read what was held back for it."""

@@ -58,6 +58,7 @@ class Member:
         self.skew = 0
         self.events: deque[ev.Event] = deque()
         self.storing: dict[bytes, deque[ev.StoreBlock | ev.DropStage]] = {}
+        self.making: set[bytes] = set()  # staging files that are to be made, and were not dropped since
         self.running = False
         self.tick_at = 0
         self.engine: Engine
@@ -326,6 +327,10 @@ class Member:
             case ev.ReadStage():
                 path = self.store.path_of(action.file_guid) if action.regenerate else None
                 self.after(rng.randrange(1, 100_000), lambda: self.read_stage(action, path))
+            case ev.MakeStage():
+                if world.brings and (path := self.store.path_of(action.file_guid)) is not None:
+                    self.making.add(action.co_guid)
+                    self.after(rng.randrange(1, 100_000), lambda: self.make_stage(action, path))
             case ev.Install():
                 self.queue_install(action)
             case ev.DropStage(co_guid):
@@ -359,6 +364,7 @@ class Member:
             self.drop_stage(co_guid)
 
     def drop_stage(self, co_guid: bytes) -> None:
+        self.making.discard(co_guid)
         self.disk.stages.pop(co_guid, None)
         self.disk.stages.pop(b"part" + co_guid, None)
 
@@ -392,6 +398,12 @@ class Member:
             self.post(ev.StageRefused(action, action.regenerate, "gone"))
             return
         self.post(ev.StageBlock(action, data[action.offset : action.offset + c.MAX_BLOCK], len(data), generated))
+
+    def make_stage(self, action: ev.MakeStage, path: str) -> None:
+        node = self.disk.look(path)
+        wanted = action.co_guid in self.making and not self.disk.full
+        if wanted and node is not None and node.md5(action.file_guid) == action.md5:
+            self.disk.stages.setdefault(action.co_guid, stage_of(node, action.file_guid))
 
     def queue_install(self, action: ev.Install) -> None:
         places: list[Place] | None = []

@@ -10,7 +10,9 @@ from agent.engine.entry import Stage
 from agent.reporting.causes import Cause
 from agent.wire import constants as c
 from agent.wire.packet import Packet, decode_packet, encode_packet
+from tests.simulation.schedule import mesh
 from tests.simulation.simmember import Member
+from tests.simulation.simworld import World
 from tests.simulation.test_flow import Tapped, incidents, receive
 from tests.simulation.users import make, move, write
 
@@ -22,6 +24,16 @@ def bringing(names: str = "ab", limits: Limits | None = None) -> Tapped:
     world = Tapped(names, limits)
     world.brings = True
     return world
+
+
+class Heard(World):
+    """Keeps what is sent."""
+
+    sent: list[Packet]
+
+    def send(self, source: Member, partner: bytes, packet: Packet) -> None:
+        super().send(source, partner, packet)
+        self.__dict__.setdefault("sent", []).append(packet)
 
 
 def forged(world: Tapped, model: Packet, number: int) -> Packet:
@@ -100,6 +112,26 @@ def test_what_a_partner_takes_is_what_its_last_join_said() -> None:
     joining.join_guid = b"the next session"
     receive(a, joining)
     assert not a.engine.ctx.batch_members
+
+
+def test_an_initial_sync_brings_them_too() -> None:
+    """Made while what goes before them is under way; whatever is not ready when its turn comes is asked for."""
+    world = Heard("ab", mesh("ab"), 1, limits=Limits(window=16))
+    world.brings = True
+    a, b = (world.members[name] for name in "ab")
+    a.start()
+    for number in range(10 * FILES):
+        make(a, f"{number}", b"content of %d" % number)
+    world.run(60)
+    b.start()
+    world.run(600)
+    assert b.tree() == a.tree()
+    assert len(b.tree()) == 10 * FILES
+    offered = [packet for packet in world.sent if packet.command == c.CMD_REMOTE_CO]
+    asked_for = [packet for packet in world.sent if packet.command == c.CMD_SEND_STAGE]
+    assert len(offered) == 10 * FILES
+    assert 0 < len(asked_for) == sum(packet.block is None for packet in offered) < 5 * FILES
+    assert not a.disk.stages, "what was made for it is gone with it"
 
 
 def test_a_rename_brings_nothing() -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from agent.conflicts.kept import KeptStore
 from agent.engine import events as ev
+from agent.files.facts import facts_of
 from agent.files.fileops import FileOps
 from agent.files.installing import ResolvedInstall
 from agent.files.underway import UnderWay
@@ -33,6 +34,7 @@ from idtable.records import IDRecord
 from idtable.store import Store
 from staging import held
 from staging.area import StagingArea
+from staging.generate import generate
 
 
 def failed(what: str, error: BaseException) -> None:
@@ -199,6 +201,46 @@ async def test_a_small_staging_file_goes_with_its_change_order(bench: Bench) -> 
         bench.actions.act(ev.Send(PARTNER, packet, brings=compressions))
         assert packet.block == expected
         assert packet.block_size == (None if expected is None else len(expected))
+
+
+def to_be_made(bench: Bench, co_guid: bytes = CO) -> ev.MakeStage:
+    path = os.path.join(bench.files.root.path, "f")
+    staged = generate(path, None, object_id=GUID)
+    none = frozenset((c.COMPRESSION_NONE,))
+    return ev.MakeStage(PARTNER, co_guid, GUID, staged.md5, facts_of(staged.fingerprint), none)
+
+
+async def test_a_staging_file_is_made_before_it_is_asked_for(bench: Bench) -> None:
+    """In memory, on the account of whom it is for, and as it would be made if it were asked for."""
+    bench.actions.act(bench.read())
+    await bench.until(1)
+    (answer,) = bench.events
+    assert isinstance(answer, ev.StageBlock)
+    there = os.listdir(bench.area.path)
+    bench.actions.act(to_be_made(bench))
+    await bench.actions.idle()
+    assert os.listdir(bench.area.path) == there
+    assert bench.files.to_go_with(bench.read().change_order, (c.COMPRESSION_NONE,)) == answer.data
+    assert bench.events == [answer]
+
+
+@pytest.mark.parametrize("why", ["changed", "exchanged", "dropped", "gone"])
+async def test_no_staging_file_is_made_of_what_is_not_sent(bench: Bench, why: str) -> None:
+    path = Path(bench.files.root.path, "f")
+    wanted = to_be_made(bench)
+    if why == "changed":
+        path.write_bytes(b"CONTENT")
+    elif why == "exchanged":
+        path.rename(path.with_name("g"))
+        path.write_bytes(b"content")
+    elif why == "gone":
+        path.unlink()
+    bench.actions.act(wanted)
+    if why == "dropped":
+        bench.actions.act(ev.DropStage(CO))
+    await bench.actions.idle()
+    assert bench.area.guids() == []
+    assert not bench.actions._to_make
 
 
 def of_size(size: int) -> ResolvedInstall:
