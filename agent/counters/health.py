@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from agent.counters.rates import WHOSE
+from agent.counters.series import WHOSE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

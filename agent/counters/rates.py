@@ -12,17 +12,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from agent.counters.ledger import DAY_US
-from agent.counters.registry import PERF_COUNTER_BULK_COUNT, PERF_COUNTER_COUNTER
-from agent.counters.stretches import LIFE, LONGEST_US, SAMPLE
+from agent.counters.series import AMOUNT, BUCKET, COUNTED, KIND, SERIES, STEADY, WHOSE
+from agent.counters.stretches import LIFE, LONGEST_US
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: What a row of a table is of.
-LEVELS: Final = ("connection", "replica", "member", "set", "fleet")
-GUIDS: Final = ("fleet", "member_guid", "set_guid", "connection_guid")
-WHOSE: Final = ("level", "fleet", "host", "member", "member_guid", "set", "set_guid", "connection", "connection_guid")
-COUNTED: Final = ("counter", "type")
 COLUMNS: Final = (
     *WHOSE, *COUNTED, "time", "total", "peak_minute", "per_second", "last", "min", "max", "samples", "starts",
     "observed_us", "first", "until",
@@ -30,49 +25,44 @@ COLUMNS: Final = (
 MINUTE_US: Final = 60 * 10**6
 #: What was counted in an interval so much longer is not spread over the minutes in it: it is all of its last minute.
 _LONG_US: Final = 10 * MINUTE_US
-_KINDS: Final = {SAMPLE[1]: 0, PERF_COUNTER_COUNTER: 1, PERF_COUNTER_BULK_COUNT: 2}
-_AMOUNT: Final = 3
 _READ: Final = (
     "fleet string, member_guid string, set_guid string, connection_guid string, start bigint, run string, "
     "mono_us bigint, counter string, value bigint"
 )
-#: A number that stands for what is counted, of which instance and start: it is what is grouped and sorted by.
-_KEY: Final = f"xxhash64({', '.join(LIFE)}, connection_guid, counter) AS key"
+#: What is counted, of which instance and start, as the rows of samples have it.
+_HASH: Final = f"xxhash64({', '.join(LIFE)}, connection_guid, counter) AS hash"
+#: What is not put together by minute.
+_EACH: Final = f"{KIND} = 0 OR ({KIND} < {AMOUNT} AND NOT {STEADY})"
 
 
 def minutes(spark: SparkSession, files: Sequence[str], keys: DataFrame, day: int) -> DataFrame:
-    """The minutes of a day (counted from 1970) of all that is in ``files``, of ``keys``: one row for each counter of
-    each instance of each start, with names, ``type``, ``correction`` and ``steady``. It is one task, which shuffles
-    nothing.
+    """The minutes of a day (counted from 1970) of all that is in ``files``, of ``keys`` (``agent.counters.series``),
+    each as ``series`` and ``minute`` and in their order. It is one task, which shuffles nothing, and knows no names.
 
     What was counted over midnight is of the day that it was sampled on.
     """
     from pyspark.sql import functions as F
 
-    whens = " ".join(f"WHEN '{name}' THEN {number}" for name, number in _KINDS.items())
-    keys = keys.selectExpr("*", _KEY, f"CASE type {whens} ELSE {_AMOUNT} END AS kind")
     rows = (
         spark.read.schema(_READ)
         .option("parquet.page.verify-checksum.enabled", "true")
         .parquet(*files)
         .where(f"value >= 0 AND mono_us BETWEEN 0 AND {LONGEST_US}L")
-        .selectExpr(_KEY, "mono_us", "value")
-        .join(F.broadcast(keys.select("key", "kind", "correction", "steady")), "key")
-        .selectExpr("key", "kind", "steady", "mono_us + correction AS at_us", "value")
-        .selectExpr("key", "kind", "at_us", "value",
-                    f"CASE WHEN kind = 0 OR (kind < {_AMOUNT} AND NOT steady) THEN at_us "
-                    f"ELSE at_us div {MINUTE_US}L END AS block")
+        .selectExpr(_HASH, "mono_us", "value")
+        .join(F.broadcast(keys.selectExpr(_HASH, "key", "correction")), "hash")
+        .selectExpr("key", "mono_us + correction AS at_us", "value")
+        .selectExpr("key", f"CASE WHEN {_EACH} THEN at_us ELSE at_us div {MINUTE_US}L END AS block", "at_us", "value")
         .coalesce(1)
-    )  # fmt: skip
-    counted = _by_minute(_steps(_blocks(rows), day), day)
-    return _named(counted.join(F.broadcast(keys.drop("kind", "start", "run", "correction", "steady")), "key"))
+    )
+    counted = _by_minute(_steps(_blocks(rows), day), day).where("kind NOT IN (1, 2) OR try_add(moved, slow) > 0")
+    return counted.withColumn("bucket", F.expr(BUCKET)).sortWithinPartitions("bucket", "series", "minute")
 
 
 def _blocks(rows: DataFrame) -> DataFrame:
     """From ``lo`` to ``hi``, a sum grew from ``least`` to ``most``; an amount was ``last`` at the end."""
     from pyspark.sql import functions as F
 
-    return rows.groupBy("key", "kind", "block").agg(
+    return rows.groupBy("key", "block").agg(
         F.min("at_us").alias("lo"),
         F.max("at_us").alias("hi"),
         F.min("value").alias("least"),
@@ -92,6 +82,7 @@ def _steps(blocks: DataFrame, day: int) -> DataFrame:
         blocks.withColumn("since", F.lag("hi").over(order))
         .withColumn("before", F.lag("most").over(order))
         .where(f"hi >= {day * DAY_US}L AND hi < {(day + 1) * DAY_US}L")
+        .withColumn("kind", F.expr(KIND))
         .withColumn("step", F.expr(f"""
             CASE WHEN kind NOT IN (1, 2) OR before IS NULL THEN 0L
                  WHEN least >= before THEN least - before
@@ -107,7 +98,7 @@ def _by_minute(steps: DataFrame, day: int) -> DataFrame:
     """What was counted between two blocks is shared among the minutes between by the time in each, in whole numbers."""
     from pyspark.sql import functions as F
 
-    short = f"since IS NOT NULL AND lo - since <= {_LONG_US}L AND kind < {_AMOUNT}"
+    short = f"since IS NOT NULL AND lo - since <= {_LONG_US}L AND kind < {AMOUNT}"
     share = (
         "CASE WHEN {0} >= lo - since THEN step WHEN {0} <= 0 THEN 0L "
         "ELSE bigint(floor(step * ({0} / (lo - since)))) END"
@@ -126,11 +117,14 @@ def _by_minute(steps: DataFrame, day: int) -> DataFrame:
             f"CASE WHEN kind <> 0 OR since IS NULL THEN 0L WHEN NOT short THEN lo - since "
             f"ELSE least(lo, (minute + 1) * {MINUTE_US}L) - greatest(since, minute * {MINUTE_US}L) END"))
         .withColumn("minute", F.expr(f"greatest(minute, {day * DAY_US // MINUTE_US}L)"))
+        .withColumn("series", F.expr(SERIES))
     )  # fmt: skip
-    return pieces.groupBy("key", "kind", "minute").agg(
+    return pieces.groupBy("series", "kind", "minute").agg(
         F.try_sum("moved").alias("moved"),
         F.try_sum("slow").alias("slow"),
-        F.max(F.expr(f"bigint(round(slow * ({MINUTE_US}D / (lo - since))))")).alias("slowly"),
+        F.max(F.expr(f"CASE WHEN slow > 0 THEN bigint(round(slow * ({MINUTE_US}D / (lo - since)))) END")).alias(
+            "slowly"
+        ),
         F.max_by("last", F.expr("CASE WHEN here THEN hi END")).alias("last"),
         F.min(F.expr("CASE WHEN here THEN least END")).alias("least"),
         F.max(F.expr("CASE WHEN here THEN most END")).alias("most"),
@@ -142,28 +136,30 @@ def _by_minute(steps: DataFrame, day: int) -> DataFrame:
     )
 
 
-def _named(counted: DataFrame) -> DataFrame:
-    """With names and times. Any column may be null as far as Spark knows, as it may in a file that is read again."""
+def named(counted: DataFrame, names: DataFrame) -> DataFrame:
+    """Minutes with the names of their series, and in ``bucket`` which of the files of a day they are in; in the same
+    order. Any column may be null as far as Spark knows, as it may in a file that is read again."""
     from pyspark.sql import functions as F
 
-    with_names = (
-        counted.where("kind NOT IN (1, 2) OR try_add(moved, slow) > 0")
-        .withColumn(
-            "level",
-            F.expr("CASE WHEN connection_guid = '' THEN 'replica' WHEN connection_guid > '' THEN 'connection' END"),
-        )
-        .withColumn("time", F.expr(f"timestamp_micros(CASE WHEN minute >= 0 THEN minute * {MINUTE_US}L END)"))
+    with_values = (
+        counted.withColumn("time", F.expr(f"timestamp_micros(CASE WHEN minute >= 0 THEN minute * {MINUTE_US}L END)"))
         .withColumn("total", F.expr("CASE WHEN kind IN (1, 2) THEN try_add(moved, slow) END"))
         .withColumn("peak_minute", F.expr("CASE WHEN kind IN (1, 2) THEN greatest(moved, coalesce(slowly, 0L)) END"))
         .withColumn("per_second", F.expr("peak_minute / 60D"))
     )
-    amounts = {name: F.expr(f"CASE WHEN kind = {_AMOUNT} THEN {of} END") for name, of in _AMOUNTS.items()}
+    amounts = {name: F.expr(f"CASE WHEN kind = {AMOUNT} THEN {of} END") for name, of in _AMOUNTS.items()}
     watched = {name: F.expr(f"CASE WHEN kind = 0 THEN {name} END") for name in ("samples", "starts", "observed_us")}
     times = {name: F.expr(f"timestamp_micros({name})") for name in ("first", "until")}
-    return with_names.withColumns(amounts | watched | times).select(*COLUMNS)
+    values = with_values.withColumns(amounts | watched | times)
+    return values.join(F.broadcast(names), "series").select("bucket", *COLUMNS)
 
 
 _AMOUNTS: Final = {"last": "last", "min": "least", "max": "most"}
+
+
+def in_order(rows: DataFrame) -> DataFrame:
+    """Minutes that come from several places, in the order of ``minutes``."""
+    return rows.coalesce(1).sortWithinPartitions("bucket", *WHOSE, *COUNTED, "time")
 
 
 def sorted_rows(rows: DataFrame) -> DataFrame:

@@ -21,6 +21,13 @@ CONNECT_S: Final = 5.0
 CLUSTER_S: Final = 50.0
 _POLL_S: Final = 0.2
 
+#: How Java runs here. Most of a job is code that is run a few times: compiled as well as can be is only what is run
+#: ten times as often as Java takes for often, and one thread collects what is not needed any more.
+_JAVA: Final = (
+    "-XX:+IgnoreUnrecognizedVMOptions -XX:+UseSerialGC -XX:Tier4InvocationThreshold=50000 "
+    "-XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000"
+)
+
 _LOG4J: Final = """\
 rootLogger.level = fatal
 rootLogger.appenderRef.stderr.ref = console
@@ -81,13 +88,14 @@ def spark_session(
         log4j.write_text(_LOG4J)
         if local:
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        java = _JAVA if local and "JAVA_TOOL_OPTIONS" not in os.environ else ""  # two collectors are an error to Java
         settings = {
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": str(progress).lower(),
             "spark.driver.host": host,
             # What was given need not be an address of this host: it may be that of a router before it.
             "spark.driver.bindAddress": host if driver_host is None else "0.0.0.0",  # noqa: S104
-            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j.as_uri()}",
+            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j.as_uri()} {java}",
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.warehouse.dir": Path(scratch, "warehouse").as_uri(),
         }

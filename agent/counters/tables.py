@@ -12,17 +12,18 @@ from __future__ import annotations
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, astuple
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from agent.counters import health, rates
 from agent.counters.ledger import DAY_US, Identity, Ledger, Member, bucket
+from agent.counters.series import numbered
 from agent.counters.stretches import Stretch
 
 if TYPE_CHECKING:
@@ -33,14 +34,23 @@ _ABOVE: Final = "above.parquet"
 
 _SETTINGS: Final = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # A union of parts stays as many tasks, and files.
-    "spark.sql.unionOutputPartitioning": "false",
     # Files are named one by one: no job has to list them, whatever their number.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": str(10**9),
 }
 
+#: What one task reads, about: 50 times as much memory would hold it.
+_SHARE_BYTES: Final = 16 << 20
+
 #: Where a file that was given is read, as Parquet; None where that cannot be.
 Found = Callable[[Identity], Path | None]
+
+
+@dataclass
+class _Share:
+    """What one task computes: the files of the table, with the members in each, and what is read for them."""
+
+    members: dict[int, set[Member]]
+    inputs: list[tuple[Path, list[Stretch]]]
 
 
 class Tables:
@@ -56,21 +66,19 @@ class Tables:
     def write_day(self, day: int, members: set[Member], ledger: Ledger, found: Found) -> None:
         """Compute what these members did on a day (counted from 1970), and what is made of it."""
         name = f"date={datetime.fromtimestamp(day * DAY_US / 10**6, UTC):%Y-%m-%d}"
-        by_bucket: dict[int, set[Member]] = defaultdict(set)
-        for member in members:
-            by_bucket[bucket(member)].add(member)
         self._scratch.mkdir(parents=True, exist_ok=True)
         try:
             minutes = self._output / "minutes" / name
-            parts = {
-                number: part
-                for number, of in sorted(by_bucket.items())
-                if (part := self._part(day, of, ledger, found, minutes / _part(number))) is not None
-            }
-            if not parts:
+            shares = self._shares(day, members, ledger, found)
+            if not shares:
                 return
-            self._put_each(parts, minutes)
+            with ThreadPoolExecutor(len(shares)) as threads:
+                written = list(threads.map(lambda share: self._minutes(day, share, ledger, minutes), shares))
+            for number, path in (one for of in written for one in of):
+                _replace(path, minutes / _part(number))
             whole = sorted(path for path in minutes.glob("part-*.parquet"))
+            if not whole:
+                return
             self._put(rates.sorted_rows(rates.above(self._read(whole))), minutes / _ABOVE)
             hours = self._output / "hours" / name / "part.parquet"
             self._put(rates.sorted_rows(rates.longer(self._read([*whole, minutes / _ABOVE]), "hour")), hours)
@@ -81,34 +89,56 @@ class Tables:
         finally:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def _part(self, day: int, members: set[Member], ledger: Ledger, found: Found, there: Path) -> DataFrame | None:
-        """The minutes of these members, and what the part has of others."""
+    def _shares(self, day: int, members: set[Member], ledger: Ledger, found: Found) -> list[_Share]:
+        """What there is of that day, by files of the table, in as many shares as there is work for."""
+        by_bucket: dict[int, set[Member]] = defaultdict(set)
+        for member in members:
+            by_bucket[bucket(member)].add(member)
+        there: dict[int, _Share] = {}
+        for number, of in sorted(by_bucket.items()):
+            inputs = [(path, one) for known, one in ledger.inputs(day, of) if (path := found(known)) is not None]
+            if inputs:
+                there[number] = _Share({number: of}, inputs)
+        size = sum(path.stat().st_size for share in there.values() for path, _ in share.inputs)
+        count = max(self._spark.sparkContext.defaultParallelism, -(-size // _SHARE_BYTES))
+        parts: dict[int, _Share] = {}
+        for place, (number, share) in enumerate(there.items()):
+            part = parts.setdefault(place % count, _Share({}, []))
+            part.members[number] = share.members[number]
+            part.inputs += share.inputs
+        return list(parts.values())
+
+    def _minutes(self, day: int, share: _Share, ledger: Ledger, there: Path) -> list[tuple[int, Path]]:
+        """Write the minutes of these members, with what their files have of others; returns what was written, by the
+        numbers of the files."""
         from pyspark.sql import functions as F
 
-        inputs = [(path, of) for identity, of in ledger.inputs(day, members) if (path := found(identity)) is not None]
-        if not inputs:
-            return None
-        keys = self._scratch / f"keys-{day}-{there.stem}.parquet"
-        pq.write_table(_keys([one for _, of in inputs for one in of], ledger), keys)
-        made = rates.minutes(self._spark, [hadoop(path) for path, _ in inputs], self._read([keys]), day)
-        if there.exists():
-            known = F.concat("fleet", F.lit("\0"), "member").isin(["\0".join(member) for member in sorted(members)])
-            made = made.unionByName(self._read([there]).where(~known))
-        return rates.sorted_rows(made)
+        beside = self._scratch / f"share-{min(share.members)}"
+        beside.mkdir()
+        for name, table in zip(("keys", "names"), numbered([one for _, of in share.inputs for one in of], ledger)):
+            pq.write_table(table, beside / f"{name}.parquet")
+        keys, names = (self._read([beside / f"{name}.parquet"]) for name in ("keys", "names"))
+        made = rates.named(rates.minutes(self._spark, [hadoop(path) for path, _ in share.inputs], keys, day), names)
+        kept = False
+        for number, of in share.members.items():
+            if (before := there / _part(number)).exists():
+                known = F.concat("fleet", F.lit("\0"), "member").isin(["\0".join(member) for member in sorted(of)])
+                made = made.unionByName(self._read([before]).where(~known).withColumn("bucket", F.lit(number)))
+                kept = True
+        if kept:
+            made = rates.in_order(made)
+        made.write.option("compression", "zstd").partitionBy("bucket").parquet(hadoop(beside / "written"))
+        found = list((beside / "written").glob("bucket=*/part-*.parquet"))
+        written = {int(path.parent.name.removeprefix("bucket=")): path for path in found}
+        assert len(written) == len(found), f"{found}: a part that is in more than one file"
+        for number in share.members.keys() - written.keys():
+            if (before := there / _part(number)).exists():  # what it had was of another day
+                written[number] = beside / _part(number)
+                pq.write_table(pq.read_table(before).slice(0, 0), written[number])
+        return list(written.items())
 
     def _read(self, paths: Iterable[Path]) -> DataFrame:
         return self._spark.read.parquet(*map(hadoop, paths))
-
-    def _put_each(self, parts: dict[int, DataFrame], into: Path) -> None:
-        """Write each as the part of its number; each is one partition."""
-        frames = list(parts.values())
-        whole = frames[0]
-        for frame in frames[1:]:
-            whole = whole.union(frame)
-        written = self._written(whole)
-        assert len(written) == len(parts), f"{len(parts)} parts are in {len(written)} files"
-        for number, path in zip(parts, written, strict=True):
-            _replace(path, into / _part(number))
 
     def _put(self, rows: DataFrame, path: Path) -> None:
         """Write what is one partition."""
@@ -131,22 +161,6 @@ def _replace(path: Path, into: Path) -> None:
     with path.open("rb") as file:
         os.fsync(file.fileno())
     path.replace(into)
-
-
-def _keys(stretches: Sequence[Stretch], ledger: Ledger) -> pa.Table:
-    """A row for each counter of each instance of each start."""
-    steady = {one.life: True for one in stretches}
-    for one in stretches:
-        steady[one.life] &= one.steady
-    rows = []
-    for life in sorted(steady, key=astuple):
-        start = ledger.starts[life]
-        of_start = asdict(life) | {"host": start.host, "member": start.member}
-        of_start |= {"correction": start.correction_us or 0, "steady": steady[life]}
-        for guid, (set_name, connection) in sorted(start.instances.items()):
-            instance = of_start | {"set": set_name, "connection": connection, "connection_guid": guid}
-            rows += [instance | {"counter": name, "type": kind} for name, kind in sorted(start.counters.items())]
-    return pa.Table.from_pylist(rows)
 
 
 def hadoop(path: Path) -> str:

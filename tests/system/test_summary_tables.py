@@ -105,6 +105,20 @@ def test_minutes_hours_and_days_of_every_level(spark: SparkSession, tmp_path: Pa
     assert (backlog["last"], backlog["min"], backlog["max"]) == (7, 7, 7)
 
 
+def test_a_minute_in_which_an_agent_was_started_again_is_one_row(spark: SparkSession, tmp_path: Path) -> None:
+    """2 files a second from :00 to :20, and from :30 to :55, by another start."""
+    folder, out = tmp_path / "in", tmp_path / "out"
+    put(folder, 1, range(0, 25, 5))
+    again = range(0, 30, 5)
+    lines = (line(30 + s, 2 * s, start=2, run="s", seq=s // 5, mono_us=s * 10**6) for s in again)
+    (folder / "2.jsonl").write_text("".join(lines))
+    summed(spark, folder, out)
+    (installed,) = [row for row in rows(out, "minutes", "Files Installed") if row["level"] == "replica"]
+    assert (installed["total"], installed["peak_minute"]) == (2 * (20 + 25), 2 * (20 + 25))
+    (sample,) = [row for row in rows(out, "minutes", "Sample") if row["level"] == "replica"]
+    assert (sample["samples"], sample["starts"], sample["observed_us"]) == (5 + 6, 2, (20 + 25) * 10**6)
+
+
 def test_the_same_samples_give_the_same_bytes_in_one_run_or_in_many(spark: SparkSession, tmp_path: Path) -> None:
     folder, out = tmp_path / "in", tmp_path / "out"
     put(folder, 1, range(DAY_S - 600, DAY_S, 5))
