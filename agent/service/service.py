@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
+from agent.activedirectory.source import ActiveDirectorySource
 from agent.conflicts.deleted import DeletedStore
 from agent.conflicts.kept import KeptStore
 from agent.conflicts.keptcontrol import KEPT_NAME, deleted_store
@@ -110,6 +111,8 @@ class Service:
         asked = reload if reload is not None else asyncio.Event()
         self.directory = Directory(self, FileSource(config), asked)
         self.reader = DirectoryReader(lambda: self.config, asked.set, self.incidents) if config.directory else None
+        self.polling = Polling(config.state_dir / POLLING_NAME)
+        self.active_directory = self._active_directory() if config.active_directory is not None else None
 
     async def start(self) -> None:
         """Start in this order: sets (their stores and trees), server, control socket, dashboard, replication."""
@@ -158,6 +161,26 @@ class Service:
         self._supervisors[0].start(self.directory.run(), "reading the configuration again")
         if self.reader is not None:
             self._supervisors[0].start(self.reader.run(), "reading the directory")
+        if self.active_directory is not None:
+            self._supervisors[0].start(self.active_directory.run(), "reading Active Directory")
+
+    def _active_directory(self) -> ActiveDirectorySource:
+        async def changed(left: Collection[bytes]) -> list[str]:
+            told: list[str] = (await self.directory.read(left))["changes"]
+            return told
+
+        def count(counter: str, by: int) -> None:
+            for local in self.config.sets:
+                self.counters.inc_set(local.name, counter, by)
+
+        return ActiveDirectorySource(lambda: self.config, changed, self.polling, self.incidents, count)
+
+    async def read_topology(self) -> dict[str, Any]:
+        """Read what the topology comes from at once; as Directory.read."""
+        changes = await self.active_directory.poll() if self.active_directory is not None else []
+        answer = await self.directory.read()
+        problem = self.active_directory.problem if self.active_directory is not None else ""
+        return answer | {"changes": [*changes, *answer["changes"]], "active_directory_problem": problem}
 
     async def _start_server(self) -> int:
         """The RPC server, with at most half of the file descriptors that there are; gives its port."""
@@ -170,8 +193,7 @@ class Service:
         if config.ntfrsapi is not None:
             said = config.ntfrsapi
             access = Access(said.checks, said.readers, said.writers)
-            polling = Polling(config.state_dir / POLLING_NAME)
-            interfaces.append(ntfrsapi_interface(Administration(self), access, polling))
+            interfaces.append(ntfrsapi_interface(Administration(self), access, self.polling))
         server = RpcServer(
             interfaces,
             self.identities.store(),
@@ -417,7 +439,8 @@ class Service:
             "problems": problems(sets),
             "sets": sets,
             "directory": self.directory.status()
-            | ({"reading": self.reader.status()} if self.reader is not None else {}),
+            | ({"reading": self.reader.status()} if self.reader is not None else {})
+            | ({"active_directory": self.active_directory.status()} if self.active_directory is not None else {}),
             "partners": self.partners.called_by(),
             "incidents": self.incidents.counts(),
         }
