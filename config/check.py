@@ -49,10 +49,11 @@ def check_roots(config: AgentConfig, only: Container[str] | None = None) -> None
     """
     document = Document(config.path, read_text(config.path, "the configuration", "`frs init` makes one"))
     faults = [*_state_faults(config, document)]
-    indices = {str(table["name"]): index for index, table in enumerate(document.values["set"])}
+    indices = {str(table["name"]): index for index, table in enumerate(document.values.get("set", []))}
     seen: list[tuple[str, Path, Path]] = []
     for local in config.sets:
-        key: KeyPath = ("set", indices[local.name], "root")
+        index = indices.get(local.name)
+        key: KeyPath = ("set", index, "root") if index is not None else ("active_directory", "roots")
         real = Path(os.path.realpath(local.root))
         looked_at = only is None or local.name in only
         found = [*_root_faults(local.root, real)] if looked_at else []

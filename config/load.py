@@ -18,8 +18,10 @@ from config.document import Document, read_text, suggestion
 from config.errors import ConfigError, joined
 from config.keys import public_key
 from config.model import (
+    ActiveDirectory,
     AgentConfig,
     Connection,
+    DirectoryClient,
     DirectorySource,
     LocalSet,
     Member,
@@ -30,7 +32,16 @@ from config.model import (
 )
 from config.positions import KeyPath
 from config.private import check_private, read_private
-from config.schema import AgentFile, KeyFile, LocalSetTable, NtFrsApiTable, SecretFile, SetTable, TopologyFile
+from config.schema import (
+    AgentFile,
+    KeyFile,
+    LocalSetTable,
+    NtFrsApiTable,
+    SecretFile,
+    SetTable,
+    SubscriptionTable,
+    TopologyFile,
+)
 
 __all__ = [
     "ConfigError", "load_agent_config", "load_key", "load_secret", "load_topology", "parse_topology", "read_topology",
@@ -47,12 +58,14 @@ def load_agent_config(path: str | os.PathLike[str], known: Mapping[str, bytes] =
     path = Path(os.path.abspath(path))
     document = Document(path, read_text(path, "the configuration", "`frs init` makes one, --config names another"))
     table = document.validate(AgentFile)
+    if not table.set and table.active_directory is None:
+        raise document.fail(("set",), "must not be empty" if "set" in document.values else "is missing; add set here")
     topology_path = resolve(path, table.topology)
     if not topology_path.exists():
         raise document.fail(("topology",), f"the topology {topology_path} does not exist; copy it from another member")
     topology = read_topology(topology_path)
     state_dir = resolve(path, table.state)
-    local = _local_sets(document, table, topology.sets, state_dir, known)
+    local = _local_sets(document, table, topology, state_dir, known)
     ours = local[0].member if local else Member(table.member, b"", _NOWHERE, 0)
     key_path, secret_path = _key_path(document, table), _secret_path(document, table)
     key = load_key(key_path) if key_path is not None else None
@@ -112,6 +125,7 @@ def load_agent_config(path: str | os.PathLike[str], known: Mapping[str, bytes] =
         poll_interval_s=table.directory.poll_interval,
         ntfrsapi=_ntfrsapi(table.ntfrsapi),
         directory=_directory(document, table),
+        active_directory=_active_directory(document, table),
     )
 
 
@@ -129,6 +143,52 @@ def _directory(document: Document, table: AgentFile) -> DirectorySource | None:
     if not found.server or found.enterprise is None:
         raise document.fail(("directory",), "a directory has an enterprise, and one [[directory.server]] or more")
     return DirectorySource(found.enterprise, tuple((one.host, one.port, one.key) for one in found.server))
+
+
+def load_directory_client(path: str | os.PathLike[str]) -> DirectoryClient | None:
+    """What the agent.toml `path` says of Active Directory, whether or not the topology is there yet; None where it
+    names none. Raises ConfigError."""
+    path = Path(os.path.abspath(path))
+    document = Document(path, read_text(path, "the configuration", "docs/active-directory.md says what is in it"))
+    table = document.validate(AgentFile)
+    there = _active_directory(document, table)
+    if there is None:
+        return None
+    keytab = resolve(path, table.keytab) if table.keytab is not None else None
+    topology, state, interval = resolve(path, table.topology), resolve(path, table.state), table.directory.poll_interval
+    return DirectoryClient(there, table.member, topology, state, keytab, interval)
+
+
+def _active_directory(document: Document, table: AgentFile) -> ActiveDirectory | None:
+    found = table.active_directory
+    if found is None:
+        return None
+    here = "active_directory"
+    if table.directory.server:
+        raise document.fail((here,), "is a second source of the topology besides [[directory.server]]; remove one")
+    password = None
+    if found.user is not None:
+        if found.password_file is None:
+            raise document.fail((here, "user"), "needs a password_file; without a user, the keytab is used")
+        password = read_private(
+            resolve(document.path, found.password_file), "the password", "write it there, with mode 0600"
+        ).rstrip("\n")
+    elif table.keytab is None:
+        raise document.fail((here,), "needs the keytab of this member's account (keytab = ...), or a user")
+    if importlib.util.find_spec("bonsai") is None:
+        raise document.fail((here,), "needs the extra ldap of this program: pip install 'frs-agent[ldap]'")
+    return ActiveDirectory(
+        domain=found.domain.casefold().rstrip("."),
+        computer=found.computer if found.computer is not None else table.member,
+        servers=tuple(found.servers),
+        roots=tuple(resolve(document.path, one) for one in found.roots),
+        user=found.user,
+        password=password,
+        ca=resolve(document.path, found.ca) if found.ca is not None else None,
+        short_interval_s=found.short_interval,
+        long_interval_s=max(found.long_interval, found.short_interval),
+        named=frozenset(one.name for one in table.set),
+    )
 
 
 def load_topology(path: Path) -> tuple[ReplicaSet, ...]:
@@ -153,7 +213,8 @@ def parse_file(path: Path, text: str) -> Topology:
     faults = [*_duplicates(document, table), *_unknown_members(document, table)]
     if faults:
         raise joined(faults)
-    return Topology(tuple(_replica_set(entry) for entry in table.set), table.serial)
+    roots = {one.name: resolve(path, one.root) for one in table.subscription}
+    return Topology(tuple(_replica_set(entry) for entry in table.set), table.serial, MappingProxyType(roots))
 
 
 def load_key(path: Path) -> bytes:
@@ -249,16 +310,18 @@ def resolve(file: Path, text: str) -> Path:
 def _local_sets(
     document: Document,
     table: AgentFile,
-    sets: tuple[ReplicaSet, ...],
+    topology: Topology,
     state_dir: Path,
     known: Mapping[str, bytes],
 ) -> tuple[LocalSet, ...]:
-    by_name = {entry.name: entry for entry in sets}
-    renamed = {entry.guid: entry.name for entry in sets}
+    by_name = {entry.name: entry for entry in topology.sets}
+    renamed = {entry.guid: entry.name for entry in topology.sets}
+    here_said = {entry.name for entry in table.set}
+    by_directory = [(name, root) for name, root in topology.roots.items() if name not in here_said]
     faults: list[ConfigError] = []
     local: list[LocalSet] = []
     seen: dict[str, int] = {}
-    for index, entry in enumerate(table.set):
+    for index, entry in enumerate([*table.set, *(LocalSetTable(name=n, root=str(root)) for n, root in by_directory)]):
         here: KeyPath = ("set", index, "name")
         replica_set = by_name.get(entry.name)
         if entry.name in seen:
@@ -271,8 +334,10 @@ def _local_sets(
                     here, f'the set "{entry.name}" is called "{renamed[known[entry.name]]}" now; call it that here, too'
                 )
             )
-        elif entry.name in known and (replica_set is None or table.member not in replica_set.members):
-            pass  # this member has left it
+        elif (entry.name in known or table.active_directory is not None) and (
+            replica_set is None or table.member not in replica_set.members
+        ):
+            pass  # this member has left it, or the directory, which tells by and by, has not told of it
         elif replica_set is None:
             faults.append(
                 document.fail(
@@ -303,7 +368,7 @@ def _local_sets(
     return tuple(local)
 
 
-def _remove_one(document: Document, seen: dict[str, int], entry: LocalSetTable) -> str:
+def _remove_one(document: Document, seen: dict[str, int], entry: SubscriptionTable) -> str:
     return f"the first is on line {document.line('set', seen[entry.name], 'name')}; remove one of them"
 
 

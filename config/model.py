@@ -107,10 +107,12 @@ class ReplicaSet:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """What a topology.toml holds. `serial` grows with each change that is made with `frs topology`."""
+    """What a topology.toml holds. `serial` grows with each change that is made with `frs topology`. `roots` are, by the
+    names of sets, the folders that a directory has said they are in on this host."""
 
     sets: tuple[ReplicaSet, ...]
     serial: int = 0
+    roots: Mapping[str, Path] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +172,38 @@ class DirectorySource:
 
     enterprise: bytes
     servers: tuple[tuple[str, int, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveDirectory:
+    """The domain that the topology comes from, by its DNS name, and the name of this member's computer account there,
+    without `$`. No `servers`: those of the domain's SRV records. Below `roots` the directory may say where sets are.
+    `user` None: by Kerberos, with the keytab; else with `password` over TLS, where the authority in the file `ca`, or
+    one of the system's, has to have signed the certificate. The intervals are those of section 3.1.2, in seconds.
+    `named` are the sets whose root agent.toml says itself."""
+
+    domain: str
+    computer: str
+    servers: tuple[str, ...] = ()
+    roots: tuple[Path, ...] = ()
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    ca: Path | None = None
+    short_interval_s: float = 300.0
+    long_interval_s: float = 3600.0
+    named: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryClient:
+    """What of a configuration reading Active Directory needs; as in AgentConfig."""
+
+    there: ActiveDirectory
+    member_name: str
+    topology_path: Path
+    state_dir: Path
+    keytab: Path | None
+    poll_interval_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,3 +273,4 @@ class AgentConfig:
     poll_interval_s: float = 300.0
     ntfrsapi: NtFrsApi | None = None
     directory: DirectorySource | None = None
+    active_directory: ActiveDirectory | None = None

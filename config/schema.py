@@ -179,18 +179,24 @@ class SetTable(Table):
     connection: list[ConnectionTable] = []
 
 
+class SubscriptionTable(Table):
+    """`[[subscription]]` of a topology.toml that a directory has given to one member: where the set is there."""
+
+    name: str
+    root: PathText
+
+
 class TopologyFile(Table):
     """topology.toml, the same on all members."""
 
     serial: Annotated[int, Field(ge=0)] = 0
-    set: Annotated[list[SetTable], Field(min_length=1)]
+    set: list[SetTable]
+    subscription: list[SubscriptionTable] = []
 
 
-class LocalSetTable(Table):
+class LocalSetTable(SubscriptionTable):
     """`[[set]]` of agent.toml."""
 
-    name: str
-    root: PathText
     staging_quota: Size = DEFAULT_STAGING_QUOTA
 
 
@@ -258,6 +264,23 @@ class DirectoryTable(Table):
     server: list[DirectoryServerTable] = []
 
 
+_Interval = Annotated[float, Field(gt=0, le=0x8BCF * 60)]
+
+
+class ActiveDirectoryTable(Table):
+    """`[active_directory]`: the domain that the topology comes from."""
+
+    domain: Host
+    computer: Name | None = None
+    servers: list[Host] = []
+    roots: list[PathText] = []
+    user: Text | None = None
+    password_file: PathText | None = None
+    ca: PathText | None = None
+    short_interval: _Interval = 300.0
+    long_interval: _Interval = 3600.0
+
+
 _Check = Literal["none", "disabled", "read", "write"]
 
 
@@ -297,13 +320,14 @@ class AgentFile(Table):
     raw_ntlm: bool = False
     keytab: PathText | None = None
     pid_file: PathText | None = None
-    set: Annotated[list[LocalSetTable], Field(min_length=1)]
+    set: list[LocalSetTable] = []
     listen: ListenTable = ListenTable()
     dashboard: DashboardTable | None = None
     log: LogTable = LogTable()
     replication: ReplicationTable = ReplicationTable()
     counters: CountersTable = CountersTable()
     directory: DirectoryTable = DirectoryTable()
+    active_directory: ActiveDirectoryTable | None = None
     ntfrsapi: NtFrsApiTable | None = None
 
 

@@ -6,9 +6,10 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 
 from config.document import Document
 from config.errors import ConfigError
@@ -27,9 +28,13 @@ def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")
 
 
-def topology_text(sets: Sequence[ReplicaSet], comment: str) -> str:
-    """The topology.toml of `sets`; `comment` stands above it."""
+def topology_text(sets: Sequence[ReplicaSet], comment: str, roots: Mapping[str, Path] = MappingProxyType({})) -> str:
+    """The topology.toml of `sets`; `comment` stands above it. `roots`: where sets are on the one host it is for."""
     lines = [f"# {line}" for line in comment.splitlines()]
+    if not sets:
+        lines.append("set = []")
+    for name, root in roots.items():
+        lines += ["", "[[subscription]]", f"name = {quoted(name)}", f"root = {quoted(str(root))}"]
     for entry in sets:
         lines += [
             "",

@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "accept_deletions",
         "Take what a set waits for as deleted on purpose.",
     ),
+    "ad": ("agent.cli.ad_cmd", "ad", "Check, export and prepare what Active Directory says of the topology."),
     "conflicts": (
         "agent.cli.conflicts_cmd",
         "conflicts",

@@ -40,3 +40,5 @@ def tell(answer: dict[str, Any], *, as_json: bool = False) -> None:
         raise CommandFailed(
             "what was in force stays:\n" + "\n".join(one["text"] for one in answer["problems"]), ExitCode.USAGE
         )
+    if problem := answer.get("active_directory_problem"):
+        raise CommandFailed(f"Active Directory cannot be used, what was in force stays: {problem}", ExitCode.FAILURE)

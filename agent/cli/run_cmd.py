@@ -48,6 +48,7 @@ def run(config_file: Path, log_level: str | None, parent_pid: int | None) -> int
     from config.load import load_agent_config
     from config.writers import warnings
 
+    _first_topology(config_file)
     config = load_agent_config(config_file, known=known_sets(read_state_dir(config_file)))
     check_roots(config)
     check_listen(config)
@@ -58,6 +59,24 @@ def run(config_file: Path, log_level: str | None, parent_pid: int | None) -> int
         from agent.service.service import run_agent
 
         return asyncio.run(until_stopped(lambda incidents, reload: run_agent(config, incidents, reload)))
+
+
+def _first_topology(config_file: Path) -> None:
+    """A member whose topology comes from Active Directory, and that has none yet, reads it before it starts."""
+    from config.load import load_directory_client
+
+    client = load_directory_client(config_file)
+    if client is not None and not client.topology_path.exists():
+        from agent.activedirectory.deciding import Disbelieved
+        from agent.activedirectory.source import first_reading
+
+        client.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            asyncio.run(first_reading(client))
+        except Disbelieved as error:
+            raise CommandFailed(
+                f"there is no {client.topology_path} yet, and Active Directory gives none: {error}", ExitCode.FAILURE
+            ) from None
 
 
 async def until_stopped(run: Callable[[Incidents, asyncio.Event], Coroutine[Any, Any, int]]) -> int:

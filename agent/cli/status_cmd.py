@@ -107,6 +107,15 @@ def describe_directory(directory: dict[str, Any]) -> Iterator[str]:
             yield f"directory: {reading['problem']}"
         for what in reading["kept"]:
             yield f"directory: 20119 it does not have {what}, nor says that it was deleted: it is kept"
+    if active := directory.get("active_directory"):
+        read = f"read {active['read']} from {active['server']}" if active["read"] else "not read since the start"
+        yield f"Active Directory: {active['domain']}, {read}, again in {active['next_in_s']:.0f} s"
+        if active["problem"]:
+            yield f"Active Directory: 20359 the topology stays as it is: {active['problem']}"
+        for what in active["kept"]:
+            yield f"Active Directory: 20142 it {what}"
+        for fault in active["faults"]:
+            yield f"Active Directory: 20141 {fault}"
 
 
 def _scan_line(scan: dict[str, Any]) -> str:

@@ -24,6 +24,7 @@ class Cause(Numbered):
     ORIGINATORS = "too many originators", 20342
     RESTORED = "database older than what partners know", 20343
     DIRECTORY = "directory that cannot be used, or is disputed", 20347
+    ACTIVE_DIRECTORY = "Active Directory that cannot be used, or is not believed", 20359
     CLOCK = "numbers ahead of the clock mended", 20344
     MASS_DELETION = "mass deletion", 20345
     SET_ID = "set-id bits that are not taken", 20346

@@ -123,7 +123,7 @@ class Administration:
     def poll(self) -> None:
         """Read the configuration again; not twice at a time (3.2.4.1)."""
         if self._polling is None or self._polling.done():
-            self._polling = asyncio.get_running_loop().create_task(self._service.directory.read())
+            self._polling = asyncio.get_running_loop().create_task(self._service.read_topology())
 
 
 def _lines(found: Any, indent: str = "") -> str:

@@ -117,7 +117,7 @@ class Commands:
         return found + [f"{name}: {why}" for name, why in refusals if not any(why in line for line in found)]
 
     async def _reload(self, _: dict[str, Any]) -> dict[str, Any]:
-        return await self._service.directory.read()
+        return await self._service.read_topology()
 
     async def _leave(self, arguments: dict[str, Any]) -> dict[str, Any]:
         return await self._service.directory.leave(str(arguments.get("set")))

@@ -38,7 +38,9 @@ log = logging.getLogger("frs")
 LOOK_S: Final = 1.0
 #: What takes effect while the agent runs; of all else it is said that it does at the next start.
 _AUTHENTICATION: Final = ("key_path", "key", "keytab", "secret_path", "credential", "secret_for_all")
-_LIVE: Final = frozenset(("path", "topology_path", *_AUTHENTICATION, "sets", "serial", "poll_interval_s"))
+_LIVE: Final = frozenset(
+    ("path", "topology_path", *_AUTHENTICATION, "sets", "serial", "poll_interval_s", "active_directory")
+)
 
 
 class Departures:
@@ -90,6 +92,8 @@ class Directory:
             try:
                 async with asyncio.timeout(LOOK_S):
                     await self._asked.wait()
+                if self._service.active_directory is not None:
+                    self._service.active_directory.poll_soon()
             except TimeoutError:
                 if not self._due() and not await asyncio.to_thread(self._source.changed):
                     continue

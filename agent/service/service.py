@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Any, Final
 
+from agent.activedirectory.source import ActiveDirectorySource
 from agent.counters.archiver import Archiver, archive_options
 from agent.counters.instances import Origin, instances
 from agent.counters.registry import Counters, Snapshot
@@ -96,6 +97,8 @@ class Service:
         asked = reload if reload is not None else asyncio.Event()
         self.directory = Directory(self, FileSource(config), asked)
         self.reader = DirectoryReader(lambda: self.config, asked.set, self.incidents) if config.directory else None
+        self.polling = Polling(config.state_dir / POLLING_NAME)
+        self.active_directory = self._active_directory() if config.active_directory is not None else None
 
     async def start(self) -> None:
         """Start in this order: sets (their stores and trees), server, control socket, dashboard, replication."""
@@ -131,6 +134,26 @@ class Service:
         self._supervisor.start(self.directory.run(), "reading the configuration again")
         if self.reader is not None:
             self._supervisor.start(self.reader.run(), "reading the directory")
+        if self.active_directory is not None:
+            self._supervisor.start(self.active_directory.run(), "reading Active Directory")
+
+    def _active_directory(self) -> ActiveDirectorySource:
+        async def changed(left: Collection[bytes]) -> list[str]:
+            told: list[str] = (await self.directory.read(left))["changes"]
+            return told
+
+        def count(counter: str, by: int) -> None:
+            for local in self.config.sets:
+                self.counters.inc_set(local.name, counter, by)
+
+        return ActiveDirectorySource(lambda: self.config, changed, self.polling, self.incidents, count)
+
+    async def read_topology(self) -> dict[str, Any]:
+        """Read what the topology comes from at once; as Directory.read."""
+        changes = await self.active_directory.poll() if self.active_directory is not None else []
+        answer = await self.directory.read()
+        problem = self.active_directory.problem if self.active_directory is not None else ""
+        return answer | {"changes": [*changes, *answer["changes"]], "active_directory_problem": problem}
 
     async def _start_server(self) -> int:
         """The RPC server, with at most half of the file descriptors that there are; gives its port."""
@@ -143,8 +166,7 @@ class Service:
         if config.ntfrsapi is not None:
             said = config.ntfrsapi
             access = Access(said.checks, said.readers, said.writers)
-            polling = Polling(config.state_dir / POLLING_NAME)
-            interfaces.append(ntfrsapi_interface(Administration(self), access, polling))
+            interfaces.append(ntfrsapi_interface(Administration(self), access, self.polling))
         server = RpcServer(
             interfaces,
             self.identities.store(),
@@ -293,7 +315,8 @@ class Service:
             "problems": problems(sets),
             "sets": sets,
             "directory": self.directory.status()
-            | ({"reading": self.reader.status()} if self.reader is not None else {}),
+            | ({"reading": self.reader.status()} if self.reader is not None else {})
+            | ({"active_directory": self.active_directory.status()} if self.active_directory is not None else {}),
             "partners": self.partners.called_by(),
             "incidents": self.incidents.counts(),
         }

@@ -51,7 +51,7 @@ def test_the_rules_import_nothing_that_touches_the_world(room: str) -> None:
 #: The rooms of agent, from the bottom; each may import those before it.
 ROOMS = (
     "wire", "work", "reporting", "edge", "rpc", "directory", "engine", "counters", "tree", "conflicts", "files",
-    "localchanges", "partners", "ntfrsapi", "replica", "dashboard", "service", "cli",
+    "localchanges", "partners", "ntfrsapi", "activedirectory", "replica", "dashboard", "service", "cli",
 )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -155,21 +155,29 @@ def taken_over(current: Iterable[ReplicaSet], snapshot: Snapshot) -> tuple[tuple
                 kept.append(f"the set {old.name}")
                 new[old.guid] = old
             continue
-        new[old.guid] = _with_what_is_not_gone(old, there, gone, kept)
+        new[old.guid] = with_what_is_not_gone(old, there, gone, kept)
     return tuple(sorted(new.values(), key=lambda one: one.name)), kept
 
 
-def _with_what_is_not_gone(old: ReplicaSet, new: ReplicaSet, gone: set[bytes], kept: list[str]) -> ReplicaSet:
+def with_what_is_not_gone(old: ReplicaSet, new: ReplicaSet, gone: Collection[bytes], kept: list[str]) -> ReplicaSet:
+    """The set `new`, with the members and connections of `old` that are not among `gone`, unless others have taken
+    their place. What is kept so is added to `kept`, in words."""
     members: Mapping[str, Member] = dict(new.members)
     guids = {member.guid for member in members.values()}
-    lost = [one for one in old.members.values() if one.guid not in guids | gone and one.name not in members]
+    lost = [
+        one
+        for one in old.members.values()
+        if one.guid not in guids and one.guid not in gone and one.name not in members
+    ]
     members = {**members, **{one.name: one for one in lost}}
     there = {one.guid for one in new.connections}
+    pairs = {one.key for one in new.connections}
     cut = [
         one
         for one in old.connections
-        if one.guid not in there | gone and one.upstream in members and one.downstream in members
-    ]
+        if one.guid not in there and one.guid not in gone and one.key not in pairs
+        and one.upstream in members and one.downstream in members
+    ]  # fmt: skip
     kept += [f"the member {one.name} of the set {old.name}" for one in lost]
     kept += [f"the connection {one.key} of the set {old.name}" for one in cut]
     return replace(new, members=MappingProxyType(dict(members)), connections=(*new.connections, *cut))

@@ -136,7 +136,7 @@ AGENT_FAULTS = {
     "unknown key in a table": (
         'root = "root"', 'root = "root"\n[log]\nlevl = "info"', 10, "log.levl", 'did you mean "level"?',
     ),
-    "key far from any": ('state = "state"', 'state = "state"\nzzz = 1', 4, "zzz", "known here: counters, "),
+    "key far from any": ('state = "state"', 'state = "state"\nzzz = 1', 4, "zzz", "known here: active_directory, counters, "),  # noqa: E501
     "missing": ('root = "root"', "", 6, "set[0].root", "is missing; add root"),
     "no set": ('[[set]]\nname = "docs"\nroot = "root"', "set = []", 6, "set", "must not be empty"),
     "missing at the top": ('member = "a"', "", None, "member", "is missing; add member"),

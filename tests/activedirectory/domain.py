@@ -1,0 +1,235 @@
+"""A real Active Directory for the tests: Samba as a domain controller, provisioned in a folder of its own, in a network
+namespace of its own with its own names, so that nothing of the host's is touched. Needs root."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+REPOSITORY = Path(__file__).parents[2]
+REALM, DOMAIN, NC = "FRS.TEST", "frs.test", "DC=frs,DC=test"
+SERVER = "dc1.frs.test"
+PASSWORD = "Secret-1-for-Tests"
+PROGRAMS = ("samba", "samba-tool", "ldapmodify", "ldapsearch", "ip", "unshare", "nsenter", "mount")
+PROVISION = Path("/usr/share/samba/setup/provision.ldif")
+SASL = ("/usr/lib/*/sasl2/libgssapiv2.so", "/usr/lib/sasl2/libgssapiv2.so", "/usr/lib64/sasl2/libgssapiv2.so")
+PATIENCE_S = 600.0
+#: What LDAP says of an object that is added a second time.
+ALREADY_EXISTS = 68
+
+
+def found(program: str) -> str | None:
+    """Where a program is; those of administrators may be in no path."""
+    return shutil.which(program) or shutil.which(program, path="/usr/sbin:/usr/local/sbin:/sbin")
+
+
+def missing() -> list[str]:
+    """What is not here of what a domain controller, and asking it, needs."""
+    gone = [program for program in PROGRAMS if found(program) is None]
+    if os.geteuid() != 0:
+        gone.append("root")
+    if not PROVISION.exists():
+        gone.append("samba-ad-provision")
+    if not any(any(Path("/").glob(pattern.lstrip("/"))) for pattern in SASL):
+        gone.append("libsasl2-modules-gssapi-mit")
+    for module, extra in (("bonsai", "ldap"), ("gssapi", "kerberos")):
+        try:
+            __import__(module)
+        except ImportError:
+            gone.append(f"the extra {extra}")
+    return gone
+
+
+class Namespace:
+    """Network and mounts of its own, for as long as the process that has it: /etc/hosts, /etc/resolv.conf and
+    /etc/krb5.conf are those of the domain there."""
+
+    def __init__(self, folder: Path, names: Mapping[str, str]) -> None:
+        self.folder = folder
+        (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(f"{ip} {n}\n" for n, ip in names.items()))
+        (folder / "resolv.conf").write_text(f"nameserver 127.0.0.1\nsearch {DOMAIN}\noptions timeout:2 attempts:1\n")
+        (folder / "krb5.conf").write_text(
+            f"[libdefaults]\n default_realm = {REALM}\n dns_lookup_kdc = false\n dns_lookup_realm = false\n"
+            f" dns_canonicalize_hostname = false\n rdns = false\n"
+            f"[realms]\n {REALM} = {{\n  kdc = 127.0.0.1\n }}\n[domain_realm]\n .{DOMAIN} = {REALM}\n"
+        )
+        binds = " && ".join(f"mount --bind {folder}/{name} /etc/{name}" for name in ("hosts", "resolv.conf"))
+        script = f"mount --make-rprivate / && {binds} && ip link set lo up && echo ready && exec cat"
+        self.holder = subprocess.Popen(
+            ["unshare", "--net", "--mount", "sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert self.holder.stdout is not None
+        assert self.holder.stdout.readline() == b"ready\n"
+        self.environment = os.environ | {"KRB5_CONFIG": str(folder / "krb5.conf"), "PYTHONPATH": str(REPOSITORY)}
+
+    def command(self, *arguments: str) -> list[str]:
+        """The command line that runs these in it."""
+        return ["nsenter", f"--net=/proc/{self.holder.pid}/ns/net", f"--mount=/proc/{self.holder.pid}/ns/mnt",
+                f"--wd={REPOSITORY}", *arguments]  # fmt: skip
+
+    def run(
+        self, *arguments: str, said: str = "", expect: int | None = 0, environment: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command in it to its end."""
+        done = subprocess.run(
+            self.command(*arguments), input=said, capture_output=True, text=True, check=False,
+            env=self.environment | dict(environment or {}),
+        )  # fmt: skip
+        assert expect is None or done.returncode == expect, f"{arguments}: {done.stdout}\n{done.stderr}"
+        return done
+
+    def frs(self, *arguments: str, expect: int | None = 0) -> subprocess.CompletedProcess[str]:
+        """Run a command of frs in it."""
+        return self.run(sys.executable, "-m", "agent.cli", *arguments, expect=expect)
+
+    def close(self) -> None:
+        """It ends."""
+        assert self.holder.stdin is not None
+        self.holder.stdin.close()
+        self.holder.wait()
+
+
+class DomainController:
+    """Runs from start() to stop(), and again. Its data are in `folder`/dc; see keep() and put_back()."""
+
+    def __init__(self, folder: Path, space: Namespace) -> None:
+        self.folder, self.space = folder, space
+        self.data = folder / "dc"
+        self.ca = folder / "ca.pem"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def provision(self) -> None:
+        """Make the domain."""
+        self.space.run(
+            "samba-tool", "domain", "provision", f"--targetdir={self.data}", f"--realm={REALM}", "--domain=FRSTEST",
+            "--server-role=dc", "--dns-backend=SAMBA_INTERNAL", f"--adminpass={PASSWORD}", "--host-name=dc1",
+            "--host-ip=127.0.0.1", "--option=interfaces=lo", "--option=bind interfaces only=yes",
+            environment={"TDB_NO_FSYNC": "1"},
+        )  # fmt: skip
+        _certificate(self.folder)
+        (self.folder / "run").mkdir()
+        text = (self.data / "etc/smb.conf").read_text()
+        ours = {
+            "server services": "rpc, ldap, cldap, kdc, dns",
+            "log file": f"{self.folder}/samba.log",
+            "pid directory": f"{self.folder}/run",
+            "ncalrpc dir": f"{self.folder}/run/ncalrpc",
+            "lock directory": f"{self.folder}/run",
+            "tls certfile": f"{self.folder}/cert.pem",
+            "tls keyfile": f"{self.folder}/key.pem",
+            "tls cafile": f"{self.folder}/ca.pem",
+            "dns forwarder": "",
+            "kdc force enable rc4 weak session keys": "no",
+        }
+        lines = [line for line in text.splitlines() if line.partition("=")[0].strip() not in ours]
+        at = lines.index("[global]") + 1
+        lines[at:at] = [f"\t{name} = {value}" for name, value in ours.items() if "rc4" not in name]
+        (self.data / "etc/smb.conf").write_text("\n".join(lines) + "\n")
+
+    def tool(self, *arguments: str) -> str:
+        """samba-tool, on its files."""
+        return self.space.run(
+            "samba-tool", *arguments, "-s", f"{self.data}/etc/smb.conf", environment={"TDB_NO_FSYNC": "1"}
+        ).stdout
+
+    def start(self) -> None:
+        """Serve LDAP, Kerberos and DNS."""
+        with open(self.folder / "samba.out", "ab") as log:
+            self._process = subprocess.Popen(
+                self.space.command(
+                    found("samba") or "samba", "-s", f"{self.data}/etc/smb.conf", "-F", "--no-process-group",
+                    "-M", "single", "--debug-stdout",
+                ),
+                env=self.space.environment | {"TDB_NO_FSYNC": "1"}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+        until = time.monotonic() + PATIENCE_S
+        look = "import socket,sys; [socket.create_connection(('127.0.0.1', int(p))).close() for p in sys.argv[1:]]"
+        while self.space.run(sys.executable, "-c", look, "88", "389", "636", "53", expect=None).returncode:
+            assert self._process.poll() is None, (self.folder / "samba.out").read_text()[-4000:]
+            assert time.monotonic() < until
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """End it."""
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(60)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+
+    def pause(self, *, on: bool) -> None:
+        """It takes connections and answers none, or goes on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP if on else signal.SIGCONT)
+
+    def keep(self, name: str) -> None:
+        """A backup of a stopped one."""
+        assert self._process is None
+        shutil.copytree(self.data, self.folder / name, symlinks=True, ignore=_sockets)
+
+    def put_back(self, name: str) -> None:
+        """Its data are those of that backup from now on."""
+        assert self._process is None
+        shutil.rmtree(self.data)
+        shutil.copytree(self.folder / name, self.data, symlinks=True)
+
+    def change(self, ldif: str) -> None:
+        """As an administrator does it: with ldapmodify, over TLS. What is there already is passed over."""
+        done = self.space.run(
+            "ldapmodify", "-c", "-H", f"ldaps://{SERVER}", "-x", "-D", f"Administrator@{REALM}", "-w", PASSWORD,
+            said=ldif, expect=None, environment={"LDAPTLS_CACERT": str(self.ca)},
+        )  # fmt: skip
+        assert done.returncode in (0, ALREADY_EXISTS), f"{done.stdout}\n{done.stderr}"
+
+    def grant(self, dn: str, sddl: str) -> None:
+        """Add an entry to the access control list of an object; it stands before those that are there."""
+        self.tool("dsacl", "set", "-H", f"{self.data}/private/sam.ldb", f"--objectdn={dn}", f"--sddl={sddl}")
+
+    def keytab(self, computer: str, path: Path) -> None:
+        """The keys of a computer's account."""
+        self.tool("user", "setpassword", f"{computer}$", f"--newpassword={PASSWORD}")
+        self.tool("domain", "exportkeytab", str(path), f"--principal={computer}$")
+
+
+def _sockets(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if Path(folder, name).is_socket()]
+
+
+def _certificate(folder: Path) -> None:
+    """A key, and a certificate that has signed itself, for the names of the controller."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, SERVER)])
+    now = datetime.datetime.now(datetime.UTC)
+    names = [x509.DNSName(SERVER), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    made = (
+        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+        .serial_number(x509.random_serial_number()).not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=30))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )  # fmt: skip
+    pem = made.public_bytes(serialization.Encoding.PEM)
+    (folder / "cert.pem").write_bytes(pem)
+    (folder / "ca.pem").write_bytes(pem)
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    (folder / "key.pem").touch(0o600)
+    (folder / "key.pem").write_bytes(private)
