@@ -2,48 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
-import pytest
-
-from tests.simulation import simmember
-from tests.simulation.simmember import Member
+from tests.simulation.simhost import Tally
 from tests.simulation.simworld import World
-from tests.simulation.users import all_agree, make, move, started, write
+from tests.simulation.users import all_agree, counted, make, move, started, write
 
 WHAT = ["Aborted", "Issued", "Morphed", "Propagated", "Retired", "Sent", "Retried", "Retried at Fetch",
         "Retried at Generate", "Retried at Install", "Retried at Rename"]  # fmt: skip
 
 
-class Tally:
-    """What one engine has counted in FileReplicaSet."""
-
-    def __init__(self) -> None:
-        self.values: Counter[str] = Counter()
-
-    def inc_set(self, set_name: str, counter: str, n: int = 1) -> None:
-        self.values[counter] += n
-
-    def inc_cxtion(self, set_name: str, cxtion_name: str, counter: str, n: int = 1) -> None: ...
-
-    def inc_both(self, set_name: str, cxtion_name: str, counter: str, n: int = 1) -> None:
-        self.values[counter] += n
-
-
-@pytest.fixture(autouse=True)
-def _counting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simmember, "NoCounters", Tally)
-
-
-def of(member: Member) -> Counter[str]:
-    tally = member.engine.ctx.counters
-    assert isinstance(tally, Tally)
-    return Counter(tally.values)
-
-
 def check(world: World) -> None:
     for member in world.members.values():
-        values = of(member)
+        values = counted(member)
         for what in WHAT:
             halves = values[f"Local Change Orders {what}"], values[f"Remote Change Orders {what}"]
             assert values[f"Change Orders {what}"] == sum(halves), (member.name, what)
@@ -55,7 +24,7 @@ def check(world: World) -> None:
 
 
 def test_sums_after_conflicts_and_retries() -> None:
-    world = started("abc")
+    world = started("abc", counters=Tally)
     a, b, c = (world.members[name] for name in "abc")
     world.step(("cut", 0, 1))
     for member in (a, b):
@@ -76,12 +45,12 @@ def test_sums_after_conflicts_and_retries() -> None:
     move(a, "f", "g")
     all_agree(world)
     check(world)
-    assert sum(of(member)["Change Orders Retried"] for member in (a, b, c)) > 0
+    assert sum(counted(member)["Change Orders Retried"] for member in (a, b, c)) > 0
 
 
 def test_a_morphed_name_is_counted_once_however_often_it_is_tried() -> None:
     """A folder waits three times for a name that stays taken, then goes to another one."""
-    world = started("ab")
+    world = started("ab", counters=Tally)
     a, b = world.members["a"], world.members["b"]
     world.step(("cut", 0, 1))
     make(a, "d", None)
@@ -91,5 +60,5 @@ def test_a_morphed_name_is_counted_once_however_often_it_is_tried() -> None:
     all_agree(world)
     check(world)
     assert len(a.tree()) == 2
-    morphed = [of(member)["Change Orders Morphed"] for member in (a, b)]
+    morphed = [counted(member)["Change Orders Morphed"] for member in (a, b)]
     assert sorted(morphed) in ([0, 1], [1, 1])

@@ -31,7 +31,7 @@ def test_an_engine_made_anew_is_frozen_too() -> None:
     b.post(ev.Freeze(True))
     world.run(1)
     before = b.engine
-    b.renew()
-    b.engine.freeze_as(before)
+    b.loop.run(b.replica.recovery.renew_engine())
+    world.run(1)
     assert b.engine is not before
     assert b.engine.is_frozen
