@@ -27,7 +27,7 @@ from agent.reporting.log import ContextAdapter
 from agent.tree.root import ReplicaRoot
 from agent.work.supervise import Supervisor, failure
 from config.model import LocalSet
-from idtable.errors import StoreDamaged, StoreError
+from idtable.errors import StoreDamaged, StoreError, StoreFull
 from idtable.store import Store
 from journal.changes import RootGone
 from staging.area import StagingArea
@@ -341,7 +341,7 @@ class Running:
         try:
             self._parts.make_engine()
         except (StoreError, OSError, MemoryError) as error:
-            self.halt("the database cannot be read", error)
+            self.halt(f"the database cannot be {'written' if isinstance(error, StoreFull) else 'read'}", error)
             return False
         except Exception as error:
             self._parts.log.error("13506 the engine cannot be made from the database", exc_info=error)

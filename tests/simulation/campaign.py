@@ -1,4 +1,4 @@
-"""Runs schedules for a while: `python -m tests.simulation.campaign --minutes M --seed S [--jobs J]`.
+"""Runs schedules for a while: `python -m tests.simulation.campaign --minutes M --seed S [--jobs J] [--found]`.
 
 Seeds are counted up from S. Each one that fails is printed with a schedule as small as could be found. The last line is
 `N schedules, V violations`; the exit status is 1 if V is not 0. Ctrl-C ends it with that line, too, and with status 130
@@ -14,14 +14,19 @@ import queue
 import signal
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 
+from tests.simulation.found import FOUND
 from tests.simulation.schedule import generate, shrink, text_of
 
 
-def one(seed: int) -> str | None:
-    """None, or what went wrong with this seed."""
+def one(seed: int, *, found: bool = False) -> str | None:
+    """None, or what went wrong with this seed: with its schedule, or with one of those that once ended badly."""
     schedule = generate(seed)
+    if found:
+        schedules = list(FOUND.values())
+        schedule = replace(schedules[seed % len(schedules)], seed=seed)
     if not schedule.run():
         return None
     small = shrink(schedule)
@@ -36,7 +41,7 @@ def work(first: int, step: int, args: argparse.Namespace, results: Any) -> None:
     for number, seed in enumerate(range(first, first + args.schedules * step, step)):
         if time.monotonic() > until or number * step >= args.schedules:
             break
-        results.put(one(seed) or "")
+        results.put(one(seed, found=args.found) or "")
     results.put(None)
 
 
@@ -47,6 +52,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="the first seed (0)")
     parser.add_argument("--jobs", type=int, default=1, metavar="J", help="processes (1)")
     parser.add_argument("--schedules", type=int, default=10**9, metavar="N", help="at most so many")
+    parser.add_argument("--found", action="store_true", help="schedules that once ended badly; S draws the rest")
     parser.add_argument("--stop", type=int, default=10, metavar="V", help="give up after so many violations (10)")
     args = parser.parse_args()
     for name in ("minutes", "jobs", "schedules", "stop"):

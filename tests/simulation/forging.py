@@ -23,10 +23,10 @@ class Forger:
         self.acknowledged: list[bytes] = []  # GUIDs of the change orders that `to` has answered
         send = world.send
 
-        def heard(source: Member, partner: bytes, packet: Packet) -> None:
+        def heard(source: Member, partner: bytes, packet: Packet, **way: bool) -> None:
             if source is self.to and partner == self.by.guid and packet.command == c.CMD_REMOTE_CO_DONE:
                 self.acknowledged.append(packet.co_guid or b"")
-            send(source, partner, packet)
+            send(source, partner, packet, **way)
 
         world.send = heard  # type: ignore[method-assign]
 
@@ -80,8 +80,8 @@ def unanswered(world: World, command: int) -> None:
     """From now on packets of that command are lost without a word."""
     send = world.send
 
-    def lossy(source: Member, partner: bytes, packet: Packet) -> None:
+    def lossy(source: Member, partner: bytes, packet: Packet, **way: bool) -> None:
         if packet.command != command:
-            send(source, partner, packet)
+            send(source, partner, packet, **way)
 
     world.send = lossy  # type: ignore[method-assign]

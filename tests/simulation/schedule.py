@@ -61,6 +61,8 @@ BUSY_FROM = 100_000_000
 JOURNAL_FROM = 1_000_000_000
 #: From this seed on the topology changes meanwhile; what is left of a seed is a schedule as above, without the journal.
 TOPOLOGY_FROM = 2_000_000_000
+#: From this seed on commits fail and engines fail on packets, too; what is left of a seed is a schedule as above.
+FAILING_FROM = 4_000_000_000
 #: Graphs that a schedule draws for itself: at random, and always so that everybody's changes reach everybody.
 DRAWN = ("digraph", "graph", "oneway")
 
@@ -102,6 +104,8 @@ class Schedule:
     journal: bool = False  # the real one, with the tree's events late or lost now and then
     sole: bool = False  # only the first member has users
     busy: bool = False  # hundreds of changes, more names, looked at after 0.3 s
+    edges: tuple[tuple[str, str], ...] = ()  # instead of those of the topology
+    classes: tuple[tuple[tuple[str, str], int], ...] = ()  # instead of drawn priorities
 
     def world(self) -> World:
         """The world in which the steps are taken."""
@@ -113,7 +117,9 @@ class Schedule:
         if self.lifetime:
             limits = replace(limits, tombstone_lifetime=self.lifetime * SECOND, outlog_most=self.lifetime * SECOND)
         rng = random.Random(self.seed)
-        if self.topology in DRAWN:
+        if self.edges:
+            edges = list(self.edges)
+        elif self.topology in DRAWN:
             edges = drawn(rng, self.topology, self.names)
         else:
             edges = TOPOLOGIES[self.topology](self.names)
@@ -121,7 +127,9 @@ class Schedule:
         world = World(self.names, edges, self.seed, limits=limits, minor=self.minor, member=member)
         if self.priorities:
             world.priorities = priorities(rng, self.names, edges)
-        world.sole, world.brings = self.sole, self.seed % 2 == 0
+        world.priorities |= dict(self.classes)
+        world.sole = self.sole
+        world.brings, world.forgetful = self.seed % 2 == 0, self.seed % 4 == 0
         if self.busy:
             world.aging, world.file_names = 3 * SECOND // 10, MANY_NAMES
         return world
@@ -146,6 +154,8 @@ class Schedule:
 def generate(seed: int) -> Schedule:
     """The schedule of a seed."""
     rng = random.Random(seed * 7919 + 1)
+    if seed >= FAILING_FROM:
+        return with_failures(rng, generate(seed - FAILING_FROM))
     if seed >= TOPOLOGY_FROM:
         return with_topology(rng, generate(seed - TOPOLOGY_FROM))
     if seed >= JOURNAL_FROM:
@@ -195,6 +205,19 @@ def with_topology(rng: random.Random, schedule: Schedule) -> Schedule:
             if rng.random() < 0.5:
                 steps.append(("run", round(rng.random() * rng.choice((0.1, 1, 10)), 2)))
     return replace(schedule, seed=schedule.seed + TOPOLOGY_FROM, steps=tuple(steps))
+
+
+def with_failures(rng: random.Random, schedule: Schedule) -> Schedule:
+    """The same, while databases cannot be written, and engines fail on packets, now and then."""
+    steps: list[Step] = []
+    for step in schedule.steps:
+        steps.append(step)
+        if step[0] in ("op", "while", "run") and rng.random() < 0.15:
+            one = rng.randrange(len(schedule.names))
+            steps.append(("unwritable", one, rng.choice((1, 1, 2, 5))) if rng.random() < 0.7 else ("stumble", one))
+            if rng.random() < 0.5:
+                steps.append(("run", round(rng.random() * rng.choice((1, 10)), 2)))
+    return replace(schedule, seed=schedule.seed + FAILING_FROM, steps=tuple(steps))
 
 
 def with_journal(rng: random.Random, schedule: Schedule) -> Schedule:

@@ -9,16 +9,33 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from agent.engine import events as ev
+from agent.files.installing import ResolvedInstall, ResolvedStep
 from journal import inotify as k
+from staging.header import (
+    FILE_ATTRIBUTE_ARCHIVE,
+    FILE_ATTRIBUTE_DIRECTORY,
+    HEADER_SIZE,
+    NetworkOpenInformation,
+    StageHeader,
+)
 from tests.simulation.simtree import Node, Tree
 
 
 def stage_of(node: Node, guid: bytes) -> bytes:
-    """A staging file. A folder's modification time does not travel."""
-    head = bytes([node.is_dir]) + guid + node.mode.to_bytes(4, "big") + node.mtime.to_bytes(8, "big")
-    return head.ljust(0x400, b"\0") + node.content
+    """A staging file, with the mode for the time of making. A folder's modification time does not travel."""
+    info = NetworkOpenInformation.exact(
+        birth_ns=0,
+        mtime_ns=node.mtime,
+        ctime_ns=0,
+        allocation_size=len(node.content),
+        end_of_file=len(node.content),
+        attributes=FILE_ATTRIBUTE_DIRECTORY if node.is_dir else FILE_ATTRIBUTE_ARCHIVE,
+    )
+    info.creation_time = node.mode
+    return StageHeader(info, guid).encode() + node.content
 
 
 @dataclass
@@ -33,24 +50,9 @@ class Staged:
 
     @classmethod
     def read(cls, data: bytes) -> Staged:
-        return cls(
-            bool(data[0]),
-            data[1:17],
-            int.from_bytes(data[17:21], "big"),
-            int.from_bytes(data[21:29], "big"),
-            data[0x400:],
-        )
-
-
-@dataclass(frozen=True)
-class Place:
-    """A step of an install with its paths, and the inodes of their folders, as the store had them."""
-
-    step: ev.Step
-    path: str
-    parent_ino: int | None
-    old_path: str = ""
-    old_parent_ino: int | None = None
+        head = StageHeader.decode(data[:HEADER_SIZE])
+        is_dir = bool(head.info.file_attributes & FILE_ATTRIBUTE_DIRECTORY)
+        return cls(is_dir, head.object_id, head.info.creation_time, head.info.mtime_ns, data[HEADER_SIZE:])
 
 
 class Disk(Tree):
@@ -62,18 +64,32 @@ class Disk(Tree):
         self.kept: list[tuple[bytes, ev.Keep | None]] = []
         self.full = False
         self.busy: dict[int, int] = {}  # inode -> open for writing until
-        self.made: set[int] = set()  # inodes that installs under way put into the tree
         self._installing = False
         self.on_made: Callable[[bytes, Node], None] = lambda co_guid, node: None
         self.on_entered: Callable[[Node, int], None] = lambda folder, ctime: None  # by us, with the ctime before
 
+    def snapshot(self) -> list[tuple[Any, ...]]:
+        """Enough of the tree to put it back."""
+        return [(n, n.parent, n.name, n.content, n.mode, n.mtime, n.oid) for n in self.walk()]
+
+    def put_back(self, before: list[tuple[Any, ...]]) -> None:
+        """As it was then."""
+        self.serial += 1
+        for node in [self.root, *list(self.walk())]:
+            node.children.clear()
+        for node, parent, name, content, mode, mtime, oid in before:
+            node.children.clear()
+            node.content, node.mode, node.mtime, node.oid = content, mode, mtime, oid
+            node.parent, node.name = parent, name
+            parent.children[name] = node
+
     # -- installing --
 
-    def install(self, action: ev.Install, places: list[Place] | None) -> ev.Installed:
-        """Carry out the steps, in order, as agent/files/fileops.py does."""
+    def install(self, item: ResolvedInstall) -> ev.Installed:
+        """Carry out the steps, in order, as agent.files.installing does."""
         self._installing = True
         try:
-            return self._install(action, places)
+            return self._install(item.action, item.steps)
         finally:
             self._installing = False
 
@@ -89,7 +105,7 @@ class Disk(Tree):
                 self.tell(folder, k.IN_ATTRIB)
                 self.on_entered(folder, before)
 
-    def _install(self, action: ev.Install, places: list[Place] | None) -> ev.Installed:
+    def _install(self, action: ev.Install, places: tuple[ResolvedStep, ...] | None) -> ev.Installed:
         if places is None:
             return ev.Installed(action.co_guid, ev.Outcome.PARENT_MISSING)
         end = ev.Installed(action.co_guid, ev.Outcome.DONE)
@@ -122,17 +138,17 @@ class Disk(Tree):
                 return dataclasses.replace(end, outcome=outcome, done=number)
         return end
 
-    def _parents_agree(self, place: Place) -> bool:
-        pairs = [(place.path, place.parent_ino)]
+    def _parents_agree(self, place: ResolvedStep) -> bool:
+        pairs = [(place.path, place.folder)]
         if place.step.step is ev.InstallStep.RENAME:
-            pairs.append((place.old_path, place.old_parent_ino))
-        for path, ino in pairs:
+            pairs.append((place.old_path, place.old_folder))
+        for path, key in pairs:
             folder = self.look(path.rpartition("/")[0])
-            if folder is None or not folder.is_dir or (ino is not None and folder.ino != ino):
+            if folder is None or not folder.is_dir or (key is not None and folder.ino != key[0]):
                 return False
         return True
 
-    def _set_aside(self, action: ev.Install, place: Place) -> None:
+    def _set_aside(self, action: ev.Install, place: ResolvedStep) -> None:
         """What is in the way of the initial sync: a folder is taken over by a folder, and what is the same stays;
         all else is kept."""
         here, expected = self.look(place.path), place.step.expected
@@ -158,18 +174,18 @@ class Disk(Tree):
                 return
         self._keep_all(here, place)
 
-    def _keep_all(self, here: Node, place: Place) -> None:
+    def _keep_all(self, here: Node, place: ResolvedStep) -> None:
         for node in self.walk(here):
             if not node.is_dir:
                 self.kept.append((node.content, place.step.keep))
         self.move_out(here)
 
-    def _went_on(self, action: ev.Install, place: Place) -> bool:
+    def _went_on(self, action: ev.Install, place: ResolvedStep) -> bool:
         found = self.look(place.path)
         content = action.steps[-1].step is ev.InstallStep.CONTENT and found is not None and not found.is_dir
         return content and self.look(place.old_path) is None and found.oid == action.file_guid
 
-    def _make_folder(self, action: ev.Install, place: Place) -> Node:
+    def _make_folder(self, action: ev.Install, place: ResolvedStep) -> Node:
         here = self.look(place.path)
         if here is not None and not here.is_dir:
             self.kept.append((here.content, None))
@@ -179,13 +195,12 @@ class Disk(Tree):
             folder = self.look(place.path.rpartition("/")[0])
             assert folder is not None
             here = self.add(folder, place.path.rpartition("/")[2], is_dir=True)
-            self.made.add(here.ino)
             self.on_made(action.co_guid, here)
             here.mode = place.step.expected.mode if place.step.expected else here.mode
         self.mark(here, place.step.file_guid)
         return here
 
-    def _delete(self, place: Place) -> ev.Outcome:
+    def _delete(self, place: ResolvedStep) -> ev.Outcome:
         node = self.look(place.path)
         expected = place.step.expected
         if node is None:
@@ -232,7 +247,7 @@ class Disk(Tree):
             return ev.Outcome.DONE, there
         return outcome, None
 
-    def _content(self, action: ev.Install, place: Place) -> ev.Installed:
+    def _content(self, action: ev.Install, place: ResolvedStep) -> ev.Installed:
         data = self.stages.get(action.co_guid)
         if data is None:
             return ev.Installed(action.co_guid, ev.Outcome.STAGE_MISSING)
@@ -263,7 +278,6 @@ class Disk(Tree):
             if here is not None and place.step.keep is not None:
                 self.kept.append((here.content, place.step.keep))
             built.ino, self.next_ino = self.next_ino, self.next_ino + 1
-            self.made.add(built.ino)
             if staged.is_dir:
                 built.mtime = self.tick()
             self.on_made(action.co_guid, built)

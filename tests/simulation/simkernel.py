@@ -18,19 +18,15 @@ from journal.inotify import Source
 from journal.log import JournalLog
 from journal.system import System
 from staging.fsops import Fingerprint
+from tests.simulation.simloop import seconds
 from tests.simulation.simtree import UNIX_EPOCH, Node
 
 if TYPE_CHECKING:
     from tests.simulation.journalmember import JournalMember
+    from tests.simulation.simmember import Member
 
 _HEADER = struct.Struct("iIII")
-_BOOTED = 1000.0  # seconds before the world began
-_TICKS = 10_000_000
-
-
-def seconds(ticks: int) -> float:
-    """A time of the world, as a monotonic clock has it."""
-    return _BOOTED + ticks / _TICKS
+_FIRST_FD = 1 << 20  # no descriptor of the process that simulates
 
 
 def fingerprint(node: Node) -> Fingerprint:
@@ -68,10 +64,10 @@ class Listed:
 class SimSystem(System):
     """The system of one member, from a start of its process to the end."""
 
-    def __init__(self, member: JournalMember) -> None:
+    def __init__(self, member: Member) -> None:
         self._member = member
         self._open: dict[int, Node] = {}
-        self._fds = itertools.count(3)
+        self._fds = itertools.count(_FIRST_FD)
 
     # -- clocks
 

@@ -1,6 +1,6 @@
-"""An asyncio event loop on the world's clock: each callback is an event of the world, work for threads is done at some
-later moment, and a crash ends all of it at once. So what is written for asyncio and threads runs unchanged, and every
-run of a seed is the same.
+"""An asyncio event loop and worker threads on the world's clock: the loop's callbacks run in order, in turns that the
+world gives it, work for threads is done at some moment and known of later, and a crash ends all of it at once. So what
+is written for asyncio and threads runs unchanged, and every run of a seed is the same.
 """
 
 from __future__ import annotations
@@ -8,16 +8,26 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor, Future
 from contextvars import Context
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from tests.simulation.simkernel import seconds
+from agent.wire.filetime import SECOND
 
 if TYPE_CHECKING:
-    from tests.simulation.journalmember import JournalMember
+    from tests.simulation.simmember import Member
 
-_SECOND = 10_000_000
+T = TypeVar("T")
+_BOOTED = 1000.0  # seconds before the world began
 _MOST_AT_END = 10_000
+_LATEST_TURN = 10_000  # ticks
+_STALL_S = 0.05
+
+
+def seconds(ticks: int) -> float:
+    """A time of the world, as a monotonic clock has it."""
+    return _BOOTED + ticks / SECOND
 
 
 class Dead(BaseException):
@@ -27,12 +37,16 @@ class Dead(BaseException):
 class SimLoop(asyncio.AbstractEventLoop):
     """The loop of one process of a member."""
 
-    def __init__(self, member: JournalMember) -> None:
+    def __init__(self, member: Member) -> None:
         self._member = member
+        self._world = member.world
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._ready: dict[int, asyncio.Handle] = {}
-        self._last: deque[asyncio.Handle] = deque()  # of a loop that ends
+        self._ready: deque[asyncio.Handle] = deque()
+        self._turn_comes = False
         self._at_work = 0
+        self.stall = 0  # looks at the clock, until the process is found to have stood still for a while
+        self._stood = 0.0
+        self.stuck: list[Callable[[], None]] | None = None  # what threads wait to do, if they do nothing
         self.over = False
 
     @property
@@ -43,7 +57,11 @@ class SimLoop(asyncio.AbstractEventLoop):
     # -- what asyncio asks for
 
     def time(self) -> float:
-        return seconds(self._member.world.now - self._member.world.began)
+        if self.stall:
+            self.stall -= 1
+            if not self.stall:
+                self._stood += _STALL_S
+        return seconds(self._world.now - self._world.began) + self._stood
 
     def get_debug(self) -> bool:
         return False
@@ -56,7 +74,10 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
-        self._soon(handle, 0)
+        self._ready.append(handle)
+        if not self._turn_comes and not self.over:
+            self._turn_comes = True
+            self._member.after(self._world.random.randrange(1, _LATEST_TURN), self._turn)
         return handle
 
     def call_soon_threadsafe(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
@@ -69,7 +90,7 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:
         handle = asyncio.TimerHandle(when, callback, args, self, context)
-        self._member.after(max(int((when - self.time()) * _SECOND), 1), lambda: self._run(handle))
+        self._member.after(max(int((when - self.time()) * SECOND), 1), lambda: self._run(handle))
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None: ...
@@ -84,63 +105,88 @@ class SimLoop(asyncio.AbstractEventLoop):
         return task
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
-        """A thread does it at some moment."""
-        future = self.create_future()
-        if self.over:
-            future.cancel()
-            return future
-        self._at_work += 1
-        self._member.after(self._member.world.random.randrange(1, 100_000), lambda: self._work(future, func, args))
-        return future
+        return asyncio.wrap_future(self.in_thread(func, *args), loop=self)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if not self.over:
-            self._member.world.violation(f"{self._member.name}: {context}")
+            self._world.violation(f"{self._member.name}: {context}")
 
     # -- running
 
     def run(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Begin a task from outside."""
-        return self.create_task(work)
+        """Begin a task from outside, that does not fail."""
+        task = self.create_task(work)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None and not self.over:
+            self._world.violation(f"{self._member.name}: {error!r}")
+
+    def within(self, work: Callable[[], T]) -> T:
+        """Do something as one of the loop's callbacks does it, at once."""
+        before = asyncio._get_running_loop()
+        asyncio._set_running_loop(self)
+        try:
+            return work()
+        finally:
+            asyncio._set_running_loop(before)
 
     def end(self) -> None:
         """The process is killed: nothing that was begun has any effect any more."""
         self.over = True
-        self._last.extend(self._ready.values())
         for task in list(self._tasks):
             task.cancel()
         for _ in range(_MOST_AT_END):
-            if not self._last:
+            if not self._ready:
                 return
-            self._run(self._last.popleft())
-        raise AssertionError("a task does not end")
+            self._run(self._ready.popleft())
+        raise AssertionError(f"a task does not end: {self._ready[0]}")
 
-    def _soon(self, handle: asyncio.Handle, delay: int) -> None:
-        if self.over:
-            self._last.append(handle)
-            return
-        self._ready[id(handle)] = handle
-
-        def fire() -> None:
-            del self._ready[id(handle)]
-            self._run(handle)
-
-        self._member.after(delay, fire)
+    def _turn(self) -> None:
+        """What is ready now is run; what that makes ready, in another turn."""
+        self._turn_comes = False
+        for _ in range(len(self._ready)):
+            if self._ready and not self.over:
+                self._run(self._ready.popleft())
+        if self._ready and not self._turn_comes and not self.over:
+            self._turn_comes = True
+            self._member.after(self._world.random.randrange(1, _LATEST_TURN), self._turn)
 
     def _run(self, handle: asyncio.Handle) -> None:
-        if handle.cancelled():
-            return
-        before = asyncio._get_running_loop()
-        asyncio._set_running_loop(self)
-        try:
-            handle._run()
-        finally:
-            asyncio._set_running_loop(before)
+        if not handle.cancelled():
+            self.within(handle._run)
 
-    def _work(self, future: asyncio.Future[Any], func: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    # -- threads
+
+    def in_thread(self, func: Callable[..., T], *args: Any) -> Future[T]:
+        """A thread does it at some moment; the loop hears of it later, if the process lives then."""
+        future: Future[T] = Future()
+        if self.over:
+            return future
+        self._member.called()
+        self._at_work += 1
+        work = partial(self._work, future, func, args)
+        self._member.after(self._world.random.randrange(1, 100_000), lambda: self._do(work))
+        return future
+
+    def go_on(self) -> None:
+        """Threads do something again."""
+        stuck, self.stuck = self.stuck or (), None
+        for work in stuck:
+            work()
+
+    def _do(self, work: Callable[[], None]) -> None:
+        if self.stuck is None:
+            work()
+        else:
+            self.stuck.append(work)
+
+    def _work(self, future: Future[T], func: Callable[..., T], args: tuple[Any, ...]) -> None:
         before = asyncio._get_running_loop()
         asyncio._set_running_loop(None)
-        result, failed = None, None
+        result: Any = None
+        failed = None
         try:
             result = func(*args)
         except Exception as error:
@@ -149,10 +195,25 @@ class SimLoop(asyncio.AbstractEventLoop):
             return
         finally:
             asyncio._set_running_loop(before)
-        self._at_work -= 1
-        if future.done() or self.over:
-            return
-        if failed is not None:
-            future.set_exception(failed)
-        else:
-            future.set_result(result)
+
+        def known() -> None:
+            self._at_work -= 1
+            if future.cancelled():
+                return
+            if failed is not None:
+                future.set_exception(failed)
+            else:
+                future.set_result(result)
+
+        if not self.over:
+            self._member.ended_work(known)
+
+
+class SimThreads(Executor):
+    """Worker threads of a simulated process."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+
+    def submit(self, func: Callable[..., T], /, *args: Any, **more: Any) -> Future[T]:  # type: ignore[override]
+        return self._loop.in_thread(func, *args)

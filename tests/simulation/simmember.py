@@ -1,79 +1,98 @@
-"""A simulated member: the real engine and the real store, driven as agent/replica/replica.py and
-agent/localchanges/watch.py drive them, on a simulated disk, with crashes wherever one can happen.
+"""A simulated member: the replica set as the agent runs it (agent.replica), on simulated ports: the world's clock, an
+event loop and threads (simloop), a store, staging area and tree that outlive a crash (simhost, simdisk), and the
+world's network; with crashes wherever one of these is asked for something.
 """
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import sqlite3
-from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 from agent.engine import events as ev
-from agent.engine.context import Cxtion, EngineConfig
-from agent.engine.cutoff import Cutoff
+from agent.engine.context import EngineConfig
 from agent.engine.engine import Engine
-from agent.engine.entry import Stage
-from agent.engine.records import place_of
-from agent.replica.faults import survives
-from agent.wire import constants as c
-from agent.wire.packet import NamedGuid, Packet, decode_packet
+from agent.files.installing import ResolvedInstall
+from agent.files.underway import UnderWay
+from agent.localchanges.missing import MissingFiles
+from agent.replica.enginesetup import connections_of, engine_config
+from agent.replica.ports import Ports
+from agent.replica.replica import Replica
+from agent.tree.identity import Identity
+from agent.wire.filetime import SECOND
+from agent.wire.packet import Packet, decode_packet
+from agent.work.bysize import LargeFileThreads
+from agent.work.timeshares import TimeShares
+from config.model import LocalSet
+from idtable.errors import StoreFull
 from idtable.records import IDRecord
-from idtable.store import Store
-from journal.changes import Change, Kind
-from tests.simulation.simdisk import Disk, Place, stage_of
-from tests.simulation.simscan import Scan
+from tests.simulation.simconfig import ROOT, agent_config, local_set
+from tests.simulation.simdisk import Disk
+from tests.simulation.simhost import PART, Nothing, SimFiles, SimStore, Stumble, Told
+from tests.simulation.simkernel import SimSystem, fingerprint
+from tests.simulation.simloop import Dead, SimLoop, SimThreads
+from tests.simulation.simtree import Node
+from tests.simulation.simwatch import SimWatch
 
 if TYPE_CHECKING:
     from tests.simulation.simworld import World
 
-SECOND = 10_000_000
-_KINDS = {k: ev.ChangeKind[k.name] for k in Kind}
+_EVENTS = (1, 1, 2, 8, 100)  # in a transaction
+_CALLS = 8  # of ports after a commit, until a crash comes
 
 
-class NoCounters:
-    """Counting is tested elsewhere; here it would only cost time."""
+class SimReplica(Replica):
+    """The replica set of one process of a member, who hears of what is posted, and of engines that are made."""
 
-    def inc_set(self, set_name: str, counter: str, n: int = 1) -> None: ...
-    def inc_cxtion(self, set_name: str, cxtion_name: str, counter: str, n: int = 1) -> None: ...
-    def inc_both(self, set_name: str, cxtion_name: str, counter: str, n: int = 1) -> None: ...
+    def __init__(self, member: Member, *arguments: Any) -> None:
+        self.member = member
+        super().__init__(*arguments)
 
+    def engine_config(self) -> EngineConfig:
+        return self.member.config()
 
-class Crash(Exception):
-    """The process is gone."""
+    def post(self, event: ev.Event) -> None:
+        super().post(self.member.posted(event))
+
+    def make_engine(self) -> None:
+        super().make_engine()
+        self.member.made(self.engine)
 
 
 class Member:
+    """`replica` is that of its process, or of its last one."""
+
+    replica: SimReplica
+    loop: SimLoop
+
     def __init__(self, world: World, name: str, number: int) -> None:
         self.world = world
         self.name = name
         self.number = number
         self.guid = world.guid_of("member", name)
         self.root = world.guid_of("root", name)
-        self.store = Store(":memory:")
+        self.identity = Identity(world.guid_of("originator", name), self.root, (1, 1))
+        self.store = SimStore(self)
         self.disk = Disk()
         self.up = False
         self.left = False
         self.generation = 0
         self.skew = 0
-        self.events: deque[ev.Event] = deque()
-        self.storing: dict[bytes, deque[ev.StoreBlock | ev.DropStage]] = {}
-        self.making: set[bytes] = set()  # staging files that are to be made, and were not dropped since
-        self.running = False
-        self.tick_at = 0
-        self.engine: Engine
-        self.dirty = False
-        self.scan_at = self.scan_by = 0
-        self.scanning = False
-        self.watching = False
-        self.started = False  # the tree is known, and packets are taken
-        self.places: set[tuple[bytes, str]] = set()
         self.undo: list[tuple[int, Callable[[], None]]] = []
-        self.crash_in: int | None = None  # batches until a crash
+        self.in_memory: set[bytes] = set()  # staging files that end with the process
+        self.crash_in: int | None = None  # commits until a crash
+        self.unwritable = 0  # so many commits fail
         self.applied: dict[tuple[bytes, bytes, int], int] = {}
         self.excused = False  # crashed, restored or seeded again: doing things twice is allowed
         self.reports: list[ev.Report] = []
         self.backup: bytes | None = None
+        self.has_lock = False  # a thread, so that no other one may come between
+        self._calls: int | None = None  # of ports, until a crash
+        self._engines = 0  # of this process
         with self.store.transaction():
             self.store.put(IDRecord(self.root, bytes(16), "", True, kind="folder"))
 
@@ -83,6 +102,14 @@ class Member:
     def now(self) -> int:
         return self.world.now + self.skew
 
+    @property
+    def engine(self) -> Engine:
+        return self.replica.engine
+
+    @property
+    def watch(self) -> SimWatch | None:
+        return cast("SimWatch | None", self.replica.watching.watch)
+
     def set_clock(self, skew: int) -> None:
         """Have the clock differ from the world's by so much. The engine is shown it soon (agent/replica/batches.py)."""
         changed, self.skew = self.skew != skew, skew
@@ -90,96 +117,101 @@ class Member:
             self.post(ev.Tick())
 
     def config(self) -> EngineConfig:
-        world = self.world
-        cxtions = []
-        for up, down in world.edges:
-            if self.name in (up, down):
-                other = down if self.name == up else up
-                if world.members[other].left:
-                    continue
-                cxtions.append(
-                    Cxtion(
-                        world.guid_of("cxtion", up, down),
-                        f"{up}->{down}",
-                        f"{up}->{down}",
-                        NamedGuid(world.guid_of("member", other), other),
-                        inbound=self.name == down,
-                        priority=world.priorities.get((up, down), 7),
-                        **(world.cxtion_options | ({"schedule": bytes(84)} if {up, down} in world.shut else {})),
-                    )
-                )
-        return EngineConfig(
-            "S",
-            NamedGuid(self.guid, self.name),
-            world.guid_of("originator", self.name),
-            self.root,
-            tuple(cxtions),
-            primary=self.name == world.names[0],
-            compressions=(c.COMPRESSION_NONE, c.COMPRESSION_LZNT1, c.COMPRESSION_ZSTD),
-            limits=world.limits,
-        )
+        """What an engine is to know."""
+        local = local_set(self.world, self.name)
+        found = engine_config(agent_config(self.world, self.name), local, self.identity, connections_of(local))
+        return dataclasses.replace(found, limits=self.world.limits)
 
     def start(self) -> None:
         if self.up or self.left:
             return
         self.up = True
         self.generation += 1
-        self.events.clear()
-        self.running = self.scanning = self.watching = False
-        self.cutoff = Cutoff()
-        self.tick_at = 0
-        self.places.clear()
-        self.disk.made.clear()
-        self.storing.clear()
         self.undo.clear()
-        for key in [k for k in self.disk.stages if k.startswith(b"part")]:
+        self._calls, self._engines = None, 0
+        for key in [k for k in self.disk.stages if k.startswith(PART)]:  # as StagingArea.sweep()
             del self.disk.stages[key]
-        with self.store.transaction():
-            self.engine = Engine(self.config(), self.store, NoCounters(), self.world.new_guid)
-        if self.engine.ctx.online:  # as Replica._go()
-            self.post(ev.Resumed(frozenset(self.disk.stages)))
-            self.started = False
-            self.after(5_000_000, self.watch)
-        else:
-            self.begin()
+        self.loop = SimLoop(self)
+        self._reconfiguring = asyncio.Lock()
+        try:
+            self.loop.within(self._begin)
+        except Dead:
+            return
+        except StoreFull:  # the agent tries again to open the set
+            self.up = False
+            self.world.after(3 * SECOND, self.start)
+            return
+        self.loop.run(self.replica.running.start())
 
-    def begin(self) -> None:
-        """The tree is known."""
-        self.started = True
-        self.post(ev.Started(frozenset(self.disk.stages)))
+    def _begin(self) -> None:
+        world, told = self.world, cast("Any", Told(self))
+        self.replica = SimReplica(
+            self,
+            agent_config(self.world, self.name),
+            local_set(self.world, self.name),
+            self.ports(),
+            cast("Any", world.counters()),
+            cast("Any", None),
+            told,
+            self.send,
+            lambda partner: world.network.has_room(self, world.by_guid[partner]),
+            TimeShares(),
+            told,
+        )
+
+    def ports(self) -> Ports:
+        nothing, lock, under_way, system = cast("Any", Nothing()), threading.RLock(), UnderWay(), SimSystem(self)
+        files = SimFiles(self, system)
+        self.disk.on_made = lambda co_guid, node: under_way.made(co_guid, fingerprint(node)[:3])
+        self.disk.on_entered = cast("Any", files.root).ours
+        return Ports(
+            self.store,
+            lock,
+            nothing,
+            self.identity,
+            nothing,
+            files.area,
+            files,
+            nothing,
+            under_way,
+            SimThreads(self.loop),
+            LargeFileThreads(1),
+            cast("Any", self.is_excluded),
+            MissingFiles(self.store, lock, lambda: nothing, root=ROOT, set_name="S", config_path=ROOT, limit=1000),
+            watch=self.watch_maker(system),
+            now=lambda: self.now,
+            new_guid=self.world.new_guid,
+            idle_most_s=3600.0,
+        )
+
+    def watch_maker(self, system: SimSystem) -> Callable[..., Any]:
+        """What makes a watch of the tree."""
+        return partial(SimWatch, self, system)
+
+    def is_excluded(self, path: str, folder: bool | None) -> bool:
+        node: Node | None = self.disk.root
+        for name in path.split("/"):
+            node = node.children.get(name) if node is not None else None
+            if node is not None and node.excluded:
+                return True
+        return False
+
+    def made(self, engine: Engine) -> None:
+        """An engine was made: if it is not the first of this process, what the one before did may be done again."""
+        self._engines += 1
+        self.excused = self.excused or self._engines > 1
+
+    def posted(self, event: ev.Event) -> ev.Event:
+        """An event is to be queued; returns which."""
+        return event
 
     def topology_changed(self) -> None:
-        """As Replica.reconfigure(): the connections are what the world says now."""
-        config = self.config()
-        self.post(ev.TopologyChanged(config.cxtions, config.primary, config.others, self.started))
+        """The connections are what the world says now."""
+        self.loop.run(self._reconfigure(local_set(self.world, self.name)))
 
-    def renew(self) -> None:
-        """As Replica._renew_engine(): an engine made anew from the store, for which only what means the same to it is
-        kept of what waits."""
-        kept = [event for event in self.events if survives(event)]
-        self.excused = True
-        self.generation += 1
-        self.running = self.scanning = self.watching = False
-        self.tick_at = 0
-        self.events.clear()
-        self.storing.clear()
-        self.cutoff = Cutoff()
-        for key in [k for k in self.disk.stages if k.startswith(b"part")]:
-            del self.disk.stages[key]
-        with self.store.transaction():
-            self.engine = Engine(self.config(), self.store, NoCounters(), self.world.new_guid)
-        self.post((ev.Started if self.started else ev.Resumed)(frozenset(self.disk.stages)))
-        for event in kept:
-            self.post(event)
-        self.after(SECOND // 2, self.watch)
-
-    def watch(self) -> None:
-        """Look for local changes once the installs that a crash cut short are settled."""
-        if any(e.stage is Stage.INSTALLING for e in self.engine.inbound.entries.values()) or self.events:
-            self.after(SECOND, self.watch)
-            return
-        self.watching = True
-        self.touch(SECOND // 10)
+    async def _reconfigure(self, local: LocalSet) -> None:
+        async with self._reconfiguring:
+            await self.replica.reconfigure(local)
 
     def crash(self) -> None:
         if not self.up:
@@ -189,21 +221,49 @@ class Member:
         self.up = False
         self.excused = True
         self.generation += 1
-        self.events.clear()
+        self.loop.over = True
+        self.world.after(0, self.loop.end)
         rng = self.world.random
         for serial, undo in reversed(self.undo):
             if serial == self.disk.serial and rng.random() < 0.5:
                 undo()  # was not durable yet
         self.undo.clear()
+        for co_guid in self.in_memory:
+            self.disk.stages.pop(co_guid, None)
+        self.in_memory.clear()
         if self.disk.stages and rng.random() < 0.2:
             self.disk.stages.pop(rng.choice(sorted(self.disk.stages)))
-        self.world.gone(self)
+        self.disk.ears = None
+        self.world.network.gone(self)
+
+    def stumble(self) -> None:
+        """The engine fails on the next packet."""
+        if not self.up:
+            return
+        engine = self.engine
+        handle = engine.handle
+
+        def failing(event: ev.Event, now: int) -> list[ev.Action]:
+            if not isinstance(event, ev.PacketReceived):
+                return handle(event, now)
+            engine.handle = handle  # type: ignore[method-assign]
+            raise Stumble
+
+        engine.handle = failing  # type: ignore[method-assign]
+
+    def spare(self) -> None:
+        """What was to go wrong with it does not."""
+        self.crash_in, self._calls, self.unwritable = None, None, 0
 
     def check(self) -> None:
         """What must be true once all is quiet."""
+        if self.up and self.replica.error is not None:
+            self.world.violation(f"{self.name}: {self.replica.error}")
 
     def close(self) -> None:
         """The world ends."""
+        if self.generation:
+            self.loop.end()
 
     def mishear(self, seconds: float, *, lost: bool) -> None:
         """The tree's events are late for so long, or lost: here nobody listens to them."""
@@ -211,6 +271,9 @@ class Member:
     def while_looking(self, work: Callable[[], None]) -> None:
         """A user does something in the moment in which the agent looks at the tree: here that takes no time."""
         work()
+
+    def meanwhile(self, call: str = "", folder: Node | None = None, name: str = "") -> None:
+        """A thread of this member is at work: others may come between. Raises Dead when the process is gone."""
 
     def stop_for_ever(self) -> None:
         self.crash()
@@ -226,8 +289,7 @@ class Member:
         if self.backup is None:
             return
         self.crash()
-        self.store.close()
-        self.store = Store(":memory:")
+        self.store = SimStore(self)
         self.store._conn.deserialize(self.backup)
         for cache in ("_young", "_old"):
             getattr(self.store, cache).clear()
@@ -235,7 +297,7 @@ class Member:
         self.applied.clear()
         self.start()
 
-    # -- events --
+    # -- its process asks for something --
 
     def after(self, delay: int, work: Callable[[], None]) -> None:
         """Do it later, if the process still lives then."""
@@ -247,300 +309,113 @@ class Member:
 
         self.world.after(delay, fire)
 
-    def post(self, event: ev.Event) -> None:
-        self.events.append(event)
-        if not self.running:
-            self.running = True
-            self.after(self.world.random.randrange(1, 20_000), self.run_batch)
+    def begun(self) -> None:
+        """A transaction begins. After some events it has taken too long (Batches asks twice for the time of each)."""
+        if self.generation:
+            self.loop.stall = 2 * self.world.random.choice(_EVENTS)
 
-    def run_batch(self) -> None:
-        world = self.world
-        self.running = False
-        self.disk.now = world.now
-        actions: list[ev.Action] = []
-        count = min(len(self.events), world.random.choice((1, 1, 2, 8)))
-        crash_at = None
+    def commit(self, commit: Callable[[], None], records: Sequence[IDRecord]) -> None:
+        """A transaction ends; or the process, before or after that; or it fails."""
+        if not self.generation:
+            commit()
+            return
+        self.loop.stall = 0
+        if self.unwritable:
+            self.unwritable -= 1
+            self.store.rollback()
+            raise StoreFull("the disk is full")
+        crash = None
         if self.crash_in is not None:
             self.crash_in -= 1
             if self.crash_in <= 0:
                 self.crash_in = None
-                crash_at = world.random.choice(("before", "after", "between"))
-        self.store.begin()
-        for _ in range(count):
-            event = self.events.popleft()
-            self.cutoff.handled(event, actions)
-            actions += self.engine.handle(event, self.now)
-        if crash_at == "before":
-            self.crash()
-            return
-        self.store.commit()
-        if crash_at == "between":
-            actions = actions[: world.random.randrange(len(actions) + 1)]
-        if crash_at != "after":
-            for action in actions:
-                self.act(action)
-        if crash_at is not None:
-            self.crash()
-            return
-        if self.engine.topology.outdated:
-            self.renew()
-        if self.events and not self.running:
-            self.running = True
-            self.after(world.random.randrange(1, 10_000), self.run_batch)
-        self.set_timer()
+                crash = self.world.random.choice(("before", "after", "between"))
+        if crash == "before":
+            self.die()
+        commit()
+        if crash == "after":
+            self.die()
+        if crash == "between":
+            self._calls = self.world.random.randrange(_CALLS)
+        self.committed(records)
 
-    def set_timer(self) -> None:
-        deadline = self.engine.next_deadline()
-        if deadline is None:
-            return
-        delay = min(max(deadline - self.now, 100_000), 3600 * SECOND)
-        at = self.world.now + delay
-        if self.tick_at > self.world.now and self.tick_at <= at:
-            return
-        self.tick_at = at
+    def committed(self, records: Sequence[IDRecord]) -> None:
+        """These records were written."""
 
-        def tick() -> None:
-            if self.tick_at == at:
-                self.tick_at = 0
-                self.post(ev.Tick())
+    def called(self) -> None:
+        """A port is asked for something: the process may end here."""
+        if self._calls is not None:
+            self._calls -= 1
+            if self._calls < 0:
+                self.die()
 
-        self.after(delay, tick)
+    def die(self) -> None:
+        """The process ends right now."""
+        self.crash()
+        raise Dead
 
-    def receive(self, data: bytes) -> None:
-        if self.started:
-            packet = decode_packet(data)
-            if self.engine.check(packet) == 0:
-                self.post(ev.PacketReceived(packet, self.world.minor))
+    def send(self, action: ev.Send, _: str) -> None:
+        self.called()
+        self.world.send(self, action.partner, action.packet, passed_on=action.passed_on)
 
-    # -- actions --
+    def ended_work(self, known: Callable[[], None]) -> None:
+        """A thread has done something; it is durable, and the event loop hears of it, a little later."""
 
-    def act(self, action: ev.Action) -> None:
-        world, rng = self.world, self.world.random
-        match action:
-            case ev.Send(partner, packet):
-                if not self.cutoff.stops(partner):
-                    self.put_in(packet, action.brings)
-                    world.send(self, partner, packet)
-            case ev.StoreBlock():
-                self.storing.setdefault(action.co_guid, deque()).append(action)
-                self.after(rng.randrange(1, 50_000), lambda: self.store_some(action.co_guid))
-            case ev.ReadStage():
-                path = self.store.path_of(action.file_guid) if action.regenerate else None
-                self.after(rng.randrange(1, 100_000), lambda: self.read_stage(action, path))
-            case ev.MakeStage():
-                if world.brings and (path := self.store.path_of(action.file_guid)) is not None:
-                    self.making.add(action.co_guid)
-                    self.after(rng.randrange(1, 100_000), lambda: self.make_stage(action, path))
-            case ev.Install():
-                self.queue_install(action)
-            case ev.DropStage(co_guid):
-                if self.storing.get(co_guid):
-                    self.storing[co_guid].append(action)  # after what is still to be stored of it
-                else:
-                    self.drop_stage(co_guid)
-            case ev.Examine():
-                self.touch(world.aging)
-            case ev.Report():
-                self.reports.append(action)
-            case ev.WentOnline():
-                self.after(SECOND, self.watch)
+        def durable() -> None:
+            self.undo.clear()
+            known()
 
-    def put_in(self, packet: Packet, brings: frozenset[bytes] | None) -> None:
-        """As Actions._put_in()."""
-        goes_with_it = self.world.brings and brings is not None and packet.remote_co is not None
-        stage = self.disk.stages.get(packet.remote_co.change_order_guid) if goes_with_it else None
-        if stage is not None and len(stage) <= c.MAX_BLOCK:
-            packet.block, packet.block_size = stage, len(stage)
+        self.after(self.world.random.randrange(1, 20_000), durable)
 
-    def store_some(self, co_guid: bytes) -> None:
-        blocks = self.storing[co_guid]
-        action = blocks.popleft()
-        while isinstance(action, ev.DropStage):
-            self.drop_stage(co_guid)
-            action = blocks.popleft()
-        self.store_block(action)
-        while blocks and isinstance(blocks[0], ev.DropStage):
-            blocks.popleft()
-            self.drop_stage(co_guid)
+    # -- events --
 
-    def drop_stage(self, co_guid: bytes) -> None:
-        self.making.discard(co_guid)
-        self.disk.stages.pop(co_guid, None)
-        self.disk.stages.pop(b"part" + co_guid, None)
+    def post(self, event: ev.Event) -> None:
+        self.loop.within(lambda: self.replica.post(event))
 
-    def store_block(self, action: ev.StoreBlock) -> None:
-        part = b"part" + action.co_guid
-        if self.disk.full:
-            self.disk.stages.pop(part, None)
-            self.post(ev.FetchFailed(action.co_guid, ev.Outcome.NO_SPACE, "full"))
-            return
-        data = self.disk.stages.pop(part, b"") if action.offset else b""
-        if len(data) != action.offset:
-            return
-        data += bytes(action.data)
-        self.disk.stages[action.co_guid if action.last else part] = data
-        self.post(ev.FetchStored(action.co_guid, action.last, len(data)))
+    def receive(self, data: bytes) -> int:
+        """A packet comes; returns what the call is answered with."""
+        return self.take(decode_packet(data), 0)[0]
 
-    def read_stage(self, action: ev.ReadStage, path: str | None) -> None:
-        guid = action.change_order.change_order_guid
-        data = self.disk.stages.get(guid)
-        generated = 0
-        if data is None and action.regenerate and path is not None:
-            node = self.disk.look(path)
-            if node is None or (action.md5 != bytes(16) and node.md5(action.file_guid) != action.md5):
-                self.post(ev.StageRefused(action, True, "changed"))
-                return
-            data = stage_of(node, action.file_guid)
-            if not self.disk.full:
-                self.disk.stages[guid] = data
-            generated = len(data)
-        if data is None:
-            self.post(ev.StageRefused(action, action.regenerate, "gone"))
-            return
-        self.post(ev.StageBlock(action, data[action.offset : action.offset + c.MAX_BLOCK], len(data), generated))
+    def take(self, packet: Packet, via: int) -> tuple[int, float]:
+        """The same, by the association with that number; returns also how many seconds later."""
+        replica, minor = self.replica, self.world.minor
+        return self.loop.within(lambda: (replica.receive(packet, minor, via), replica.answers_after(packet, via)))
 
-    def make_stage(self, action: ev.MakeStage, path: str) -> None:
-        node = self.disk.look(path)
-        wanted = action.co_guid in self.making and not self.disk.full
-        if wanted and node is not None and node.md5(action.file_guid) == action.md5:
-            self.disk.stages.setdefault(action.co_guid, stage_of(node, action.file_guid))
+    def has_room(self, partner: bytes) -> None:
+        """The partner has taken what was sent to it, or cannot be reached."""
+        self.loop.within(lambda: self.replica.partner_has_room(partner))
 
-    def queue_install(self, action: ev.Install) -> None:
-        places: list[Place] | None = []
-        for step in action.steps:
-            place = self.resolve(step.parent_guid, step.name)
-            old = self.resolve(step.old_parent_guid, step.old_name) if step.old_parent_guid else ("", None)
-            if place is None or old is None:
-                places = None
-                break
-            assert places is not None
-            places.append(Place(step, place[0], place[1], old[0], old[1]))
-            self.places.add((step.parent_guid, step.name))
-        delay = self.world.random.choice((10_000, 100_000, 100_000, SECOND))
-        self.after(self.world.random.randrange(1, delay), lambda: self.install(action, places))
+    # -- installing --
 
-    def resolve(self, parent_guid: bytes, name: str) -> tuple[str, int | None] | None:
-        return place_of(self.store, parent_guid, name)
-
-    def install(self, action: ev.Install, places: list[Place] | None) -> None:
-        disk = self.disk
+    def install(self, item: ResolvedInstall) -> ev.Installed:
+        """In a worker thread."""
+        self.meanwhile()
+        disk, action = self.disk, item.action
         disk.now = self.world.now
-        before = snapshot(disk)
+        before = disk.snapshot()
         kept = len(disk.kept)
-        event = disk.install(action, places)
-        content = any(s.step is ev.InstallStep.CONTENT for s in action.steps)
+        try:
+            event = disk.install(item)
+        except Exception as error:
+            self.world.violation(f"{self.name}: installing has failed: {error!r}")
+            raise
         self.excused = self.excused or self.engine.reseed.active
         if event.outcome is ev.Outcome.DONE:
             entry = self.engine.inbound.entry_of(action.co_guid)
-            if content and entry is not None:
+            if entry is not None and any(s.step is ev.InstallStep.CONTENT for s in action.steps):
                 self.applied[entry.key] = self.applied.get(entry.key, 0) + 1
                 if self.applied[entry.key] > 1 and not self.excused:
                     self.world.violation(f"{self.name}: {entry.co.file_name!r} applied twice")
             if len(disk.kept) == kept:
-                self.undo.append((disk.serial, lambda: put_back(disk, before)))
-        self.after(self.world.random.randrange(1, 20_000), lambda: self.durable(event))
-
-    def durable(self, event: ev.Installed) -> None:
-        """The install has reached the disk; until now a crash may have undone it."""
-        self.undo.clear()
-        self.post(event)
+                self.undo.append((disk.serial, lambda: disk.put_back(before)))
+        return event
 
     # -- local changes --
 
     def touch(self, delay: int) -> None:
         """Something in the tree may differ from the IDTable."""
-        self.dirty = True
-        if not self.up or not self.watching:
-            return
-        self.scan_at = self.world.now + delay
-        if self.scanning:
-            self.scan_at = min(self.scan_at, self.scan_by)  # as journal/aging.py: at most ten times
-        else:
-            self.scanning = True
-            self.scan_by = self.world.now + 10 * delay
-            self.after(delay, self.scan)
-
-    def scan(self) -> None:
-        if self.world.now < self.scan_at:
-            self.after(self.scan_at - self.world.now, self.scan)
-            return
-        self.dirty = False
-        self.disk.now = self.world.now
-        events = self.local_changes(Scan(self.disk, self.store, self.root).changes())
-        self.deliver(events)
-
-    def deliver(self, events: deque[ev.LocalChange]) -> None:
-        """Staging takes a while, and everything else goes on meanwhile."""
-        for _ in range(min(len(events), self.world.random.choice((1, 4, 16)))):
-            self.post(events.popleft())
-        if events or self.events:
-            self.after(self.world.random.randrange(1, 200_000), lambda: self.deliver(events))
-            return
-        self.scanning = False
-        if not self.started:
-            self.begin()
-        if self.dirty:
-            self.touch(max(self.scan_at - self.world.now, SECOND // 10))
-
-    def local_changes(self, changes: list[Change]) -> deque[ev.LocalChange]:
-        guids = self.engine.installing()
-        if not guids:
-            self.places.clear()
-            self.disk.made.clear()
-        made: dict[str, bytes] = {}
-        out: deque[ev.LocalChange] = deque()
-        for change in changes:
-            parent = change.parent_guid if change.parent_guid is not None else made.get(change.parent_path)
-            ours = (
-                change.file_guid in guids
-                or (parent, change.name) in self.places
-                or (change.fingerprint is not None and change.fingerprint.ino in self.disk.made)
-            )
-            if parent is None or ours or (change.kind is Kind.CREATE and self.is_known(change, parent)):
-                self.dirty = True
-                self.scan_at = self.world.now + SECOND
-                continue
-            guid = change.file_guid or self.world.new_guid()
-            if change.kind is Kind.CREATE:
-                made[change.path] = guid
-            out.append(self.local_change(change, guid, parent))
-        return out
-
-    def is_known(self, change: Change, parent: bytes) -> bool:
-        if self.store.by_name(parent, change.name) is not None:
-            return True
-        if change.fingerprint is None:
-            return False
-        return any(record.kind == change.file_kind for record in self.store.by_local_key(*change.fingerprint[:3]))
-
-    def local_change(self, change: Change, guid: bytes, parent: bytes) -> ev.LocalChange:
-        node = None if change.kind is Kind.DELETE else self.disk.look(change.path)
-        is_dir = change.file_kind == "folder"
-        if node is not None and change.kind is Kind.CREATE:
-            node.oid = guid
-        staged = node is not None and not (change.kind is Kind.RENAME and not change.content_changed)
-        on_disk = staged and not self.disk.full and self.world.random.random() < 0.7
-        stage = self.world.new_guid()
-        if on_disk and node is not None:
-            self.disk.stages[stage] = stage_of(node, guid)
-        return ev.LocalChange(
-            _KINDS[change.kind],
-            guid,
-            parent,
-            change.name,
-            is_dir,
-            change.file_kind,
-            self.now - self.world.random.randrange(SECOND),
-            change.reasons or (c.REASON_FILE_DELETE if node is None else c.REASON_DATA_EXTEND),
-            node.facts() if node is not None else None,
-            node.md5(guid) if staged and node is not None else bytes(16),
-            0x10 if is_dir else 0x20,
-            len(node.content) if node is not None else 0,
-            stage,
-            staged=on_disk,
-            stage_size=0,
-            temporary=change.temporary,
-        )
+        if self.up and self.watch is not None:
+            self.watch.noticed(delay)
 
     # -- telling --
 
@@ -550,26 +425,9 @@ class Member:
     def pending(self) -> list[str]:
         if not self.up:
             return ["down"]
-        found = self.engine.pending_text()
-        if self.dirty or self.scanning:
-            found.append("local changes")
-        if self.events:
-            found.append(f"{len(self.events)} events")
+        found = self.replica.pending()
+        if not self.replica.running.started:
+            found.append("starting")
+        if self.loop.busy or self.replica.batches._events:
+            found.append("work")
         return found
-
-
-def snapshot(disk: Disk) -> object:
-    """Enough of the tree to put it back."""
-    nodes = list(disk.walk())
-    return [(n, n.parent, n.name, n.content, n.mode, n.mtime, n.oid) for n in nodes]
-
-
-def put_back(disk: Disk, before: object) -> None:
-    disk.serial += 1
-    for node in [disk.root, *list(disk.walk())]:
-        node.children.clear()
-    for node, parent, name, content, mode, mtime, oid in before:  # type: ignore[attr-defined]
-        node.children.clear()
-        node.content, node.mode, node.mtime, node.oid = content, mode, mtime, oid
-        node.parent, node.name = parent, name
-        parent.children[name] = node

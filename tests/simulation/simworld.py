@@ -1,4 +1,4 @@
-"""The world of the simulated members: a virtual clock, a network with TCP's manners, users, faults, and the checks.
+"""The world of the simulated members: a virtual clock, users, faults, and the checks.
 
 One seeded random generator decides everything that a schedule does not say, so a schedule and a seed replay a run.
 """
@@ -8,15 +8,16 @@ from __future__ import annotations
 import hashlib
 import heapq
 import random
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from agent.engine import events as ev
 from agent.engine.context import Limits
 from agent.wire import constants as c
-from agent.wire.packet import Packet, encode_packet
-from tests.simulation.simmember import SECOND, Member
+from agent.wire.filetime import SECOND
+from agent.wire.packet import Packet
+from tests.simulation.simhost import NoCounters
+from tests.simulation.simmember import Member
+from tests.simulation.simnet import Network
 from tests.simulation.simtree import FILE_MODE, FOLDER_MODE, Node
 
 JOINS = frozenset((c.CMD_NEED_JOIN, c.CMD_START_JOIN, c.CMD_JOINING, c.CMD_JOINED))
@@ -56,16 +57,17 @@ class World:
         self.priorities: dict[tuple[str, str], int] = {}
         self.file_names = NAMES
         self.sole = False  # only one member has users
+        self.counters = NoCounters
         self.brings = False  # small staging files go with their change orders
+        self.forgetful = False  # no staging file is in memory only
+        self.no_room = 0.3  # how many of a member's own staging files there is no room for, of 1
         self.now = self.began = START
         self.aging = 3 * SECOND
         self.heap: list[tuple[int, int, Callable[[], None]]] = []
         self.serial = 0
         self.nested = 0  # threads that are at work
-        self.wires: dict[tuple[str, str], deque[tuple[int, bytes]]] = {}
-        self.free_at: dict[tuple[str, str], int] = {}
-        self.slow: dict[frozenset[str], int] = {}
-        self.cut: set[frozenset[str]] = set()
+        self.network = Network(self)
+        self.slow, self.cut = self.network.slow, self.network.cut
         self.whole = list(edges)  # the connections as they are in the end
         self.shut: set[frozenset[str]] = set()  # whose schedule is closed
         self.packets = 0
@@ -95,63 +97,14 @@ class World:
 
     # -- the network --
 
-    def send(self, source: Member, partner: bytes, packet: Packet) -> None:
-        target = self.by_guid[partner]
+    def send(self, source: Member, partner: bytes, packet: Packet, *, passed_on: bool = False) -> None:
         if packet.command not in JOINS:
             self.packets += 1
-        if not target.up or frozenset((source.name, target.name)) in self.cut:
-            source.cutoff.lost(partner)
-            source.after(self.random.randrange(1, SECOND), lambda: self.tell_unreachable(source, target))
-            return
-        wire = (source.name, target.name)
-        delay = self.random.randrange(1000, 300_000) + self.slow.get(frozenset(wire), 0)
-        at = max(self.now + delay, self.free_at.get(wire, 0))
-        self.free_at[wire] = at
-        self.wires.setdefault(wire, deque()).append((at, encode_packet(packet)))
-        self.after(at - self.now, lambda: self.arrive(wire))
-
-    def arrive(self, wire: tuple[str, str]) -> None:
-        """Deliver what is due, in order."""
-        queue = self.wires[wire]
-        source, target = (self.members[name] for name in wire)
-        while queue and queue[0][0] <= self.now:
-            _, data = queue.popleft()
-            if target.started:
-                target.receive(data)
-            elif target.up:
-                source.cutoff.lost(target.guid)
-                source.after(self.random.randrange(1, SECOND), lambda: self.tell_unreachable(source, target))
-
-    @staticmethod
-    def tell_unreachable(source: Member, target: Member) -> None:
-        source.post(ev.PartnerUnreachable(target.guid, "unreachable"))
-
-    def gone(self, member: Member) -> None:
-        """A process ended: its connections break, with what was on them."""
-        for other in self.members.values():
-            if other is not member:
-                self.break_wires(member, other)
+        self.network.send(source, self.by_guid[partner], packet, passed_on=passed_on)
 
     def break_wires(self, one: Member, other: Member) -> None:
-        """The connections between two members break. What is on its way arrives late, or in part, or not at
-        all; both ends learn of it by and by. A call that timed out may have been carried out."""
-        rng = self.random
-        for source, target in ((one, other), (other, one)):
-            queue = self.wires.get((source.name, target.name))
-            if queue is None:
-                continue
-            flight = [data for _, data in queue]
-            queue.clear()
-            self.free_at.pop((source.name, target.name), None)
-            arrived = flight[: rng.randrange(len(flight) + 1)]
-            late = rng.choice((0, 0, SECOND, 20 * SECOND))
-            for number, data in enumerate(arrived):
-                self.after(late + number, lambda d=data, t=target: t.up and t.receive(d))
-                if rng.random() < 0.1:
-                    self.after(late + number + rng.randrange(SECOND), lambda d=data, t=target: t.up and t.receive(d))
-            if flight and source.up:
-                source.cutoff.lost(target.guid)
-                source.after(rng.randrange(1, 2 * SECOND), lambda s=source, t=target: self.tell_unreachable(s, t))
+        """The connections between two members break, with what was on them."""
+        self.network.break_between(one, other)
 
     # -- time --
 
@@ -197,7 +150,7 @@ class World:
 
     def pending(self) -> list[str]:
         found = [f"{m.name}: {text}" for m in self.here() for text in m.pending()]
-        found += [f"{a}->{b}: {len(q)} packets" for (a, b), q in self.wires.items() if q and not self.members[b].left]
+        found += self.network.pending()
         for m in self.here():
             if m.up:
                 states = {x["name"]: x["state"] for x in m.engine.connections()}
@@ -339,6 +292,10 @@ class World:
                 member.mishear(float(rest[1]), lost=kind == "deaf")  # type: ignore[arg-type]
             case "full":
                 member.disk.full = bool(rest[1])
+            case "unwritable":
+                member.unwritable = int(rest[1])  # type: ignore[call-overload]
+            case "stumble":
+                member.stumble()
             case "save_backup":
                 if member.skew == 0:
                     member.save_backup()
@@ -358,7 +315,7 @@ class World:
             case "heal":
                 self.cut.discard(pair)
             case "flap":
-                self.break_wires(one, other)
+                self.network.break_between(one, other, alone=True)
             case "disconnect" | "connect" | "close" | "open":
                 self.change_topology(kind, pair)
             case "slow":
@@ -418,7 +375,7 @@ class World:
             self.topology_changed()
             self.run(3)  # all have heard of it, or start below
         for member in self.here():
-            member.crash_in = None
+            member.spare()
             member.disk.full = False
             member.disk.busy.clear()
             member.set_clock(0)

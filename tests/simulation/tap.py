@@ -1,19 +1,30 @@
-"""For test_tables: two engines whose packets are kept, and what happens to a file or folder on one of them."""
+"""Two members, or three, whose changes are told at once, as a journal would tell of them, and whose packets are kept:
+for what is said of single changes (test_tables), and by members that are of another vendor.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from agent.engine import events as ev
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder
+from agent.wire.filetime import SECOND
 from agent.wire.packet import Packet, decode_packet, encode_packet
-from tests.simulation.world import Member, World, guid_of, mesh
+from tests.simulation.schedule import chain, mesh
+from tests.simulation.simdisk import stage_of
+from tests.simulation.simkernel import SimSystem
+from tests.simulation.simmember import Member
+from tests.simulation.simtree import Node
+from tests.simulation.simwatch import SimWatch
+from tests.simulation.simworld import World
 
 TEXT = b"content"
 ZERO = bytes(16)
+guid_of = World.guid_of
 
 Alter = Callable[[Packet], None]
 
@@ -24,61 +35,143 @@ class Sent(NamedTuple):
     packet: Packet
 
 
-class Journalled(Member):
-    """A member whose journal says why a change came about, as the real one does, and compresses or does not."""
+class NoWatch(SimWatch):
+    """Nobody looks at the tree."""
+
+    async def start(self, *, first: bool) -> None:
+        self.scanned.set()
+
+    def noticed(self, delay: int) -> None: ...
+
+
+class Telling(Member):
+    """A member that is told of each change by who makes it, and of why it came about. Files and folders are known by
+    their GUIDs. Its staging files are said to be compressed, or are not; `lacks` is what its tree does not hold of what
+    comes into it."""
 
     compressed = False
+    lacks = b""
 
-    def event(self, event: ev.Event) -> None:
-        if isinstance(event, ev.LocalChange) and event.kind is not ev.ChangeKind.DELETE:
-            created = c.REASON_FILE_CREATE if event.kind is ev.ChangeKind.CREATE else 0
-            moved = c.REASON_RENAME_NEW_NAME if event.kind is ev.ChangeKind.RENAME else 0
-            data = 0 if event.is_dir or moved else c.REASON_DATA_OVERWRITE | c.REASON_DATA_EXTEND
-            touched = c.REASON_BASIC_INFO_CHANGE if event.is_dir and event.kind is ev.ChangeKind.UPDATE else 0
-            event = replace(event, compressed=self.compressed, reasons=created | moved | data | touched)
-        super().event(event)
+    def watch_maker(self, system: SimSystem) -> Callable[..., Any]:
+        return partial(NoWatch, self, system)
 
-    def touch(self, guid: bytes) -> None:
-        """A folder's attributes are changed."""
-        place = self.disk.place(guid)
-        assert place is not None
-        self.disk.nodes[place].mtime = self.world.now
-        self.local(ev.ChangeKind.UPDATE, guid)
+    def posted(self, event: ev.Event) -> ev.Event:
+        if isinstance(event, ev.Installed | ev.LocalChange) and event.md5 not in (None, ZERO):
+            event = replace(event, unstored=self.lacks)
+        return super().posted(event)
+
+    def node(self, guid: bytes) -> Node:
+        return self.disk.root if guid == self.root else next(n for n in self.disk.walk() if n.oid == guid)
+
+    def create(self, parent: bytes, name: str, content: bytes = b"", *, is_dir: bool = False) -> bytes:
+        guid = self.world.new_guid()
+        self.disk.now = self.world.now
+        node = self.disk.add(self.node(parent), name, is_dir=is_dir, content=content, oid=guid)
+        self._tell(ev.ChangeKind.CREATE, node, c.REASON_FILE_CREATE | self._data(node))
+        return guid
+
+    def write(self, guid: bytes, content: bytes) -> None:
+        node = self.node(guid)
+        self.disk.now = self.world.now
+        self.disk.write(node, content)
+        self._tell(ev.ChangeKind.UPDATE, node, self._data(node))
+
+    def change_attributes(self, guid: bytes) -> None:
+        """Of a folder."""
+        node = self.node(guid)
+        self.disk.now = self.world.now
+        node.mtime = self.disk.tick()
+        self._tell(ev.ChangeKind.UPDATE, node, c.REASON_BASIC_INFO_CHANGE)
+
+    def rename(self, guid: bytes, parent: bytes, name: str) -> None:
+        node = self.node(guid)
+        self.disk.move(node, self.node(parent), name)
+        self._tell(ev.ChangeKind.RENAME, node, c.REASON_RENAME_NEW_NAME)
+
+    def delete(self, guid: bytes) -> None:
+        node = self.node(guid)
+        place, name = self._folder(node), node.name
+        self.disk.remove(node)
+        kind = ev.ChangeKind.DELETE
+        self.post(ev.LocalChange(kind, guid, place, name, node.is_dir, node.kind, self.now, c.REASON_FILE_DELETE))
+
+    @staticmethod
+    def _data(node: Node) -> int:
+        return 0 if node.is_dir else c.REASON_DATA_OVERWRITE | c.REASON_DATA_EXTEND
+
+    def _folder(self, node: Node) -> bytes:
+        assert node.parent is not None
+        return node.parent.oid or self.root
+
+    def _tell(self, kind: ev.ChangeKind, node: Node, reasons: int) -> None:
+        assert node.oid is not None
+        stage, staged = self.world.new_guid(), kind is not ev.ChangeKind.RENAME
+        if staged:
+            self.disk.stages[stage] = stage_of(node, node.oid)
+        self.post(
+            ev.LocalChange(
+                kind,
+                node.oid,
+                self._folder(node),
+                node.name,
+                node.is_dir,
+                node.kind,
+                self.now,
+                reasons,
+                node.facts(),
+                node.md5(node.oid),
+                c.FILE_ATTRIBUTE_DIRECTORY if node.is_dir else 0x20,
+                len(node.content),
+                stage,
+                staged,
+                compressed=self.compressed,
+            )
+        )
 
 
 class Tap(World):
     """Keeps what is sent. `alter` changes a's packets on their way, as if a were of another vendor."""
 
-    def __init__(self, compressed: bool, alter: Alter | None = None, *, chain: bool = False) -> None:
-        edges = [("a", "b"), ("b", "a"), ("b", "c"), ("c", "b")] if chain else mesh("ab")
-        super().__init__("abc" if chain else "ab", edges)
+    def __init__(self, compressed: bool = False, alter: Alter | None = None, *, chained: bool = False) -> None:
+        names = "abc" if chained else "ab"
+        super().__init__(names, (chain if chained else mesh)(names), 1, member=Telling)
         self.sent: list[Sent] = []
         self.alter = alter
-        made = {name: Journalled(self, name) for name in self.names}
-        self.a, self.b = made["a"], made["b"]
+        self.a, self.b = (self.telling(name) for name in "ab")
         self.a.compressed = compressed
-        self.members = dict(made)
-        self.by_guid = {member.guid: member for member in made.values()}
         self.acted = 0
 
-    def send(self, source: Member, partner: bytes, packet: Packet) -> None:
+    def telling(self, name: str) -> Telling:
+        member = self.members[name]
+        assert isinstance(member, Telling)
+        return member
+
+    def send(self, source: Member, partner: bytes, packet: Packet, **way: bool) -> None:
         packet = decode_packet(encode_packet(packet))
         if self.alter is not None and source is self.a:
             self.alter(packet)
         self.sent.append(Sent(source.name, self.by_guid[partner].name, decode_packet(encode_packet(packet))))
-        super().send(source, partner, packet)
+        super().send(source, partner, packet, **way)
+
+    def settle(self) -> None:
+        """Until nothing is left to do."""
+        assert self.run_until_quiet(), self.pending()
+        assert not self.violations
+
+    def alone(self) -> None:
+        """Only a is there so far."""
+        self.a.start()
+        self.run(60)
 
     def together(self) -> None:
         for member in self.members.values():
-            if not member.up:
-                member.start()
-        self.run(300)
+            member.start()
+        self.settle()
 
     def ready(self) -> None:
         """What comes now is what the test looks at."""
-        self.run()
+        self.run(60)
         self.sent.clear()
-        self.now += 10_000_000
         self.acted = self.now
 
     def of(self, command: int, source: str, target: str) -> list[Packet]:
@@ -112,7 +205,7 @@ def new_below(world: Tap, is_dir: bool) -> bytes:
 
 def update(world: Tap, is_dir: bool) -> bytes:
     guid = _made(world, is_dir)
-    world.a.touch(guid) if is_dir else world.a.write(guid, b"other content")
+    world.a.change_attributes(guid) if is_dir else world.a.write(guid, b"other content")
     return guid
 
 
@@ -138,7 +231,7 @@ def delete(world: Tap, is_dir: bool) -> bytes:
 
 def seed(world: Tap, is_dir: bool) -> bytes:
     """Initial sync (VVJoin)."""
-    world.a.start()
+    world.alone()
     guid = world.a.create(world.a.root, "n", b"" if is_dir else TEXT, is_dir=is_dir)
     world.ready()
     world.together()
@@ -146,7 +239,7 @@ def seed(world: Tap, is_dir: bool) -> bytes:
 
 
 def seed_gone(world: Tap, is_dir: bool) -> bytes:
-    world.a.start()
+    world.alone()
     guid = world.a.create(world.a.root, "n", b"" if is_dir else TEXT, is_dir=is_dir)
     world.a.delete(guid)
     world.ready()
@@ -156,12 +249,12 @@ def seed_gone(world: Tap, is_dir: bool) -> bytes:
 
 def seed_ahead(world: Tap, is_dir: bool) -> bytes:
     """The folder was made after what is in it now, and goes before it."""
-    world.a.start()
+    world.alone()
     guid = world.a.create(world.a.root, "n", TEXT)
     folder = world.a.create(world.a.root, "later", is_dir=True)
     world.a.rename(guid, folder, "n")
-    world.now += 10_000_000
-    world.a.touch(folder)
+    world.now += SECOND
+    world.a.change_attributes(folder)
     world.ready()
     world.together()
     return folder
@@ -192,7 +285,7 @@ def lose_delete(world: Tap, is_dir: bool) -> bytes:
 def lose_name(world: Tap, is_dir: bool) -> bytes:
     """b makes another file of that name, later."""
     guid = new(world, is_dir)
-    world.now += 10_000_000
+    world.now += SECOND
     world.b.create(world.b.root, "n", b"of b")
     return guid
 
@@ -200,7 +293,7 @@ def lose_name(world: Tap, is_dir: bool) -> bytes:
 def win(world: Tap, is_dir: bool) -> bytes:
     guid = _made(world, is_dir)
     world.b.write(guid, b"of b")
-    world.now += 10_000_000
+    world.now += SECOND
     world.acted = world.now
     world.a.write(guid, b"of a, later")
     return guid
@@ -211,7 +304,7 @@ def again(world: Tap, guid: bytes) -> None:
     packet = the(world, c.CMD_REMOTE_CO, "a", "b", guid)
     world.sent[:] = [sent for sent in world.sent if sent.packet is packet]
     World.send(world, world.a, world.b.guid, packet)
-    world.run()
+    world.settle()
 
 
 # ---- what was sent ------------------------------------------------------------------------------------------

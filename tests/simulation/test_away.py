@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from agent.engine.context import Limits
 from agent.reporting.causes import Cause
+from agent.wire.constants import CMD_REMOTE_CO_DONE
 from agent.wire.filetime import DAY, HOUR, SECOND
+from agent.wire.packet import Packet
 from tests.simulation.schedule import oneway
+from tests.simulation.simmember import Member
 from tests.simulation.simworld import World
-from tests.simulation.users import all_agree, done, kept, make, names, remove, started, write
+from tests.simulation.users import all_agree, done, kept, make, names, remove, started, until, write
 
 
 def test_many_deletions_at_once_are_told_where_they_were_made_and_where_they_arrive() -> None:
@@ -42,7 +45,6 @@ def test_a_restored_database_gets_its_own_changes_back() -> None:
     remove(b, "after")  # the tree is restored too
     node = b.disk.root.children.get("after")
     assert node is None
-    b.dirty = False
     b.restore_backup()
     world.run(120)
     assert names(b) == ["after", "before"]
@@ -127,10 +129,17 @@ def test_away_too_long_and_news_that_others_had_and_removed() -> None:
     a, b, c = (world.members[n] for n in "abc")
     make(a, "d", None)
     world.run(60)
+    send = world.send
+
+    def lossy(source: Member, partner: bytes, packet: Packet, **way: bool) -> None:
+        if partner != c.guid or packet.command != CMD_REMOTE_CO_DONE:
+            send(source, partner, packet, **way)
+
+    world.send = lossy  # type: ignore[method-assign]
     make(c, "d/news", b"news")
-    while "d/news" not in {*names(a), *names(b)}:
-        world.run(0.01)
+    until(world, lambda: "d/news" in {*names(a), *names(b)})
     c.crash()
+    world.send = send  # type: ignore[method-assign]
     world.run(60)
     assert names(a) == names(b) == ["d", "d/news"]
     remove(a, "d")
@@ -197,8 +206,7 @@ def test_seeded_again_and_stopped_before_the_end() -> None:
     world.run(14 * 86400)
     world.slow[frozenset("bc")] = 5 * SECOND
     c.start()
-    while not c.engine.reseed.active or a.name not in done(c):
-        world.run(0.1)
+    until(world, lambda: c.engine.reseed.active and a.name in done(c))
     assert not c.engine.ctx.online
     c.crash()
     b.crash()

@@ -22,7 +22,7 @@ FILES = 20
 def bringing(names: str = "ab", limits: Limits | None = None) -> Tapped:
     """Members that send their small files with their change orders."""
     world = Tapped(names, limits)
-    world.brings = True
+    world.brings, world.no_room = True, 0
     return world
 
 
@@ -31,8 +31,8 @@ class Heard(World):
 
     sent: list[Packet]
 
-    def send(self, source: Member, partner: bytes, packet: Packet) -> None:
-        super().send(source, partner, packet)
+    def send(self, source: Member, partner: bytes, packet: Packet, **way: bool) -> None:
+        super().send(source, partner, packet, **way)
         self.__dict__.setdefault("sent", []).append(packet)
 
 
@@ -55,6 +55,7 @@ def asked(world: Tapped, member: Member) -> int:
 
 def test_a_small_file_is_not_asked_for() -> None:
     world = bringing()
+    world.no_room = 0.3
     a, b = (world.members[name] for name in "ab")
     make(a, "folder", None)
     for number in range(FILES):
@@ -193,13 +194,13 @@ def test_a_full_disk_and_a_crash_lose_nothing() -> None:
 def test_no_more_are_stored_at_once_than_twice_what_may_be_fetched() -> None:
     """What comes beyond that is let go of, and asked for in its turn: a partner cannot have anything kept unasked."""
     world = bringing(limits=Limits(fetches=4))
+    world.forgetful = True
     a, b = (world.members[name] for name in "ab")
     make(a, "f", b"content")
     world.run(60)
     model = world.last(a, c.CMD_REMOTE_CO)
-    for number in range(1, 31):
-        receive(b, forged(world, model, number))
-    assert sum(len(blocks) for blocks in b.storing.values()) == 2 * world.limits.fetches
+    receive(b, *(forged(world, model, number) for number in range(1, 31)))
+    assert len(b.replica.actions._fetching) == 2 * world.limits.fetches
     assert sum(entry.stage is Stage.FETCHING for entry in b.engine.inbound.entries.values()) == 8
     assert not any(entry.early for entry in b.engine.inbound.entries.values())
 

@@ -2,48 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
-import pytest
-
-from tests.simulation import simmember
-from tests.simulation.simmember import Member
+from tests.simulation.simhost import Tally
 from tests.simulation.simworld import World
-from tests.simulation.users import all_agree, make, move, started, write
+from tests.simulation.users import all_agree, counted, make, move, started, write
 
 WHAT = ["Aborted", "Issued", "Morphed", "Propagated", "Retired", "Sent", "Retried", "Retried at Fetch",
         "Retried at Generate", "Retried at Install", "Retried at Rename"]  # fmt: skip
 
 
-class Tally:
-    """What one engine has counted in FileReplicaSet."""
-
-    def __init__(self) -> None:
-        self.values: Counter[str] = Counter()
-
-    def inc_set(self, set_name: str, counter: str, n: int = 1) -> None:
-        self.values[counter] += n
-
-    def inc_cxtion(self, set_name: str, cxtion_name: str, counter: str, n: int = 1) -> None: ...
-
-    def inc_both(self, set_name: str, cxtion_name: str, counter: str, n: int = 1) -> None:
-        self.values[counter] += n
-
-
-@pytest.fixture(autouse=True)
-def _counting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simmember, "NoCounters", Tally)
-
-
-def of(member: Member) -> Counter[str]:
-    tally = member.engine.ctx.counters
-    assert isinstance(tally, Tally)
-    return Counter(tally.values)
-
-
 def check(world: World) -> None:
     for member in world.members.values():
-        values = of(member)
+        values = counted(member)
         for what in WHAT:
             halves = values[f"Local Change Orders {what}"], values[f"Remote Change Orders {what}"]
             assert values[f"Change Orders {what}"] == sum(halves), (member.name, what)
@@ -55,7 +24,7 @@ def check(world: World) -> None:
 
 
 def test_sums_after_conflicts_and_retries() -> None:
-    world = started("abc")
+    world = started("abc", counters=Tally)
     a, b, c = (world.members[name] for name in "abc")
     world.step(("cut", 0, 1))
     for member in (a, b):
@@ -76,12 +45,12 @@ def test_sums_after_conflicts_and_retries() -> None:
     move(a, "f", "g")
     all_agree(world)
     check(world)
-    assert sum(of(member)["Change Orders Retried"] for member in (a, b, c)) > 0
+    assert sum(counted(member)["Change Orders Retried"] for member in (a, b, c)) > 0
 
 
 def test_a_morphed_name_is_counted_once_however_often_it_is_tried() -> None:
     """A folder waits three times for a name that stays taken, then goes to another one."""
-    world = started("ab")
+    world = started("ab", counters=Tally)
     a, b = world.members["a"], world.members["b"]
     world.step(("cut", 0, 1))
     make(a, "d", None)
@@ -91,18 +60,18 @@ def test_a_morphed_name_is_counted_once_however_often_it_is_tried() -> None:
     all_agree(world)
     check(world)
     assert len(a.tree()) == 2
-    morphed = [of(member)["Change Orders Morphed"] for member in (a, b)]
+    morphed = [counted(member)["Change Orders Morphed"] for member in (a, b)]
     assert sorted(morphed) in ([0, 1], [1, 1])
 
 
 def test_how_long_a_change_was_on_its_way() -> None:
     """b hears of one change within seconds, and of the other after the ten minutes for which the line was cut."""
-    world = started("ab")
+    world = started("ab", counters=Tally)
     a, b = (world.members[name] for name in "ab")
     make(a, "d", None)
     make(a, "d/f", b"1")
     world.run(60)
-    before = of(b)
+    before = counted(b)
     quick = {name: n for name, n in before.items() if name.startswith("Replication Latency up to") and n}
     assert sum(quick.values()) == 2
     assert set(quick) <= {f"Replication Latency up to {n} s" for n in (1, 2, 5, 10)}
@@ -111,9 +80,9 @@ def test_how_long_a_change_was_on_its_way() -> None:
     world.run(600)
     world.cut.clear()
     all_agree(world)
-    more = of(b) - before
+    more = counted(b) - before
     assert {name: n for name, n in more.items() if name.startswith("Replication Latency up to")} == {
         "Replication Latency up to 15 min": 1
     }
     assert 600_000 <= more["Replication Latency in ms"] < 900_000
-    assert not any(name.startswith("Replication") for name in of(a)), "nothing came to a"
+    assert not any(name.startswith("Replication") for name in counted(a)), "nothing came to a"

@@ -15,15 +15,16 @@ from agent.engine.context import Cxtion, Limits
 from agent.engine.entry import Entry, Stage
 from agent.engine.records import mark_of
 from agent.engine.session import NEVER, JoinState
+from agent.files.installing import ResolvedStep
 from agent.reporting.causes import Cause
 from agent.wire import constants as c
 from agent.wire.filetime import SECOND
 from agent.wire.packet import NamedGuid, Packet, decode_packet, encode_packet
 from tests.simulation.schedule import mesh
-from tests.simulation.simdisk import Disk, Place
+from tests.simulation.simdisk import Disk
 from tests.simulation.simmember import Member
 from tests.simulation.simworld import World
-from tests.simulation.users import make, started, write
+from tests.simulation.users import make, started, until, write
 
 BLOCK = c.MAX_BLOCK
 
@@ -33,7 +34,7 @@ class Picky(Disk):
 
     cannot: bytes = b""
 
-    def _content(self, action: ev.Install, place: Place) -> ev.Installed:
+    def _content(self, action: ev.Install, place: ResolvedStep) -> ev.Installed:
         if self.cannot and self.stages[action.co_guid].endswith(self.cannot):
             return ev.Installed(action.co_guid, ev.Outcome.UNSUPPORTED, detail="a file of 99 bytes")
         return super()._content(action, place)
@@ -97,12 +98,12 @@ class Tapped(World):
         self.run(60)
         assert not self.pending()
 
-    def send(self, source: Member, partner: bytes, packet: Packet) -> None:
+    def send(self, source: Member, partner: bytes, packet: Packet, **way: bool) -> None:
         self.sent.append((source, packet))
         if self.holds(packet):
             self.held.append((source, partner, packet))
         else:
-            super().send(source, partner, packet)
+            super().send(source, partner, packet, **way)
 
     def let_go(self) -> None:
         self.holds = lambda packet: False
@@ -119,17 +120,11 @@ class Tapped(World):
         return sum(1 for member, packet in self.sent if member is source and packet.command == command)
 
 
-def receive(member: Member, packet: Packet) -> None:
-    """The packet comes, and is handled."""
-    member.receive(encode_packet(packet))
-    handle(member)
-
-
-def handle(member: Member) -> None:
-    """What has come is handled."""
-    while member.events:
-        member.running = True
-        member.run_batch()
+def receive(member: Member, *packets: Packet) -> None:
+    """The packets come, and are handled."""
+    for packet in packets:
+        assert member.receive(encode_packet(packet)) == 0
+    until(member.world, lambda: not member.replica.batches._events, step=0.001)
 
 
 def incidents(member: Member) -> list[tuple[Cause | None, str]]:
@@ -188,7 +183,7 @@ def test_a_block_that_cannot_be_right_is_told_of(size: int, length: int) -> None
     packet.file_size, packet.block, packet.block_size = size, bytes(length), length
     receive(b, packet)
     assert incidents(b) == [(Cause.STAGING_FILE, "a")]
-    assert not b.storing
+    assert not b.replica.actions._fetching
     world.let_go()
     world.run(60)
     assert b.tree() == a.tree()
@@ -198,20 +193,14 @@ def test_no_more_is_asked_for_than_reaches_the_disk() -> None:
     """A disk slower than the network: what was asked for and is not stored is in memory."""
     world = Tapped()
     a, b = world.members["a"], world.members["b"]
-    store, stuck = b.store_some, list[bytes]()
-    b.store_some = stuck.append  # type: ignore[method-assign, assignment]
+    b.loop.stuck = []
     make(a, "f", b"x" * (50 * BLOCK))
     world.run(60)
     assert world.count(b, c.CMD_SEND_STAGE) == 1
-    b.store_some = store  # type: ignore[method-assign]
-    store(stuck.pop())
-    world.run(0.001)
-    b.store_some = stuck.append  # type: ignore[method-assign, assignment]
+    b.loop.stuck.pop()()
     world.run(60)
     assert world.count(b, c.CMD_SEND_STAGE) <= 1 + 2 * world.limits.fetch_window
-    b.store_some = store  # type: ignore[method-assign]
-    for co_guid in stuck:
-        store(co_guid)
+    b.loop.go_on()
     world.run(60)
     assert b.tree() == a.tree()
 
@@ -298,7 +287,7 @@ def asking(world: Tapped) -> tuple[Member, Packet, list[ev.ReadStage]]:
     make(a, "f", b"x" * (5 * BLOCK))
     world.run(60)
     reads: list[ev.ReadStage] = []
-    a.read_stage = lambda action, path: reads.append(action)  # type: ignore[method-assign]
+    a.replica.actions._read_stage = reads.append  # type: ignore[method-assign]
     return a, world.last(b, c.CMD_SEND_STAGE), reads
 
 
@@ -329,9 +318,8 @@ def test_who_has_no_room_to_stage_what_a_partner_asks_for_says_so() -> None:
 def test_who_asks_for_more_than_anybody_can_use_loses_the_session() -> None:
     world = Tapped(limits=Limits(requests=100))
     a, packet, _ = asking(world)
-    del a.read_stage  # type: ignore[method-assign]
-    for _ in range(1000):
-        receive(a, packet)
+    del a.replica.actions._read_stage  # type: ignore[method-assign]
+    receive(a, *(packet for _ in range(1000)))
     assert (Cause.FLOOD, "b") in incidents(a)
     assert len(incidents(a)) == 1
     world.run(60)
@@ -611,12 +599,11 @@ def test_a_storm_of_joins_of_ever_new_connections_is_answered_in_moderation() ->
     world = Tapped()
     a, b = world.members["a"], world.members["b"]
     packet = world.last(b, c.CMD_JOINING)
-    answered, config = world.count(a, c.CMD_JOINED), a.engine.ctx.config
+    answered = world.count(a, c.CMD_JOINED)
     for number in range(100):
         guid = packet.join_guid = number.to_bytes(16, "big")
         volatile = Cxtion(guid, "a->b (volatile)", "A", NamedGuid(b.guid, "b"), inbound=False, volatile=True)
-        a.post(ev.TopologyChanged((*config.cxtions, volatile), config.primary, config.others, True))
-        handle(a)
+        until(world, a.loop.run(a.replica.promote(volatile)).done, step=0.001)
         packet.cxtion = NamedGuid(guid, "A")
         packet.last_join_time, packet.join_time = NEVER, world.now
         receive(a, packet)
@@ -653,8 +640,7 @@ def test_who_falls_silent_in_the_middle_gives_its_room_back() -> None:
     make(a, "f", b"x" * (50 * BLOCK))
     world.run(60)
     assert [key for key in b.disk.stages if key.startswith(b"part")]
-    while not incidents(b):
-        world.run(0.1)
+    until(world, lambda: bool(incidents(b)), step=0.1)
     assert 100 < (world.now - only_entry(b).first_try) / SECOND < 130
     world.run(0.1)
     assert not [key for key in b.disk.stages if key.startswith(b"part")]

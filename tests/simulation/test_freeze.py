@@ -29,8 +29,10 @@ def test_an_engine_may_begin_frozen() -> None:
     """One that is made anew, or that of a set that comes while installs wait."""
     world = started("ab")
     a, b = world.members["a"], world.members["b"]
-    b.renew()
-    b.engine.begin_frozen(True)
+    before, b.replica.frozen = b.engine, True
+    b.loop.run(b.replica.recovery.renew_engine())
+    world.run(1)
+    assert b.engine is not before
     make(a, "n", b"1")
     world.run(300)
     assert names(b) == []

@@ -29,7 +29,7 @@ from agent.wire.packet import Packet
 from tests.simulation.forging import Forger
 from tests.simulation.simmember import Member
 from tests.simulation.simworld import World
-from tests.simulation.users import all_agree, make, move, names, remove, started, write
+from tests.simulation.users import all_agree, make, move, names, remove, started, until, write
 
 
 @pytest.mark.parametrize("minor", range(10))
@@ -47,10 +47,10 @@ def test_compressions_are_told_from_minor_version_4_on(minor: int, monkeypatch: 
     told = []
     send = World.send
 
-    def spy(world: World, source: Member, partner: bytes, packet: Packet) -> None:
+    def spy(world: World, source: Member, partner: bytes, packet: Packet, **way: bool) -> None:
         if packet.command == CMD_JOINING:
             told.append(bool(packet.compression_guids))
-        send(world, source, partner, packet)
+        send(world, source, partner, packet, **way)
 
     monkeypatch.setattr(World, "send", spy)
     started("ab", minor=minor)
@@ -128,10 +128,10 @@ def test_the_very_change_that_the_version_vector_names_is_dampened(monkeypatch: 
     a, b = world.members["a"], world.members["b"]
     send, sent = world.send, []
 
-    def heard(source: Member, partner: bytes, packet: Packet) -> None:
+    def heard(source: Member, partner: bytes, packet: Packet, **way: bool) -> None:
         if packet.remote_co is not None:
             sent.append(packet)
-        send(source, partner, packet)
+        send(source, partner, packet, **way)
 
     monkeypatch.setattr(world, "send", heard)
     make(a, "n", b"1")
@@ -155,13 +155,13 @@ def test_an_acknowledgement_is_awaited_once(monkeypatch: pytest.MonkeyPatch) -> 
     send, awaited = world.send, list[tuple[bool, bool]]()
     answers: list[Packet] = []
 
-    def heard(source: Member, partner: bytes, packet: Packet) -> None:
+    def heard(source: Member, partner: bytes, packet: Packet, **way: bool) -> None:
         if source is b and packet.command == CMD_REMOTE_CO_DONE:
             co = packet.remote_co
             incomplete = replace(packet, remote_co=co.replace(flags=co.flags | CO_FLAG_INSTALL_INCOMPLETE))
             awaited.append((a.engine.awaits(packet), a.engine.awaits(incomplete)))
             answers.append(packet)
-        send(source, partner, packet)
+        send(source, partner, packet, **way)
 
     monkeypatch.setattr(world, "send", heard)
     make(a, "n", b"1")
@@ -208,17 +208,18 @@ def test_what_is_not_a_partner_s_to_name_is_refused(
             return b.root if wanted[0] == "root" else world.guid_of(*wanted)
         return wanted
 
-    def mad(source: Member, partner: bytes, packet: Packet) -> None:
+    def mad(source: Member, partner: bytes, packet: Packet, **way: bool) -> None:
         mine = source is a and partner == b.guid and packet.command == CMD_REMOTE_CO
         if mine and packet.remote_co is not None and packet.remote_co.file_name == "odd":
             told = packet.remote_co
             packet.remote_co = told.replace(**{k: value(v, told) for k, v in said.items()})
-        send(source, partner, packet)
+        send(source, partner, packet, **way)
 
     monkeypatch.setattr(world, "send", mad)
     make(a, "odd", None if is_dir else b"1")
+    world.run(60)  # the other partner has it before the version vector passes its number with what comes next
     make(a, "even", b"2")
-    world.run(120)
+    world.run(60)
     incidents = [r for r in b.reports if r.cause is not None]
     assert {(r.cause, r.source) for r in incidents} == {(cause, "a")}
     assert repr(said.get("file_name", "odd")) in incidents[0].text
@@ -328,8 +329,8 @@ def test_an_engine_that_is_told_twice_to_go_on_keeps_its_inbound_log() -> None:
 
 
 def until_it_fetches(member: Member) -> None:
-    while not any(entry.stage is Stage.FETCHING for entry in member.engine.inbound.entries.values()):
-        member.world.run(0.001)
+    entries = member.engine.inbound.entries
+    until(member.world, lambda: any(entry.stage is Stage.FETCHING for entry in entries.values()), step=0.001)
 
 
 @pytest.mark.parametrize("what", ["changed", "removed"])
@@ -370,9 +371,9 @@ def test_what_is_older_than_what_nobody_sends_does_not_wait_for_it(what: str, ho
     assert record is not None
     send = world.send
 
-    def silent(source: Member, partner: bytes, packet: Packet) -> None:
+    def silent(source: Member, partner: bytes, packet: Packet, **way: bool) -> None:
         if partner != c.guid or packet.command != CMD_SEND_STAGE:
-            send(source, partner, packet)
+            send(source, partner, packet, **way)
 
     if how == "silent":
         world.send = silent  # type: ignore[method-assign]
@@ -446,9 +447,9 @@ def without_its_folder(names: str) -> tuple[World, Member]:
     a, last = world.members["a"], world.members[names[-1]]
     send = world.send
 
-    def lossy(source: Member, partner: bytes, packet: Packet) -> None:
+    def lossy(source: Member, partner: bytes, packet: Packet, **way: bool) -> None:
         if packet.remote_co is None or packet.command != CMD_REMOTE_CO or packet.remote_co.file_name != "d":
-            send(source, partner, packet)
+            send(source, partner, packet, **way)
 
     world.send = lossy  # type: ignore[method-assign]
     make(last, "d", None)
@@ -521,10 +522,10 @@ def test_what_partners_decompress_is_remembered(monkeypatch: pytest.MonkeyPatch)
     assert restarted() == ours
     send = World.send
 
-    def foreign(world: World, source: Member, partner: bytes, packet: Packet) -> None:
+    def foreign(world: World, source: Member, partner: bytes, packet: Packet, **way: bool) -> None:
         if packet.command == CMD_JOINING and source is b:
             packet.compression_guids = [COMPRESSION_LZNT1, b"not known to us."]
-        send(world, source, partner, packet)
+        send(world, source, partner, packet, **way)
 
     monkeypatch.setattr(World, "send", foreign)
     world.run(120)

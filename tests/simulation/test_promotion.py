@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-from agent.engine import events as ev
 from agent.engine.context import Cxtion
 from agent.wire import constants as c
 from agent.wire.filetime import HOUR
@@ -33,8 +32,7 @@ def with_a_new_controller() -> tuple[World, Member, Member]:
 
 def promote(at: Member, other: Member, *, inbound: bool) -> None:
     volatile = Cxtion(GUID, "a->b (volatile)", "A", NamedGuid(other.guid, other.name), inbound, volatile=not inbound)
-    config = at.engine.ctx.config
-    at.post(ev.TopologyChanged((*config.cxtions, volatile), config.primary, config.others, True))
+    at.loop.run(at.replica.promote(volatile))
 
 
 def test_it_waits_for_its_partner_seeds_it_and_is_gone() -> None:
@@ -42,10 +40,10 @@ def test_it_waits_for_its_partner_seeds_it_and_is_gone() -> None:
     sent: list[int] = []
     send = world.send
 
-    def spy(source: Member, partner: bytes, packet: Packet) -> None:
+    def spy(source: Member, partner: bytes, packet: Packet, **way: bool) -> None:
         if source is a and packet.cxtion.guid == GUID:
             sent.append(packet.command)
-        send(source, partner, packet)
+        send(source, partner, packet, **way)
 
     world.send = spy  # type: ignore[method-assign]
     world.run(60)
@@ -76,10 +74,10 @@ def test_the_clocks_may_differ() -> None:
     world.run(5)
     send = world.send
 
-    def hours_late(source: Member, partner: bytes, packet: Packet) -> None:
+    def hours_late(source: Member, partner: bytes, packet: Packet, **way: bool) -> None:
         if source is b and packet.command == c.CMD_JOINING:
             packet = dataclasses.replace(packet, join_time=world.now - 5 * HOUR)
-        send(source, partner, packet)
+        send(source, partner, packet, **way)
 
     world.send = hours_late  # type: ignore[method-assign]
     promote(b, a, inbound=True)

@@ -7,9 +7,10 @@ import pytest
 from agent.engine import events as ev
 from agent.engine.context import Limits
 from agent.engine.flow import MOST_WINDOWS, OVERDUE, InFlight
+from agent.files.installing import ResolvedInstall
 from agent.wire.filetime import SECOND
 from tests.simulation.schedule import mesh
-from tests.simulation.simdisk import Disk, Place
+from tests.simulation.simdisk import Disk
 from tests.simulation.simmember import Member
 from tests.simulation.simworld import World
 from tests.simulation.users import make, names, remove, started, write
@@ -24,11 +25,11 @@ class Refusing(Disk):
     refused: frozenset[str] = frozenset()
     how = ev.Outcome.FAILED
 
-    def install(self, action: ev.Install, places: list[Place] | None) -> ev.Installed:
-        for place in places or ():
-            if not self.refused.isdisjoint(place.path.split("/")):
-                return ev.Installed(action.co_guid, self.how, detail="refused")
-        return super().install(action, places)
+    def install(self, item: ResolvedInstall) -> ev.Installed:
+        for step in item.steps or ():
+            if not self.refused.isdisjoint(step.path.split("/")):
+                return ev.Installed(item.action.co_guid, self.how, detail="refused")
+        return super().install(item)
 
 
 def refuse(member: Member, *refused: str, how: ev.Outcome = ev.Outcome.FAILED) -> None:

@@ -9,12 +9,12 @@ from agent.wire.constants import (
     CMD_NEED_JOIN,
     CMD_START_JOIN,
 )
-from agent.wire.filetime import HOUR, MINUTE, SECOND
+from agent.wire.filetime import MINUTE, SECOND
 from agent.wire.packet import Packet
 from tests.simulation.schedule import mesh
 from tests.simulation.simmember import Member
 from tests.simulation.simworld import World
-from tests.simulation.users import all_agree, done, kept, make, move, names, remove, started, write
+from tests.simulation.users import all_agree, done, kept, make, move, names, remove, started, until, write
 
 
 def test_online_after_a_vvjoin_with_every_partner_that_answers() -> None:
@@ -27,11 +27,10 @@ def test_online_after_a_vvjoin_with_every_partner_that_answers() -> None:
     for number in range(20):
         make(b, f"n{number}", b"only b has it")
     world.run(60)
-    world.slow[frozenset("bc")] = SECOND
+    world.slow[frozenset("bc")] = SECOND // 2  # and answers within join_answer
     c.start()  # d is not there at all
     begun = world.now
-    while not c.engine.ctx.online and world.now < begun + HOUR:
-        world.run(0.1)
+    until(world, lambda: c.engine.ctx.online)
     assert done(c) == {"a", "b"}
     assert len(names(c)) == 20
     assert world.now - begun < 10 * MINUTE
@@ -77,8 +76,7 @@ def test_a_folder_that_left_its_place_in_the_initial_sync_keeps_nobody_waiting()
         make(a, f"later {number}", b"%d" % number)
     world.run(60)
     b.start()
-    while "d/e/f" not in names(b):
-        world.run(0.001)
+    until(world, lambda: "d/e/f" in names(b), step=0.001)
     world.slow[frozenset("ab")] = MINUTE
     move(b, "d/e", "moved")
     make(b, "d/e", None)
@@ -105,8 +103,7 @@ def test_changes_during_a_vvjoin(count: int) -> None:
     world.run(60)
     b.start()
     session = a.engine.out_sessions.sessions[world.guid_of("cxtion", "a", "b")]
-    while not session.joined:
-        world.run(0.001)
+    until(world, lambda: session.joined, step=0.001)
     assert len(names(b)) < count - 1
     world.slow[frozenset("ab")] = 10 * SECOND
     make(a, "new", b"new")
@@ -126,11 +123,11 @@ def test_a_join_is_offered_until_it_is_taken_up(monkeypatch: pytest.MonkeyPatch)
     a, b = world.members["a"], world.members["b"]
     send, lost = world.send, []
 
-    def lossy(source: Member, partner: bytes, packet: Packet) -> None:
+    def lossy(source: Member, partner: bytes, packet: Packet, **way: bool) -> None:
         if source is a and packet.command == CMD_START_JOIN and not lost:
             lost.append(packet)
         elif not (source is b and packet.command == CMD_NEED_JOIN):
-            send(source, partner, packet)
+            send(source, partner, packet, **way)
 
     monkeypatch.setattr(world, "send", lossy)
     a.crash()
@@ -183,11 +180,11 @@ def test_a_member_knows_its_tree_before_it_joins(monkeypatch: pytest.MonkeyPatch
     said: list[bool] = []
     send = world.send
 
-    def heard(source: Member, partner: bytes, packet: Packet) -> None:
+    def heard(source: Member, partner: bytes, packet: Packet, **way: bool) -> None:
         if source is b:
             record, node = b.store.by_name(b.root, "one"), b.disk.look("one")
             said.append(record is not None and node is not None and record.md5 == node.md5(record.file_guid))
-        send(source, partner, packet)
+        send(source, partner, packet, **way)
 
     monkeypatch.setattr(world, "send", heard)
     b.start()

@@ -11,12 +11,13 @@ from agent.engine import events as ev
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder, CoExtension2
 from agent.wire.filetime import SECOND
+from agent.wire.guid import guid_text
 from agent.wire.packet import NamedGuid, Packet
 from idtable.records import IDRecord
 from tests.simulation.forging import Forger
 from tests.simulation.simmember import Member
 from tests.simulation.simworld import World
-from tests.simulation.tap import Tap
+from tests.simulation.tap import Tap, guid_of
 from tests.simulation.users import make, move, names, started
 
 Sent = list[tuple[str, Packet]]
@@ -30,10 +31,10 @@ def tapped(world: World, *, stops: Callable[[str, Packet], bool] = lambda source
     sent: Sent = []
     send = world.send
 
-    def spy(source: Member, partner: bytes, packet: Packet) -> None:
+    def spy(source: Member, partner: bytes, packet: Packet, **way: bool) -> None:
         sent.append((source.name, packet))
         if not stops(source.name, packet):
-            send(source, partner, packet)
+            send(source, partner, packet, **way)
 
     world.send = spy  # type: ignore[method-assign]
     return sent
@@ -55,10 +56,10 @@ def test_replies_have_the_names_of_the_partner() -> None:
     world.sent.clear()
     world.a.crash()
     world.a.start()
-    world.run()
+    world.settle()
     world.a.create(world.a.root, "n", b"1")
     world.b.create(world.b.root, "o", b"2")
-    world.run()
+    world.settle()
     replies = [p for source, _, p in world.sent if source == "b" and p.command in REPLIES]
     assert {p.command for p in replies} == REPLIES
     assert {(p.replica.name, p.cxtion.name, p.replica.guid) for p in replies} == {("s", "Its Connection", world.a.guid)}
@@ -67,7 +68,8 @@ def test_replies_have_the_names_of_the_partner() -> None:
 def test_a_name_without_end_is_not_said_back() -> None:
     world = Tap(False, lambda packet: setattr(packet, "cxtion", NamedGuid(packet.cxtion.guid, "x" * 256)))
     world.together()
-    assert {p.cxtion.name for source, _, p in world.sent if source == "b"} == {"a->b", "b->a"}
+    shown = {guid_text(guid_of("cxtion", *ends)).upper() for ends in ("ab", "ba")}
+    assert {p.cxtion.name for source, _, p in world.sent if source == "b"} == shown
 
 
 def into(forger: Forger, folder: bytes, record: IDRecord, **fields: int) -> ChangeOrder:
@@ -243,7 +245,7 @@ def test_compressed_is_only_what_the_partner_can_read(understands: bool) -> None
     world.together()
     world.ready()
     world.b.create(world.b.root, "n", b"1")
-    world.run()
+    world.settle()
     (packet,) = world.of(c.CMD_REMOTE_CO, "b", "a")
     assert packet.remote_co is not None
     assert bool(packet.remote_co.flags & c.CO_FLAG_COMPRESSED_STAGE) == understands
@@ -336,7 +338,7 @@ class TreeOrder:
         self.send = world.send
         world.send = self.pass_on  # type: ignore[method-assign]
 
-    def pass_on(self, source: Member, partner: bytes, packet: Packet) -> None:
+    def pass_on(self, source: Member, partner: bytes, packet: Packet, **way: bool) -> None:
         names = self.given if source.name == "a" else {new: old for old, new in self.given.items()}
         co = packet.remote_co
         if source.name == "a" and co is not None and co.flags & c.CO_FLAG_VVJOIN_TO_ORIG:
@@ -353,7 +355,7 @@ class TreeOrder:
             packet.co_guid = names.get(packet.co_guid, packet.co_guid)
         if source.name == "b" and packet.command == c.CMD_JOINING:
             self.joins.append(packet)
-        self.send(source, partner, packet)
+        self.send(source, partner, packet, **way)
         if source.name == "b" and packet.command == c.CMD_REMOTE_CO_DONE:
             self.acknowledged.append(packet.co_guid or b"")
 
@@ -490,12 +492,12 @@ def test_names_that_windows_cannot_hold(ours: bool) -> None:
     world.together()
     world.ready()
     world.b.create(world.b.root, "a:b.", b"1")
-    world.run()
+    world.settle()
     (packet,) = world.of(c.CMD_REMOTE_CO, "b", "a")
     assert packet.remote_co is not None
     assert packet.remote_co.file_name == ("a:b." if ours else "a\uf022b\uf029")
     (record,) = (r for r in world.a.store.all_live() if r.name)
     assert record.name == "a:b."
     world.a.create(world.a.root, "c\\d \uf022", b"2")
-    world.run()
+    world.settle()
     assert {r.name for r in world.b.store.all_live() if r.name} == {"a:b.", "c\\d \uf022"}

@@ -16,8 +16,7 @@ import pytest
 from agent.wire.change_order import ChangeOrder
 from agent.wire.packet import Packet
 from tests.simulation import tap
-from tests.simulation.tap import TEXT, ZERO, Tap, check_head, differences, order, the
-from tests.simulation.world import guid_of
+from tests.simulation.tap import TEXT, ZERO, Tap, check_head, differences, guid_of, order, the
 
 # 2.2.3.2 Flags
 ABORT, ACTIVATED, CONTENT, LOCATION, LOCAL, RETRY, NEW = 0x1, 0x2, 0x4, 0x8, 0x20, 0x40, 0x400
@@ -141,16 +140,16 @@ def check_change_order(world: Tap, row: Change, source: str, target: str, guid: 
 def test_what_is_announced(row: Change, compressed: bool) -> None:
     world = Tap(compressed)
     guid = row.act(world, row.is_dir)
-    world.run()
+    world.settle()
     check_change_order(world, row, "a", "b", guid, row.flags | (COMPRESSED if compressed else 0))
 
 
 @pytest.mark.parametrize("row", CHANGES, ids=lambda row: named(row.section, row.is_dir, False))
 def test_what_is_passed_on(row: Change) -> None:
     """CO_FLAG_LOCALCO "if originating on the upstream partner", which b is not."""
-    world = Tap(False, chain=True)
+    world = Tap(False, chained=True)
     guid = row.act(world, row.is_dir)
-    world.run()
+    world.settle()
     check_change_order(world, row, "b", "c", guid, row.flags & ~LOCAL)
 
 
@@ -160,7 +159,7 @@ def test_sequence_numbers_count_what_goes_into_the_outbound_log() -> None:
     world.together()
     for number in range(5):
         world.a.create(world.a.root, f"n{number}", TEXT)
-    world.run()
+    world.settle()
     assert [order(packet).sequence_number for packet in world.of(REMOTE_CO, "a", "b")] == [1, 2, 3, 4, 5]
 
 
@@ -288,7 +287,7 @@ def test_what_is_asked_for(row: Answer) -> None:
     """3.3.4.4.6.1"""
     world = Tap(row.compressed, row.alter)
     guid = row.act(world, row.is_dir)
-    world.run()
+    world.settle()
     asked, request = check_answer(world, row, guid, SEND_STAGE, 0, SAME, row.otherwise)
     assert request.co_sequence_number == 0
     assert request.checksum == (ZERO if row.flags & NEW else asked.checksum)
@@ -298,7 +297,7 @@ def test_no_staging_file_is_asked_for_when_none_is_needed() -> None:
     for is_dir in (False, True):
         world = Tap(False)
         tap.delete(world, is_dir)
-        world.run()
+        world.settle()
         assert not world.of(SEND_STAGE, "b", "a")
 
 
@@ -308,7 +307,7 @@ def test_the_blocks_that_are_asked_for(act: Act, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(tap, "TEXT", bytes(0x2FFFF))
     world = Tap(False)
     guid = tap.new(world, False, tap.TEXT) if act is tap.new else act(world, False)
-    world.run()
+    world.settle()
     size = 0x2FFFF + 0x400
     found = [(p.file_offset, p.file_size) for p in world.of(SEND_STAGE, "b", "a")]
     assert found == [(0, 0), (0x10000, size), (0x20000, size), (0x30000, size)]
@@ -379,7 +378,7 @@ def test_what_is_acknowledged(row: Answer) -> None:
     """3.3.4.4.6.2"""
     world = Tap(row.compressed, row.alter)
     guid = row.act(world, row.is_dir)
-    world.run()
+    world.settle()
     dampened = row.state == 8
     if dampened:
         tap.again(world, guid)

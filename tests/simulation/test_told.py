@@ -16,7 +16,7 @@ HOW = [how for how in ev.Outcome if how in (ev.Outcome.FAILED, ev.Outcome.NO_SPA
 
 @pytest.mark.parametrize("how", HOW, ids=lambda how: how.name)
 def test_attempts_are_not_told_one_by_one(how: ev.Outcome) -> None:
-    world = started("ab", limits=Limits(max_retry_time=3 * DAY))
+    world = started("ab", limits=Limits(max_retry_time=3 * DAY, max_retries=6000))
     a, b = (world.members[n] for n in "ab")
     refuse(b, "bad", how=how)
     make(a, "bad", b"bad")

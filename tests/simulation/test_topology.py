@@ -8,9 +8,9 @@ import pytest
 
 from agent.engine import events as ev
 from agent.engine.session import NEVER
+from agent.replica.actions import Actions
 from agent.wire.filetime import SECOND
 from tests.simulation.schedule import TOPOLOGY_FROM, Schedule, generate, mesh
-from tests.simulation.simmember import Member
 from tests.simulation.simworld import World
 from tests.simulation.test_schedules import opened
 from tests.simulation.users import all_agree, make, names, started, write
@@ -103,16 +103,16 @@ def test_what_a_former_partner_began_to_send_comes_from_another(seed: int) -> No
 
 def test_a_block_that_was_being_read_for_a_former_partner_goes_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     world = started("ab")
-    a, read = world.members["a"], Member.read_stage
+    a, read = world.members["a"], Actions._read_stage
     asked = []
 
-    def spy(member: Member, action: ev.ReadStage, path: str | None) -> None:
+    def spy(actions: Actions, action: ev.ReadStage) -> None:
         asked.append(action)
         world.edges.clear()
         a.topology_changed()
-        read(member, action, path)
+        read(actions, action)
 
-    monkeypatch.setattr(Member, "read_stage", spy)
+    monkeypatch.setattr(Actions, "_read_stage", spy)
     make(a, "n", b"1")
     world.run(60)
     assert asked
@@ -188,14 +188,14 @@ def test_before_the_tree_is_known_nothing_is_joined() -> None:
     b = world.members["b"]
     b.crash()
     b.start()
-    assert not b.started
+    assert not b.replica.running.started
     world.edges.clear()
     b.topology_changed()
     world.edges[:] = mesh("ab")
     b.topology_changed()
     b.after(SECOND // 100, lambda: None)
     world.run(0.1)
-    if not b.started:
+    if not b.replica.running.started:
         assert set(sessions(world, "b").values()) == {"unjoined"}
     world.run(60)
     assert set(sessions(world, "b").values()) == {"joined"}

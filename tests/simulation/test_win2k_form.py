@@ -11,6 +11,7 @@ import struct
 import pytest
 
 from agent.engine import events as ev
+from agent.replica.actions import Actions
 from agent.wire.packet import Packet, encode_packet
 from tests.simulation.simmember import Member
 from tests.simulation.simworld import World
@@ -39,19 +40,19 @@ def win2k(checksum: bytes) -> bytes:
 def test_the_form_of_the_extension_is_the_partners(minor: int, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[tuple[int, list[tuple[int, bytes]]]] = []
     headers: list[tuple[bytes, bytes]] = []
-    send, act = World.send, Member.act
+    send, act = World.send, Actions.act
 
-    def spy(world: World, source: Member, partner: bytes, packet: Packet) -> None:
+    def spy(world: World, source: Member, partner: bytes, packet: Packet, **way: bool) -> None:
         sent.append((packet.command, elements(encode_packet(packet))))
-        send(world, source, partner, packet)
+        send(world, source, partner, packet, **way)
 
-    def reads(member: Member, action: ev.Action) -> None:
+    def reads(actions: Actions, action: ev.Action) -> None:
         if isinstance(action, ev.ReadStage):
             headers.append((action.md5, action.coc_ext))
-        act(member, action)
+        act(actions, action)
 
     monkeypatch.setattr(World, "send", spy)
-    monkeypatch.setattr(Member, "act", reads)
+    monkeypatch.setattr(Actions, "act", reads)
     world = started("ab", minor=minor)
     make(world.members["a"], "d", None)
     make(world.members["a"], "d/n", b"1" * 100_000)  # two blocks

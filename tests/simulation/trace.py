@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 
 from agent.engine import events as ev
+from agent.engine.engine import Engine
 from agent.wire.constants import COMMAND_NAMES
 from agent.wire.packet import Packet
 from tests.simulation import schedule as sch
+from tests.simulation.found import FOUND
 from tests.simulation.simmember import Member
 from tests.simulation.simworld import START, Step, World
 
@@ -59,33 +61,31 @@ def event_text(e: object) -> str:
 
 def watch(world: World) -> None:
     """Print what happens in the world."""
-    start = Member.start
+    made = Member.made
 
-    def started(member: Member) -> None:
-        was_up = member.up
-        start(member)
-        if member.up and not was_up:
-            say(world, member.name, "STARTED")
-            engine = member.engine
-            handle = engine.handle
+    def started(member: Member, engine: Engine) -> None:
+        made(member, engine)
+        say(world, member.name, "STARTED")
+        handle = engine.handle
 
-            def traced(event: ev.Event, now: int) -> list[ev.Action]:
-                text = event_text(event)
-                if text:
-                    say(world, member.name, text)
-                out = handle(event, now)
-                for action in out:
-                    if not isinstance(action, ev.StoreBlock | ev.ReadStage | ev.DropStage):
-                        say(world, member.name, "    " + event_text(action))
-                return out
+        def traced(event: ev.Event, now: int) -> list[ev.Action]:
+            text = event_text(event)
+            if text:
+                say(world, member.name, text)
+            out = handle(event, now)
+            for action in out:
+                if not isinstance(action, ev.StoreBlock | ev.ReadStage | ev.DropStage):
+                    say(world, member.name, "    " + event_text(action))
+            return out
 
-            engine.handle = traced  # type: ignore[method-assign]
+        engine.handle = traced  # type: ignore[method-assign]
 
-    Member.start = started  # type: ignore[method-assign]
+    Member.made = started  # type: ignore[method-assign]
 
 
 def main() -> None:
-    plan = sch.generate(int(sys.argv[1]))
+    seed = int(sys.argv[1])
+    plan = FOUND.get(seed) or sch.generate(seed)
     if "--small" in sys.argv:
         plan = sch.shrink(plan)
     world = plan.world()

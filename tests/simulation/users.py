@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+
 from agent.engine.context import Limits
 from agent.engine.session import NEVER
+from agent.wire.filetime import HOUR
 from tests.simulation.schedule import mesh, ring
+from tests.simulation.simhost import NoCounters, Tally
 from tests.simulation.simmember import Member
 from tests.simulation.simworld import World
 
 
-def started(names: str, *, limits: Limits | None = None, minor: int = 9, ringed: bool = False, seed: int = 1) -> World:
+def started(
+    names: str,
+    *,
+    limits: Limits | None = None,
+    minor: int = 9,
+    ringed: bool = False,
+    seed: int = 1,
+    counters: type[NoCounters] = NoCounters,
+) -> World:
     world = World(names, (ring if ringed else mesh)(names), seed, limits=limits, minor=minor)
+    world.counters = counters
     for member in world.members.values():
         member.start()
     world.run(60)
@@ -51,6 +65,21 @@ def write(member: Member, path: str, content: bytes) -> None:
     member.disk.now = member.world.now
     member.disk.write(node, content)
     member.touch(member.world.aging)
+
+
+def until(world: World, what: Callable[[], bool], *, step: float = 0.01) -> None:
+    """Time passes in such steps, of seconds, until that is so; before an hour is over it has to be."""
+    end = world.now + HOUR
+    while not what():
+        assert world.now < end, f"it does not come about; what waits: {world.pending()}"
+        world.run(step)
+
+
+def counted(member: Member) -> Counter[str]:
+    """What its process has counted, of a world that counts (`Tally`)."""
+    tally = member.engine.ctx.counters
+    assert isinstance(tally, Tally)
+    return Counter(tally.values)
 
 
 def names(member: Member) -> list[str]:

@@ -17,7 +17,7 @@ ENGINE = PAGE[PAGE.index("In `agent/engine`") : PAGE.index("The host's side")]
 NAME = re.compile(r"`([\w.]+)`")
 DOTTED = re.compile(r"`((?:[a-z]\w*\.)*[a-zA-Z]\w*\.\w+)(?:\(\))?`")
 #: Where a name may begin.
-WHERE = ("", "agent.", "agent.engine.", "agent.engine.engine.", "agent.files.")
+WHERE = ("", "agent.", "agent.engine.", "agent.engine.engine.", "agent.files.", "agent.replica.")
 #: Files and keys, which are no names of the program.
 OTHERS = re.compile(r"^user\.|\.(py|md|toml|db)$")
 
