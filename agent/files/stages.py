@@ -182,7 +182,7 @@ class Stages:
         not one block in memory, compressed in one of these ways."""
         try:
             whole = self.area.read_cached(co.change_order_guid, c.MAX_BLOCK)
-            return whole and self._to_be_sent(whole, co, compressions)
+            return self._to_be_sent(whole, co, compressions) if whole else None  # a power cut may have emptied it
         except StagingError:
             return None
 

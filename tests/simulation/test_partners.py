@@ -60,7 +60,7 @@ def test_compressions_are_told_from_minor_version_4_on(minor: int, monkeypatch: 
 def test_a_start_drops_the_staging_files_that_nobody_needs() -> None:
     """Those that were acknowledged but not dropped yet, or staged and not recorded, when the member was killed."""
     world = started("ab")
-    a = world.members["a"]
+    a, world.no_room = world.members["a"], 0
     world.step(("cut", 0, 1))
     make(a, "n", b"waits for b")
     world.run(30)

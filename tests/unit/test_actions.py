@@ -203,6 +203,19 @@ async def test_a_small_staging_file_goes_with_its_change_order(bench: Bench) -> 
         assert packet.block_size == (None if expected is None else len(expected))
 
 
+async def test_a_staging_file_that_lost_its_content_goes_with_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut may leave it so: it is asked for, and made anew then."""
+    monkeypatch.setattr(bench.area, "read_cached", lambda co_guid, most: b"")
+    name = bench.read().packet.to
+    co = bench.read().change_order
+    packet = Packet(c.CMD_REMOTE_CO, name, name, name, NamedGuid(GUID, "a->b"), remote_co=co)
+    bench.actions.act(ev.Send(PARTNER, packet, brings=bench.read().compressions))
+    assert packet.block is None
+    assert packet.block_size is None
+
+
 def to_be_made(bench: Bench, co_guid: bytes = CO) -> ev.MakeStage:
     path = os.path.join(bench.files.root.path, "f")
     staged = generate(path, None, object_id=GUID)

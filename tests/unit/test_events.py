@@ -87,6 +87,7 @@ def in_code() -> set[int]:
 #: Texts that are handed on, and have their numbers where they are made.
 HANDED_ON = {
     ("agent/activedirectory/source.py", "{line}"),  # ActiveDirectorySource._tell_faults()
+    ("agent/cli/directory_cmd.py", "{warning}"),  # config.writers.warnings()
     ("agent/cli/run_cmd.py", "{warning}"),  # config.writers.warnings()
     ("agent/engine/inbound.py", "{text}"),  # of Outcome.event
     ("agent/replica/recovery.py", "{what}"),
