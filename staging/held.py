@@ -1,4 +1,4 @@
-"""Staging files in memory: small ones, for the moment until they are sent or installed. No file is made of them, and
+"""Staging files in memory: small ones, for the moment until they are sent. No file is made of them, and
 none to be removed again."""
 
 from __future__ import annotations

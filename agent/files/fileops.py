@@ -110,10 +110,6 @@ class FileOps:
         """See Stages.store_blocks()."""
         return [*self._stages.store_blocks(blocks)]
 
-    def hold(self, block: ev.StoreBlock) -> Event | None:
-        """See Stages.hold()."""
-        return self._stages.hold(block)
-
     def give_up(self) -> None:
         """See Stages.give_up()."""
         self._stages.give_up()

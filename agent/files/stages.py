@@ -97,13 +97,6 @@ class Stages:
                 done.append(ev.FetchFailed(block.co_guid, ev.Outcome.FAILED, str(error)))
         return done
 
-    def hold(self, block: ev.StoreBlock) -> ev.FetchStored | None:
-        """Have a staging file of one block in memory, without waiting for anything; None where it is to be stored."""
-        if block.offset or not block.last or not self.area.hold(block.co_guid, bytes(block.data), block.partner):
-            return None
-        self._abandon(block.co_guid)
-        return ev.FetchStored(block.co_guid, True, len(block.data))
-
     def _make_room(self, co_guid: bytes, why: str) -> None:
         self._dropped(ev.FetchFailed(co_guid, ev.Outcome.NO_SPACE, why, Cause.STAGING_SHARE))
 

@@ -149,9 +149,6 @@ class Actions:
         if waiting is not None:
             waiting.append(action)  # the worker that is at this file takes it, or the next one
             return
-        if (stored := self._files.hold(action)) is not None:
-            self._post(stored)
-            return
         self._fetching[action.co_guid] = deque([action])
         self._fetch_some(action.co_guid, action.partner)
 

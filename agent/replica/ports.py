@@ -49,12 +49,11 @@ class Area(Protocol):
 
 class Files(Protocol):
     """What actions do to staging files and the tree (see FileOps). Called in worker threads, but for those that
-    do not wait: hold(), read_cached(), to_go_with(), give_up() and drop()."""
+    do not wait: read_cached(), to_go_with(), give_up() and drop()."""
 
     @property
     def area(self) -> Area: ...
     def store_blocks(self, blocks: deque[ev.StoreBlock | ev.DropStage]) -> list[Event]: ...
-    def hold(self, block: ev.StoreBlock) -> Event | None: ...
     def read_stage(
         self, action: ev.ReadStage, path: str | None, unstored: Unstored | None = None, size: int | None = None
     ) -> Event: ...

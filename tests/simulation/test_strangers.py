@@ -137,7 +137,7 @@ def test_the_tries_of_others_are_counted_and_passed_on() -> None:
     mine = offer.remote_co.change_order_guid
     (done,) = (p for p in of(sent, "b", c.CMD_REMOTE_CO_DONE) if p.co_guid == mine and p.to.name == "a")
     offered = [(p, p.remote_co) for p in of(sent, "b", c.CMD_REMOTE_CO) if p.to.name == "c"]
-    passed = [p for p, co in offered if co is not None and co.file_guid == offer.remote_co.file_guid]
+    passed = [p for p, co in offered if co is not None and co.change_order_guid == mine]
     assert passed
     for packet in (done, *passed):
         assert packet.co_extension_2 is not None
