@@ -4,6 +4,7 @@ they are carried out, at every lower level they are refused."""
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,16 @@ LEVELS = {
 
 
 def bound(port: int, interface: bytes, level: str) -> Any:
+    """An association; a member that was bound to too often for now is asked again a little later."""
+    for _ in range(300):
+        try:
+            return bound_once(port, interface, level)
+        except ConnectionResetError:
+            time.sleep(0.1)
+    raise AssertionError("no bind was taken for half a minute")
+
+
+def bound_once(port: int, interface: bytes, level: str) -> Any:
     dce = transport.DCERPCTransportFactory(f"ncacn_ip_tcp:127.0.0.1[{port}]").get_dce_rpc()
     if level != "none":
         dce.set_credentials(Member.user, Member.password, Member.domain)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import shutil
@@ -119,6 +120,10 @@ class FakeAgent:
         }  # fmt: skip
 
 
+class Navigated(Exception):
+    """The page in which something was asked for has given way to another."""
+
+
 class Page:
     """One tab. ``until`` waits for the page itself to say that something is so."""
 
@@ -133,6 +138,8 @@ class Page:
         while True:
             message = await self.socket.receive_json()
             if message.get("id") == number:
+                if "navigated" in message.get("error", {}).get("message", ""):
+                    raise Navigated
                 assert "error" not in message, message
                 return message["result"]
             self.events.append(message)
@@ -143,7 +150,14 @@ class Page:
         return answer["result"].get("value")
 
     async def until(self, condition: str) -> None:
-        """Wait until ``condition`` holds in the page; after a minute it is taken for a hang."""
+        """Wait until ``condition`` holds in the page, or in one that it leads to; after a minute it is taken for a
+        hang."""
+        for _ in range(3):
+            with contextlib.suppress(Navigated):
+                return await self._until(condition)
+        raise AssertionError(f"one page leads to the next: {condition}")
+
+    async def _until(self, condition: str) -> None:
         await self.js(
             "new Promise((done, fail) => { const end = Date.now() + 60000; const look = () => "
             f"({condition}) ? done(true) : Date.now() > end ? fail({json.dumps(condition)}) : setTimeout(look, 20); "

@@ -162,13 +162,13 @@ def test_a_secret_is_replaced_host_by_host(tmp_path: Path) -> None:
         assert [hosts.lets_the_secret_in(name) for name in "ab"] == [True, True]
 
         files["b"].write_text(files["a"].read_text())
-        hosts.called_by("secret")
         hosts.replicate()
+        hosts.called_by("secret")
         assert [hosts.lets_the_secret_in(name) for name in "ab"] == [True, True]
         for name in "ab":
             files[name].write_text(files[name].read_text().partition("\n# The password before")[0])
         for name in "ab":
             demo.until(f"{name} takes the new one only", lambda name=name: not hosts.lets_the_secret_in(name))
-        hosts.called_by("secret")
         hosts.replicate()
+        hosts.called_by("secret")
         demo.wait_converged()
