@@ -15,6 +15,8 @@ from tests.foreign.packets import ChangeOrder
 from tests.foreign.partner import Partner, now
 from tests.foreign.site import Member, names
 
+#: Flags
+ABORT_CO, RETRY = 0x1, 0x40
 #: FileAttributes
 ARCHIVE, DIRECTORY = 0x20, 0x10
 #: owner and group of BUILTIN\\Administrators, all rights for everybody
@@ -183,3 +185,38 @@ def test_a_partner_of_minor_version(tmp_path: Path, minor: int) -> None:
     assert {said for said, _ in partner.heard} == {9}
     ours = {packet["command"] for _, packet in partner.heard}
     assert ours >= {packets.REMOTE_CO, packets.SEND_STAGE, packets.RECEIVING_STAGE, packets.REMOTE_CO_DONE}
+
+
+@pytest.mark.parametrize("minor", [3, 9])
+def test_a_staging_file_that_cannot_be_had(tmp_path: Path, minor: int) -> None:
+    """CMD_RETRY_FETCH: the same request again, marked so (3.3.4.4.11). What comes damaged is fetched three times, and
+    aborted then (3.3.4.4.8)."""
+    known = names()
+    with Partner(known, minor) as partner, Member(tmp_path, known, partner.port) as member:
+        partner.call(member.port)
+        partner.join_above()
+        partner.say(packets.VVJOIN_DONE, partner.up)
+
+        later = order(partner, "later", partner.member[0], folder=False, sync=False, vsn=now())
+        stage = staged(partner, later, TEXT)
+        co_guid = later["change_order_guid"]
+        partner.offer(later, stage.md5)
+        first = partner.hear(packets.SEND_STAGE, co_guid=co_guid)
+        partner.say(
+            packets.RETRY_FETCH, partner.up, block_size=0, file_offset=0, co_guid=co_guid, co_sequence_number=0
+        )  # fmt: skip
+        again = partner.serve(co_guid, stages.build(stage))
+        done = partner.hear(packets.REMOTE_CO_DONE, co_guid=co_guid)
+        assert not first["remote_co"]["flags"] & RETRY
+        assert again["remote_co"]["flags"] & RETRY
+        assert done["remote_co"]["state"] == 0x16
+        assert (member.root / "later").read_bytes() == TEXT
+
+        never = order(partner, "never", partner.member[0], folder=False, sync=False, vsn=now())
+        partner.offer(never, bytes(range(16)))  # another MD5 than that of its streams
+        for _ in range(3):
+            partner.serve(never["change_order_guid"], stages.build(staged(partner, never, TEXT)))
+        done = partner.hear(packets.REMOTE_CO_DONE, co_guid=never["change_order_guid"])
+        assert done["remote_co"]["flags"] & ABORT_CO
+        assert not (member.root / "never").exists()
+        assert any("never" in line and ("WARNING" in line or "ERROR" in line) for line in member.lines)
