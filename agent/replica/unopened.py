@@ -53,9 +53,9 @@ class UnopenedSet:
     @classmethod
     def stopped(cls, local: LocalSet, text: str) -> UnopenedSet:
         """One that does not run until somebody changes something."""
-        waiting = cls(local, ReplicaError(text))
-        waiting.again, waiting.error = False, text
-        return waiting
+        unopened = cls(local, ReplicaError(text))
+        unopened.again, unopened.error = False, text
+        return unopened
 
     def failed(self, error: Exception) -> None:
         """It was tried again in vain."""

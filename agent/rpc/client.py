@@ -358,9 +358,8 @@ class RpcClient:
         """Connect, bind and authenticate, all within `timeout` seconds.
 
         By the key, or where the server takes no keys, the account; with neither nothing is authenticated, and `level`
-        does not count. `on_authentication` is told by what: "key", "secret", "former secret" or
-        "Kerberos". Raises RpcTimeout,
-        RpcAuthError, RpcProtocolError, RpcClosed (also for a host that cannot be reached).
+        does not count. `on_authentication` is told by what: "key", "secret", "former secret" or "Kerberos". Raises
+        RpcTimeout, RpcAuthError, RpcProtocolError, RpcClosed (also for a host that cannot be reached).
         """
         loop = asyncio.get_running_loop()
         association: _Association | None = None

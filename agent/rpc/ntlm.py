@@ -38,9 +38,9 @@ _AV_FLAGS: Final = 6
 _AV_TIMESTAMP: Final = 7
 _AV_FLAG_MIC: Final = 2
 
-#: looks up (domain, user) as the client sent them; the NT hash, and the names to report; None if unknown
-#: NT hashes of the passwords that are taken, one at least, domain and user.
+#: NT hashes of the passwords that are taken, one at least; domain and user as they are to be reported
 KnownAccount = tuple[tuple[bytes, ...], str, str]
+#: looks up (domain, user) as the client sent them; None if unknown
 Lookup = Callable[[str, str], KnownAccount | None]
 
 
