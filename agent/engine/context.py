@@ -122,6 +122,7 @@ class Limits:
     retry_fetch_delay: int = 5 * SECOND
     first_retry: int = SECOND
     max_retry: int = MINUTE
+    turn_patience: int = 10 * SECOND  # what is finished waits so long for what came before it, then it is passed on
     damaged: int = 3  # times that a staging file comes damaged; then its change order is aborted
     name_grace: int = 3
     unknown_grace: int = 10  # attempts (5 minutes) to remove a folder with content that is not replicated

@@ -255,6 +255,7 @@ class Engine:
                     times.append(next_change(s.cxtion.schedule, self.ctx.now) or self.ctx.now + DAY)
         times += self.stuck.deadlines()
         times += self.outbound.deadlines()
+        times += self.retire.deadlines()
         times.append(self.fetching.deadline() or self.ctx.now + DAY)
         if self.window.any_full:
             times.append(self.ctx.now + SECOND)
@@ -494,9 +495,8 @@ class Engine:
         for entry in self.fetching.tick():
             self.installs.advance(entry)
         for entry in self.inbound.due():
-            if entry.attempts >= 3:
-                self.retire.pass_on_behind(entry)
             self.installs.advance(entry)
+        self.retire.tick()
         if any(s.joined for s in self.in_sessions.sessions.values()):
             self.reseed.in_touch()
         if ctx.now >= self._trim_at:

@@ -217,11 +217,6 @@ class Inbound:
         """A change order of that file (other than `but`) is in the inbound log and not finished."""
         return any(key != but for key in self.of_file(file_guid))
 
-    def line(self, entry: Entry) -> list[Key]:
-        """The entry and those of its file that stand behind it."""
-        keys = list(self.of_file(entry.co.file_guid))
-        return keys[keys.index(entry.key) :] if entry.key in keys else [entry.key]
-
     def moving(self, file_guid: bytes) -> bool:
         """As pending_for(), and it does not just wait to be tried again."""
         head = self.head(file_guid)

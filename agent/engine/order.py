@@ -12,7 +12,6 @@ by: less may pass it than could have, and nothing that must not.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable
 from typing import NamedTuple
 
 Key = tuple[bytes, bytes, int]  # file GUID, originator GUID, VSN: the identity of one change
@@ -77,20 +76,6 @@ class RetireOrder:
         while queue[at] != key:
             at += 1  # of another file, and the same VSN
         return at
-
-    def behind(self, keys: Iterable[Key]) -> list[Key]:
-        """The finished changes that wait for one of these."""
-        first: dict[tuple[bytes, bytes], int] = {}
-        for key in keys:
-            for place in self._where.get(key, ()):
-                at = self._position(self._queues[place], key)
-                first[place] = min(at, first.get(place, at))
-        found: dict[Key, None] = {}
-        for place, at in first.items():
-            for other in self._queues[place][at + 1 :]:
-                if other in self._done:
-                    found[other] = None
-        return list(found)
 
     def waits(self, key: Key) -> bool:
         """True when the change stands in some queue."""

@@ -7,6 +7,7 @@ is an action and follows the commit.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 
 from agent.engine.context import Context
 from agent.engine.entry import Entry, Stage
@@ -44,6 +45,7 @@ class Retire:
         self.inbound = inbound
         self.outbound = outbound
         self.local = local
+        self._behind: dict[Key, int] = {}  # finished, and since when each waits for its turn
         inbound.on_finished = self.retire
 
     def finish(
@@ -121,6 +123,7 @@ class Retire:
         self._passed(entry.key)
         if entry.key in inbound.entries:
             inbound.save(entry)  # finished, but an earlier change is not: keep it until that one is
+            self._behind.setdefault(entry.key, self.ctx.now)
 
     def _passed(self, key: Key) -> None:
         for item in self.inbound.order.finish(key):
@@ -144,15 +147,23 @@ class Retire:
             if maker and partner not in knows and co.frs_vsn > inbound.heard.get(partner, 0):
                 self.outbound.send_directed(flow, onward(co, c.CO_FLAG_OUT_OF_ORDER), entry.extension(entry.checksum))
 
-    def pass_on_behind(self, entry: Entry) -> None:
-        """The entry will take long, and so will those of its file that stand behind it: what is finished behind them
-        is passed on now, marked so that nobody's version vector moves past the one that is missing (3.1.1.10.5), and
-        once more when its turn has come."""
-        for key in self.inbound.order.behind(self.inbound.line(entry)):
+    def tick(self) -> None:
+        """What is finished and has waited long for its turn, whatever it is that takes so long, is passed on now,
+        marked so that nobody's version vector moves past the one that is missing (3.1.1.10.5), and once more when its
+        turn has come."""
+        while self._behind:
+            key, since = next(iter(self._behind.items()))
+            if 0 <= self.ctx.now - since < self.ctx.limits.turn_patience:
+                return
+            del self._behind[key]
             done = self.inbound.entries.get(key)
             if done is not None and done.stage is Stage.FINISHED:
                 self._pass_on(done, extra=c.CO_FLAG_SKIP_VV_UPDATE)
                 self.inbound.save(done)
+
+    def deadlines(self) -> list[int]:
+        """When the first of those will have waited for long."""
+        return [since + self.ctx.limits.turn_patience for since in islice(self._behind.values(), 1)]
 
     def _pass_on(self, entry: Entry, extra: int) -> None:
         """Put a finished change order into the outbound log for the other partners."""
@@ -201,6 +212,7 @@ class Retire:
 
     def _forget(self, entry: Entry) -> None:
         self.inbound.entries.pop(entry.key, None)
+        self._behind.pop(entry.key, None)
         self.inbound.by_co.pop(entry.co.change_order_guid, None)
         if self.inbound.numbered.get(entry.key[1:]) == entry.key[0]:
             del self.inbound.numbered[entry.key[1:]]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from agent.engine.context import Limits
 from agent.reporting.causes import Cause
-from agent.wire.constants import CMD_REMOTE_CO_DONE
+from agent.wire.constants import CMD_RECEIVING_STAGE, CMD_REMOTE_CO_DONE
 from agent.wire.filetime import DAY, HOUR, SECOND
 from agent.wire.packet import Packet
-from tests.simulation.schedule import oneway
+from tests.simulation.schedule import oneway, star
 from tests.simulation.simmember import Member
 from tests.simulation.simworld import World
 from tests.simulation.users import all_agree, done, kept, make, names, remove, started, until, write
@@ -244,3 +246,35 @@ def test_when_all_were_away_too_long_the_primary_member_seeds_the_others() -> No
     assert [m for m in world.members.values() if any("seeds the others" in r.text for r in m.reports)] == [a]
     assert names(all_agree(world)) == ["goes too", "more", "news", "stays"]  # as on the primary member, and what is new
     assert ("AWAY", b"goes") in kept(world)
+
+
+@pytest.mark.parametrize("leaves", [True, False], ids=["leaves", "stays"])
+def test_what_is_here_is_passed_on_though_something_before_it_does_not_come(
+    leaves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever sent it falls silent, or goes: which may be for long."""
+    world = World("abc", star("abc"), 1)
+    for member in world.members.values():
+        member.start()
+    world.run(60)
+    a, b, c = world.members.values()
+    send, kept_back = world.send, {b""}
+
+    def without(source: Member, partner: bytes, packet: Packet, **way: bool) -> None:
+        if packet.remote_co is not None and packet.remote_co.file_name == "first" and kept_back:
+            kept_back.add(packet.remote_co.change_order_guid)
+        if packet.command != CMD_RECEIVING_STAGE or packet.co_guid not in kept_back:
+            send(source, partner, packet, **way)
+
+    monkeypatch.setattr(world, "send", without)
+    make(c, "first", b"1")
+    make(c, "second", b"2")
+    until(world, lambda: names(a) == ["second"])
+    if leaves:
+        c.crash()
+    world.run(60)
+    assert names(b) == names(a) == ["second"]
+    kept_back.clear()
+    if leaves:
+        c.start()
+    assert names(all_agree(world)) == ["first", "second"]
