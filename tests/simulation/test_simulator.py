@@ -21,8 +21,8 @@ def run(schedule: Schedule) -> None:
         pytest.fail(text_of(small, small.run() or violations), pytrace=False)
 
 
-ENGINE = [*range(500), *range(DRAWN_FROM, DRAWN_FROM + 200), *range(BUSY_FROM, BUSY_FROM + 25)]
-JOURNAL = [*range(150), *range(DRAWN_FROM, DRAWN_FROM + 75), *range(BUSY_FROM, BUSY_FROM + 5)]
+ENGINE = [*range(250), *range(DRAWN_FROM, DRAWN_FROM + 100), *range(BUSY_FROM, BUSY_FROM + 15)]
+JOURNAL = [*range(100), *range(DRAWN_FROM, DRAWN_FROM + 50), *range(BUSY_FROM, BUSY_FROM + 5)]
 SEEDS = [*ENGINE, *(JOURNAL_FROM + seed for seed in JOURNAL)]
 
 

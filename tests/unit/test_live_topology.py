@@ -160,7 +160,7 @@ async def test_members_come_and_go_and_no_one_is_restarted(tmp_path: Path) -> No
         assert sum("c" in change for change in (await made.read())["a"]["changes"]) == 3  # a member, two connections
         (made.root("c") / "two").write_bytes(b"2")
         await made.agree("a", "b", "c")
-        assert joined(made.services["a"]) == {"a->b", "b->a", "a->c", "c->a"}
+        await until(lambda: joined(made.services["a"]) == {"a->b", "b->a", "a->c", "c->a"})
         assert since <= {s.since for r in made.replicas("a") for s in r.engine.in_sessions.sessions.values()}
         made.write(
             dataclasses.replace(

@@ -8,6 +8,7 @@ import gc
 import logging
 import socket
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -233,7 +234,7 @@ def test_proofs() -> None:
 
 async def test_a_flood_writes_few_lines(serve: Serve, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    served = await serve(Limits(silent=16, negotiating=4))
+    served = await serve(replace(BUSY, silent=16, negotiating=4))
     for number in range(10):
         silent = [connect(served.port, f"127.0.3.{number + 1}") for _ in range(30)]
         await asyncio.gather(*silent, return_exceptions=True)  # some are refused before they know that they are there
