@@ -23,17 +23,22 @@ from agent.work.timeshares import Sender
 #: Bytes of packets of one partner that may wait. Of what our own agents have in flight, blocks of staging files that
 #: were asked for take at most 16 MiB, all else a few.
 MOST: Final = 32 << 20
-#: What a packet takes beside its block and version vector.
+#: What a packet takes beside what its sender may make long; and what of that an entry of a version vector takes, the
+#: GUID of a compression, a character of a name.
 _EACH: Final = 4096
-_GVSN: Final = 128
+_GVSN: Final = 192
+_GUID: Final = 64
+_CHARACTER: Final = 4
 _OURS: Final = b""  # whatever is from no partner
 _STAGING: Final = frozenset((c.CMD_SEND_STAGE, c.CMD_RECEIVING_STAGE, c.CMD_RETRY_FETCH, c.CMD_ABORT_FETCH))
 _ANSWERS: Final = _STAGING | {c.CMD_REMOTE_CO_DONE}
 
 
 def size_of(packet: Packet) -> int:
-    """About how many bytes of memory a packet takes."""
-    return _EACH + len(packet.block or b"") + _GVSN * len(packet.vvector)
+    """About how many bytes of memory a packet takes, and no fewer."""
+    names = sum(len(one.name) for one in (packet.to, packet.from_, packet.replica, packet.cxtion))
+    guids = _GVSN * len(packet.vvector) + _GUID * len(packet.compression_guids)
+    return _EACH + len(packet.block or b"") + guids + _CHARACTER * names
 
 
 class Kind(Enum):

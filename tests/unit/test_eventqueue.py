@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import tracemalloc
 from collections import deque
 from typing import Any
 
@@ -17,7 +18,7 @@ from agent.replica.batches import Batches
 from agent.replica.eventqueue import MOST, EventQueue, size_of
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder
-from agent.wire.packet import Gvsn, NamedGuid, Packet
+from agent.wire.packet import Gvsn, NamedGuid, Packet, decode_packets, encode_packet
 from agent.work.supervise import Supervisor
 from agent.work.timeshares import TimeShares
 from idtable.store import Store
@@ -75,6 +76,34 @@ def test_small_packets_and_long_version_vectors_count() -> None:
     assert size_of(one) >= 2048
     one.vvector = [Gvsn(1, ONE)] * 1000
     assert size_of(one) > 1000 * 100
+
+
+@pytest.mark.parametrize("long", ["names", "a name with a character beyond 16 bits", "vector", "compressions", "block"])
+def test_a_packet_counts_for_what_it_takes(long: str) -> None:
+    """Whatever a partner makes long in it, of that which nobody here knows."""
+    event = packet(ONE, command=c.CMD_RECEIVING_STAGE if long == "block" else c.CMD_JOINING)
+    made = event.packet
+    match long:
+        case "names":
+            made.to = made.from_ = made.cxtion = NamedGuid(ONE, "\u5b57" * 40_000)
+        case "a name with a character beyond 16 bits":
+            made.cxtion = NamedGuid(ONE, "\U0001d11e" + "x" * 120_000)
+        case "vector":
+            made.vvector = [Gvsn(1 << 62, number.to_bytes(16)) for number in range(7000)]
+        case "compressions":
+            made.compression_guids = [number.to_bytes(16) for number in range(11_000)]
+        case "block":
+            made.block, made.block_size, made.file_size, made.file_offset = BLOCK, len(BLOCK), len(BLOCK), 0
+            made.co_guid, made.co_sequence_number = ONE, 0
+    if long != "block":
+        made.join_time, made.replica_version_guid = 1, ONE
+    data = encode_packet(made)
+    tracemalloc.start()
+    try:
+        ((found, _),) = decode_packets(memoryview(data))
+        assert tracemalloc.get_traced_memory()[0] <= size_of(found)
+    finally:
+        tracemalloc.stop()
 
 
 def test_an_engine_begins_with_started() -> None:

@@ -19,6 +19,7 @@ from staging import openat2, smallfiles
 from tests.unit.exchanges import (
     GUID,
     OF_THE_ROOT,
+    ROOT,
     SECRET,
     SWAPS,
     Host,
@@ -69,6 +70,14 @@ def over_a_file_that_is_kept(host: Host) -> Action:
 
 def the_rights_of_a_folder(host: Host) -> Action:
     folder(host.x, 0o700)
+    md5 = host.staged(lambda p: folder(p, 0o777))
+    expected = host.facts(host.x)
+    return lambda: host.install(Step.CONTENT, md5=md5, is_dir=True, expected=expected)
+
+
+def the_rights_of_roots_folder(host: Host) -> Action:
+    """Root has another one just like it, which nobody is to get."""
+    folder(host.x, 0o700, 0)
     md5 = host.staged(lambda p: folder(p, 0o777))
     expected = host.facts(host.x)
     return lambda: host.install(Step.CONTENT, md5=md5, is_dir=True, expected=expected)
@@ -213,12 +222,12 @@ def something_restored_with_its_folder(host: Host) -> Action:
 
 
 ACTIONS = [
-    new_file, new_folder, new_link, over_a_file, over_a_file_that_is_kept, the_rights_of_a_folder, a_folder_taken_over,
-    a_file_in_the_way, a_file_that_is_there_already, a_link_that_is_there_already, a_folder_that_is_there_already,
-    a_file_removed, a_file_removed_and_kept, a_folder_removed, a_file_renamed, a_file_renamed_to_a_name_that_is_taken,
-    a_file_that_makes_room, a_folder_made_again, a_folder_that_is_to_be_there, a_folder_where_a_file_is,
-    a_new_file_marked_and_staged, a_new_folder_marked_and_staged, a_new_link_staged, something_restored,
-    something_restored_with_its_folder,
+    new_file, new_folder, new_link, over_a_file, over_a_file_that_is_kept, the_rights_of_a_folder,
+    the_rights_of_roots_folder, a_folder_taken_over, a_file_in_the_way, a_file_that_is_there_already,
+    a_link_that_is_there_already, a_folder_that_is_there_already, a_file_removed, a_file_removed_and_kept,
+    a_folder_removed, a_file_renamed, a_file_renamed_to_a_name_that_is_taken, a_file_that_makes_room,
+    a_folder_made_again, a_folder_that_is_to_be_there, a_folder_where_a_file_is, a_new_file_marked_and_staged,
+    a_new_folder_marked_and_staged, a_new_link_staged, something_restored, something_restored_with_its_folder,
 ]  # fmt: skip
 
 
@@ -247,14 +256,18 @@ def try_at(base: Path, make: Callable[[Host], Action], swap: Callable[[Swap], No
 
 
 def try_all(
-    base: Path, make: Callable[[Host], Action], swaps: dict[str, Callable[[Swap], None]], hows: list[str]
+    base: Path,
+    make: Callable[[Host], Action],
+    swaps: dict[str, Callable[[Swap], None]],
+    hows: list[str],
+    stride: int = STRIDE,
 ) -> None:
     """Each exchange before each system call; for a quick run, before one in STRIDE, each exchange before others."""
     runs = 0
     for number, (name, how) in enumerate(itertools.product(swaps, hows)):
-        at = 1 + number % STRIDE
+        at = 1 + number % stride
         while try_at(base / f"{at} {how} {name}", make, swaps[name], at, how):
-            at += STRIDE
+            at += stride
             runs += 1
     assert runs > 2
 
@@ -262,6 +275,16 @@ def try_all(
 @pytest.mark.parametrize("make", ACTIONS, ids=lambda make: make.__name__)
 def test_whenever_something_is_exchanged(tmp_path: Path, make: Callable[[Host], Action]) -> None:
     try_all(tmp_path, make, SWAPS, ["for good", "momentary"])
+
+
+@pytest.mark.skipif(not ROOT, reason="only root gives folders away")
+@pytest.mark.parametrize("make", [the_rights_of_roots_folder, a_folder_made_again], ids=lambda make: make.__name__)
+def test_a_folder_exchanged_before_any_call_at_all_is_not_given_away(
+    tmp_path: Path, make: Callable[[Host], Action]
+) -> None:
+    """Not before one call in some, for a quick run either: this is how a user became root."""
+    name = "the entry for root's folder"
+    try_all(tmp_path, make, {name: SWAPS[name]}, ["for good"], stride=1)
 
 
 @pytest.mark.parametrize("make", ACTIONS, ids=lambda make: make.__name__)
