@@ -282,9 +282,18 @@ def test_whenever_something_is_exchanged(tmp_path: Path, make: Callable[[Host], 
 def test_a_folder_exchanged_before_any_call_at_all_is_not_given_away(
     tmp_path: Path, make: Callable[[Host], Action]
 ) -> None:
-    """Not before one call in some, for a quick run either: this is how a user became root."""
+    """In a quick run, too, before each of them: so a user became root."""
     name = "the entry for root's folder"
     try_all(tmp_path, make, {name: SWAPS[name]}, ["for good"], stride=1)
+
+
+@pytest.mark.parametrize("make", [new_file, new_folder], ids=lambda make: make.__name__)
+def test_a_link_in_the_place_of_unfinished_installs_before_any_call_at_all_leads_nowhere(
+    tmp_path: Path, make: Callable[[Host], Action]
+) -> None:
+    """Likewise."""
+    name = "unfinished installs for a link"
+    try_all(tmp_path, make, {name: OF_THE_ROOT[name]}, ["inside"], stride=1)
 
 
 @pytest.mark.parametrize("make", ACTIONS, ids=lambda make: make.__name__)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +21,7 @@ from agent.wire import constants as c
 from idtable.records import IDRecord
 from journal import reasons as why
 from journal.changes import Change, Kind
-from staging import fsops
+from staging import fsops, smallfiles
 from staging.area import StagingArea
 from staging.errors import StagingError, Torn
 from staging.generate import generate
@@ -84,6 +86,35 @@ def test_what_has_become_another_kind_of_thing_meanwhile_is_looked_at_again(tmp_
         bench.path.mkdir()
     ((_, error),) = bench.tell(Kind.CREATE, seen, changed=True)  # type: ignore[misc]
     assert isinstance(error, Torn)
+    assert bench.area.guids() == []
+
+
+def test_what_leaves_the_tree_with_its_folder_while_it_is_staged_is_not_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever owns the folder may put anything into it where it is by then."""
+    bench = Bench(tmp_path, "folder")
+    bench.path.mkdir()
+    bench.path = bench.path / "file"
+    bench.path.write_bytes(b"content")
+
+    def leaving(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            done = function(*args, **kwargs)
+            if bench.path.parent.exists():
+                bench.path.parent.rename(tmp_path / "elsewhere")
+            return done
+
+        return call
+
+    monkeypatch.setattr(smallfiles, "generate_all", leaving(smallfiles.generate_all))
+    monkeypatch.setattr(StagingArea, "stage", leaving(StagingArea.stage))
+    found = fsops.fingerprint(str(bench.path))
+    change = Change(Kind.CREATE, "folder/file", GUID, bytes(16), "folder", "file", "file", found, 0, True)
+    ((_, error),) = bench.stager.stage_all(  # type: ignore[misc]
+        [Work(change, GUID, bytes(16), STAGE, 1, (0, 0), None)], c.COMPRESSION_NONE
+    )
+    assert isinstance(error, StagingError)
     assert bench.area.guids() == []
 
 
