@@ -7,7 +7,7 @@ from agent.engine.context import Context, facts_of, with_facts
 from agent.engine.events import ChangeKind, DropStage, Examine, LocalChange
 from agent.engine.outbound import Outbound
 from agent.engine.plausible import hopeless
-from agent.engine.records import PASSING, UNSTORED, WRITTEN, mark_of, same_content, version_of, with_base
+from agent.engine.records import PASSING, UNSTORED, WRITTEN, checksum_of, mark_of, same_content, version_of, with_base
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder, CoExtension2
 from idtable.records import ZERO_GUID, IDRecord
@@ -324,5 +324,5 @@ class LocalChanges:
             file_name=record.name,
         )
         ctx.count_co("Issued", True)
-        self.outbound.append(co, CoExtension2(record.md5), b"", staged=staged)
+        self.outbound.append(co, CoExtension2(checksum_of(record, ctx.store)), b"", staged=staged)
         ctx.count_co("Retired", True)

@@ -29,6 +29,9 @@ PASSING = 0x20000000
 WRITTEN = 0x10000000
 #: Likewise: not all that belongs to the version could be kept here; the IDTable remembers what (Store.unstored).
 UNSTORED = 0x08000000
+#: In the first byte of what it remembers (staging.unstored, What.STREAMS): the MD5 of the streams that came is not that
+#: of those which are generated here.
+_ANOTHER_FORM = 64
 
 _MARK_BITS = 30
 #: The bits of AckVersion that hold a mark.
@@ -193,3 +196,11 @@ def tombstone_after(co: ChangeOrder, old: IDRecord | None, now: int) -> IDRecord
         flags=with_base(co.flags & c.CO_FLAG_SKIP_VV_UPDATE, co.ack_version),
         kind="folder" if is_dir else "file",
     )
+
+
+def checksum_of(record: IDRecord, store: EngineStore) -> bytes:
+    """What a change order for the record's version says of its streams: their MD5, or 16 zero bytes (nothing) where
+    what is sent may have that or another one: the staging file that came, while it is here, and then one that is made
+    here, in which not all is that came."""
+    remembered = store.unstored(record.file_guid) if record.flags & UNSTORED else b""
+    return bytes(16) if remembered and remembered[0] & _ANOTHER_FORM else record.md5

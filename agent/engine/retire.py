@@ -16,7 +16,7 @@ from agent.engine.inbound import Inbound
 from agent.engine.local import LocalChanges
 from agent.engine.order import Key
 from agent.engine.outbound import Outbound
-from agent.engine.records import ASIDE, UNSTORED, mark_of
+from agent.engine.records import ASIDE, UNSTORED, checksum_of, mark_of
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder, CoExtension2
 from idtable.records import IDRecord
@@ -181,7 +181,7 @@ class Retire:
         record = self.ctx.store.get(entry.co.file_guid)
         checksum = entry.checksum
         if record is not None and record.originator_vsn == entry.co.frs_vsn and not record.deleted:
-            checksum = record.md5
+            checksum = checksum_of(record, self.ctx.store)
         extension = entry.extension(checksum)
         if not extra:
             self._remind(entry, extension)

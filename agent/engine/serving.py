@@ -15,7 +15,7 @@ from agent.engine.fetching import MAX_STAGE_SIZE
 from agent.engine.flow import MOST_WINDOWS
 from agent.engine.outbound import Outbound
 from agent.engine.reconcile import change_order_wins
-from agent.engine.records import forgotten, offered, version_of
+from agent.engine.records import checksum_of, forgotten, offered, version_of
 from agent.engine.session import Session
 from agent.reporting.causes import Cause
 from agent.wire import constants as c
@@ -114,7 +114,7 @@ class Serving:
                 or (bool(checksum) and record.md5 == checksum)
             )
         )
-        announced = checksum or (record.md5 if record is not None and same else bytes(16))
+        announced = checksum or (checksum_of(record, ctx.store) if record is not None and same else bytes(16))
         extension = session.win2k_extension(announced)
         ctx.out.append(
             ReadStage(

@@ -14,7 +14,7 @@ from agent.engine import flags as fl
 from agent.engine.context import Context, facts_of
 from agent.engine.events import MakeStage
 from agent.engine.flow import Flow
-from agent.engine.records import ASIDE, PASSING, UNSTORED, base_of
+from agent.engine.records import ASIDE, PASSING, UNSTORED, base_of, checksum_of
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder, CoExtension2
 from idtable.records import IDRecord
@@ -101,7 +101,7 @@ def vvjoin_guid(file_guid: bytes, originator: bytes, vsn: int) -> bytes:
 
 def present(ctx: Context, record: IDRecord, mark: int) -> Item:
     """A change order for a record's present version, with the flag that keeps it out of the order."""
-    return _change_order(ctx, record, mark), CoExtension2(record.md5)
+    return _change_order(ctx, record, mark), CoExtension2(checksum_of(record, ctx.store))
 
 
 def caught_up(ctx: Context) -> Iterator[Item]:
@@ -117,7 +117,8 @@ def caught_up(ctx: Context) -> Iterator[Item]:
             record = ctx.store.get(guid)
             if record is not None and (record.originator_guid, record.originator_vsn) == (originator, vsn):
                 co = _change_order(ctx, record, 0)
-                yield co.replace(flags=co.flags & ~c.CO_FLAG_VVJOIN_TO_ORIG), CoExtension2(record.md5)
+                extension = CoExtension2(checksum_of(record, ctx.store))
+                yield co.replace(flags=co.flags & ~c.CO_FLAG_VVJOIN_TO_ORIG), extension
     ctx.caught_up.clear()
 
 

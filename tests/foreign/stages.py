@@ -18,7 +18,7 @@ HEADER_SIZE = 0x400
 # CocExt, CompressionGuid; EncryptedDataHigh to Padding2
 _HEADER = struct.Struct("<4IH6x4Q2QI4x792s64s40s16s2IQ4I")
 _STREAM = struct.Struct("<2IQI")
-DATA, SECURITY_DATA, OBJECT_ID = 1, 3, 7
+DATA, SECURITY_DATA, ALTERNATE_DATA, OBJECT_ID = 1, 3, 4, 7
 _MD5_MASK = 0xF3D4
 
 
@@ -62,9 +62,9 @@ def parse_streams(data: bytes) -> list[tuple[int, bytes, bytes]]:
     return found
 
 
-def stream(kind: int, data: bytes, attributes: int = 0) -> bytes:
-    """A stream without a name."""
-    return _STREAM.pack(kind, attributes, len(data), 0) + data
+def stream(kind: int, data: bytes, attributes: int = 0, name: bytes = b"") -> bytes:
+    """A stream; the name is that of an alternate one."""
+    return _STREAM.pack(kind, attributes, len(data), len(name)) + name + data
 
 
 def parse(data: bytes) -> Stage:

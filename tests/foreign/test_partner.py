@@ -56,11 +56,11 @@ def order(partner: Partner, name: str, parent: bytes, *, folder: bool, sync: boo
     })  # fmt: skip
 
 
-def staged(partner: Partner, made: ChangeOrder, content: bytes | None) -> stages.Stage:
-    """The staging file for it; None: a folder."""
+def staged(partner: Partner, made: ChangeOrder, content: bytes | None, more: bytes = b"") -> stages.Stage:
+    """The staging file for it, with more streams; None: a folder."""
     streams = stages.stream(stages.SECURITY_DATA, DESCRIPTOR, 2)
     if content is not None:
-        streams += stages.stream(stages.DATA, content)
+        streams += stages.stream(stages.DATA, content) + more
     streams += stages.stream(stages.OBJECT_ID, made["file_guid"] + bytes(48))
     at = made["event_time"]
     stage = stages.Stage(
@@ -70,9 +70,9 @@ def staged(partner: Partner, made: ChangeOrder, content: bytes | None) -> stages
     return stage if partner.minor >= 4 else stage._replace(coc_ext=packets.win2k(stage.md5))
 
 
-def send(partner: Partner, made: ChangeOrder, content: bytes | None) -> None:
+def send(partner: Partner, made: ChangeOrder, content: bytes | None, more: bytes = b"") -> None:
     """Offer it and serve its staging file; what the member asks and answers is what 3.3.4.4.6.1 and 3.3.4.4.6.2 say."""
-    stage = staged(partner, made, content)
+    stage = staged(partner, made, content, more)
     partner.offer(made, stage.md5)
     asked = partner.serve(made["change_order_guid"], stages.build(stage))["remote_co"]
     done = partner.hear(packets.REMOTE_CO_DONE, co_guid=made["change_order_guid"])
@@ -220,3 +220,24 @@ def test_a_staging_file_that_cannot_be_had(tmp_path: Path, minor: int) -> None:
         assert done["remote_co"]["flags"] & ABORT_CO
         assert not (member.root / "never").exists()
         assert any("never" in line and ("WARNING" in line or "ERROR" in line) for line in member.lines)
+
+
+def test_what_no_file_here_holds_goes_to_a_member_that_comes_later_without_it(tmp_path: Path) -> None:
+    """An alternate stream that is too large for a user attribute: the staging file that came had it, and one that is
+    made here has not, and so another MD5 than the one that was announced."""
+    known = names()
+    picture = stages.stream(stages.ALTERNATE_DATA, bytes(100_000), 0, ":picture:$DATA".encode("utf-16-le"))
+    with Partner(known, 9) as partner, Member(tmp_path, known, partner.port) as member:
+        partner.call(member.port)
+        partner.join_above()
+        made = order(partner, "text", partner.member[0], folder=False, sync=True, vsn=now())
+        send(partner, made, TEXT, picture)
+        partner.say(packets.VVJOIN_DONE, partner.up)
+        partner.join_below()  # as somebody who has nothing
+        offer = partner.hear(packets.REMOTE_CO)
+        assert offer["remote_co"]["frs_vsn"] == made["frs_vsn"]
+        assert offer["co_extension_2"] == bytes(16)
+        stage = partner.fetch(offer)
+        assert (stage.object_id, stage.stream(stages.DATA)) == (made["file_guid"], TEXT)
+        partner.done(offer)
+        partner.hear(packets.VVJOIN_DONE)
