@@ -39,8 +39,9 @@ from staging.streams import (
 )
 
 OWN_PREFIX: Final = b"user.frs."
-# Whoever may write to a file may set its user attributes, so a descriptor kept there is believed only where
-# nobody but this agent's own user can write; root keeps it where only root can.
+# Whoever may write to a file may set its user attributes, so a descriptor kept there is believed only where nobody but
+# this agent's own user can write. Root keeps it where only root can, and believes no other: what is root's now may have
+# been anybody's when the attribute was set.
 DESCRIPTOR_XATTR: Final = "user.frs.security_descriptor"
 TRUSTED_DESCRIPTOR_XATTR: Final = "trusted.frs.security_descriptor"
 #: The bits of a mode that are changed together: the rights of owner, group and others.
@@ -293,7 +294,7 @@ def descriptor(
     """
     if kept is None and not stat.S_ISLNK(st.mode):
         kept = found.kept
-        if kept is None and found.kept_by_user is not None and only_ours(st, found.access):
+        if kept is None and os.geteuid() and only_ours(st, found.access):
             kept = found.kept_by_user
     head = _HEADS.get(kept[0], 0) if kept else 0
     if kept is None or not head or len(kept) <= head:

@@ -390,10 +390,6 @@ def _keep_descriptor(fd: int, value: bytes, st: Fingerprint, found: attributes.A
         if os.geteuid() == 0:
             os.setxattr(fd, TRUSTED_DESCRIPTOR_XATTR, value)
             return True
-    except OSError as error:
-        if not _cannot_hold(fd, error):
-            raise
-    try:
         if attributes.only_ours(st, found.access):
             read_only = not st.mode & stat.S_IWUSR
             if read_only:  # only who may write may set user attributes

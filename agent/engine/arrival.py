@@ -107,7 +107,7 @@ class Arrival:
         ctx.arrival += 1
         entry = Entry(key, co, record.md5, guid, stage=Stage.FINISHED, first_try=ctx.now, arrival=ctx.arrival)
         self.inbound.entries[key] = entry
-        self.inbound.by_co[co.change_order_guid] = key
+        self.inbound.enter(entry)
         self.inbound.numbered.setdefault(key[1:], key[0])
         self.inbound.order.arrive(guid, key)
         self.inbound.on_finished(entry)

@@ -100,9 +100,9 @@ class Engine:
         self.ctx = ctx = Context(config, store, counters, new_guid)
         ctx.online = online.stored(store, primary=config.primary)
         self.outbound = Outbound(ctx)
-        self.serving = Serving(ctx, self.outbound)
         self.in_sessions = InboundSessions(ctx, self._inbound_joined, self._inbound_unjoined, self._may_join)
         self.inbound = Inbound(ctx, self.in_sessions.sessions)
+        self.serving = Serving(ctx, self.outbound, self.inbound.arrives)
         self.arrival = Arrival(ctx, self.inbound)
         self.local = LocalChanges(ctx, self.outbound)
         self.restored = RestoredDatabase(ctx, self.in_sessions, self.local)
@@ -335,15 +335,13 @@ class Engine:
             self.inbound.answers.dampen(session, co)
             self._inbound_joined(session)
             return
-        entry = self.inbound.entry_of(co.change_order_guid)
+        entry = self.inbound.told_of(session, co.change_order_guid)
         if entry is not None and entry.stage in (Stage.QUEUED, Stage.FETCHING, Stage.FETCHED):
-            self._withdrawn(session, entry)
+            self._withdrawn(entry)
         self.inbound.answers.done(session, co, lost=True)
 
-    def _withdrawn(self, session: Session, entry: Entry) -> None:
+    def _withdrawn(self, entry: Entry) -> None:
         """The partner does not offer the entry any more."""
-        if entry.cxtion != session.cxtion.guid:
-            return
         if entry.alternates:
             self.inbound.switch(entry)
             self.installs.advance(entry)
@@ -352,17 +350,19 @@ class Engine:
 
     def _retry_fetch(self, session: Session, packet: Packet) -> None:
         """CMD_RETRY_FETCH (3.3.4.4.11). What a partner sent that is no more, and nobody else has, ends."""
-        entry = self.inbound.entry_of(packet.co_guid)
-        if entry is None or not entry.former_cxtion or entry.alternates or entry.retry_fetches < _NOBODY_HAS_IT:
-            self.fetching.retry_fetch(packet)
+        entry = self.inbound.told_of(session, packet.co_guid)
+        if entry is None:
+            return
+        if not entry.former_cxtion or entry.alternates or entry.retry_fetches < _NOBODY_HAS_IT:
+            self.fetching.retry_fetch(entry)
         elif entry.stage is Stage.FETCHING:
             self.retire.finish(entry, None, aborted=True)
 
     def _abort_fetch(self, session: Session, packet: Packet) -> None:
         """CMD_ABORT_FETCH: discard the change order; a newer one for the same file follows (3.3.4.4.10)."""
-        entry = self.inbound.entry_of(packet.co_guid)
+        entry = self.inbound.told_of(session, packet.co_guid)
         if entry is not None and entry.stage is Stage.FETCHING:
-            self._withdrawn(session, entry)
+            self._withdrawn(entry)
 
     def _vvjoin_done(self, session: Session, packet: Packet) -> None:
         if self.window.full(session):
@@ -514,7 +514,7 @@ class Engine:
         self.online.resume()
         self._trim_at = ctx.now + min(HOUR, ctx.limits.tombstone_lifetime // 10)
         for entry in self.inbound.restore():
-            entry.staged = entry.co.change_order_guid in event.stages
+            entry.staged = entry.guid in event.stages
             if entry.stage >= Stage.FINISHED:
                 self.retire.retire(entry)
             elif entry.staged:

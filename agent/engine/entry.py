@@ -32,6 +32,7 @@ class Entry:
     co: ChangeOrder
     checksum: bytes
     cxtion: bytes
+    guid: bytes = b""  # by which all of it goes here: see Inbound.enter()
     stage: Stage = Stage.QUEUED
     alternates: list[tuple[bytes, ChangeOrder]] = field(default_factory=list)
     is_new: bool = True

@@ -273,7 +273,8 @@ class ReadStage:
 
     `change_order` and `coc_ext`, its extension for partners of minor version 3 and below, go into the stage header.
     With `regenerate` the file may be made anew from the tree, where the IDTable still holds the content `md5` that the
-    change order announced. `partner` is the member GUID of whom it is for.
+    change order announced. `partner` is the member GUID of whom it is for. Unless `at_hand`, what is in the area under
+    the change order's GUID is what a partner has sent so far, and nobody's to have.
     """
 
     partner: bytes
@@ -287,6 +288,7 @@ class ReadStage:
     initial: bool
     regenerate: bool
     coc_ext: bytes = bytes(0x28)
+    at_hand: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,8 +248,8 @@ class Fetching:
     def receiving_stage(self, session: Session, packet: Packet) -> None:
         """CMD_RECEIVING_STAGE: take a block that was asked for, in its order (3.3.4.4.8)."""
         ctx = self.ctx
-        entry = self.inbound.entry_of(packet.co_guid)
-        if entry is None or entry.stage is not Stage.FETCHING or entry.cxtion != session.cxtion.guid:
+        entry = self.inbound.told_of(session, packet.co_guid)
+        if entry is None or entry.stage is not Stage.FETCHING:
             return
         data = packet.block or b""
         size, offset = packet.file_size or 0, packet.file_offset or 0
@@ -288,7 +288,7 @@ class Fetching:
         entry.received += len(data)
         self.ctx.out.append(
             StoreBlock(
-                entry.co.change_order_guid,
+                entry.guid,
                 offset,
                 data,
                 entry.received >= size,
@@ -317,11 +317,10 @@ class Fetching:
         self.ctx.count("Bytes of Staging Fetched", entry.stage_size)
         return entry
 
-    def retry_fetch(self, packet: Packet) -> None:
+    def retry_fetch(self, entry: Entry) -> None:
         """CMD_RETRY_FETCH: ask for the same block again after five seconds (3.3.4.4.11). When it has been the answer
         often, what was fetched gives its room back, and the next request is for the first block."""
-        entry = self.inbound.entry_of(packet.co_guid)
-        if entry is None or entry.stage is not Stage.FETCHING or entry.resend_at:
+        if entry.stage is not Stage.FETCHING or entry.resend_at:
             return
         entry.retry_fetch = True
         entry.retry_fetches += 1

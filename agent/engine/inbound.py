@@ -28,6 +28,7 @@ from agent.engine.stored import change_order_of, extension_of
 from agent.reporting.causes import Cause
 from agent.wire import constants as c
 from agent.wire.change_order import CoExtension2
+from agent.wire.guid import guid_text
 from idtable.records import InlogRow
 
 _RESTORED = b""  # instead of a connection, in RetireOrder
@@ -41,7 +42,9 @@ class Inbound:
         self.ctx = ctx
         self.sessions = sessions
         self.entries: dict[Key, Entry] = {}
-        self.by_co: dict[bytes, Key] = {}
+        self.by_co: dict[bytes, Key] = {}  # by Entry.guid
+        #: Connection and GUID of a change order -> Entry.guid, where that is another one.
+        self._renamed: dict[tuple[bytes, bytes], bytes] = {}
         self.numbered: dict[tuple[bytes, int], bytes] = {}  # originator and VSN of the entries -> file GUID
         self.answers = Answers(ctx)
         self.held = Held(ctx, sessions, self.answers)
@@ -69,10 +72,9 @@ class Inbound:
             guid, co = entry.alternates.pop(0)
             if self.sessions[guid].joined:
                 self.held.let_go(entry)
-                self.by_co.pop(entry.co.change_order_guid, None)
-                self.ctx.store.inlog_delete(entry.co.change_order_guid)
+                self.leave(entry)
                 if entry.begun:
-                    self.ctx.out.append(DropStage(entry.co.change_order_guid))
+                    self.ctx.out.append(DropStage(entry.guid))
                 entry.early.clear()
                 self.fetches_ended += 1
                 if self.order.waits(entry.key):
@@ -80,7 +82,7 @@ class Inbound:
                 entry.cxtion, entry.co, entry.former_cxtion = guid, co, b""
                 entry.stage, entry.received, entry.requested = Stage.QUEUED, 0, 0
                 entry.staged = entry.begun = False
-                self.by_co[co.change_order_guid] = entry.key
+                self.enter(entry)
                 self.save(entry)
                 return
 
@@ -90,12 +92,34 @@ class Inbound:
         entry.early.clear()
         if entry.begun and not entry.staged:
             entry.begun = False
-            self.ctx.out.append(DropStage(entry.co.change_order_guid))
+            self.ctx.out.append(DropStage(entry.guid))
 
-    def take_in(self, entry: Entry, ordered: bool, place: bytes) -> None:
-        """The entry is in the log from now on; with `ordered` it retires in the order of that `place`, a connection."""
+    def enter(self, entry: Entry, guid: bytes = b"") -> None:
+        """The entry gets the GUID by which its staging file, its row of the log and its actions go: that of its change
+        order; or another one where that is another entry's. A partner can give its own the GUIDs of others' change
+        orders, and these are not to be lost for it. After a restart it is the `guid` that it had."""
+        said, ctx = entry.co.change_order_guid, self.ctx
+        entry.guid = guid or said
+        if not guid and self.by_co.get(said, entry.key) != entry.key:
+            entry.guid, partner = ctx.new_guid(), self.sender(entry)
+            text = f"the change order {guid_text(said)} of {partner} for {ctx.path(entry.co)}"
+            also = "one for another file has that GUID, too, so that one of the two partners made it up; both are taken"
+            ctx.incident(Cause.IDENTITY, partner, f"{text}: {also}")
+        if entry.guid != said:
+            self._renamed[entry.cxtion, said] = entry.guid
+        self.by_co[entry.guid] = entry.key
+
+    def leave(self, entry: Entry) -> None:
+        """The entry goes by that GUID no more."""
+        self.by_co.pop(entry.guid, None)
+        self._renamed.pop((entry.cxtion, entry.co.change_order_guid), None)
+        self.ctx.store.inlog_delete(entry.guid)
+
+    def take_in(self, entry: Entry, ordered: bool, place: bytes, guid: bytes = b"") -> None:
+        """The entry is in the log from now on; with `ordered` it retires in the order of that `place`, a connection.
+        `guid`: see enter()."""
         self.entries[entry.key] = entry
-        self.by_co[entry.co.change_order_guid] = entry.key
+        self.enter(entry, guid)
         self.numbered.setdefault(entry.key[1:], entry.key[0])
         if ordered:
             self.order.arrive(place, entry.key)
@@ -165,7 +189,7 @@ class Inbound:
             ordered = not co.flags & (c.CO_FLAG_OUT_OF_ORDER | c.CO_FLAG_SKIP_VV_UPDATE)
             if not ordered:
                 entry.out_of_order_by.add(entry.cxtion)
-            self.take_in(entry, ordered, _RESTORED)
+            self.take_in(entry, ordered, _RESTORED, row.co_guid)
             if entry.stage >= Stage.FINISHED:
                 self.ahead.drop(key)
                 if key in self.claims:
@@ -177,7 +201,7 @@ class Inbound:
         ext = CoExtension2(entry.checksum, entry.tries_before, entry.tried_since)
         self.ctx.store.inlog_put(
             InlogRow(
-                co_guid=entry.co.change_order_guid,
+                co_guid=entry.guid,
                 cxtion_guid=entry.former_cxtion or entry.cxtion,
                 co=entry.co.encode(),
                 ext=ext.encode(),
@@ -197,9 +221,21 @@ class Inbound:
         return bool({self.numbered.get(number), self.ctx.store.changed_by(*number)} - {None, entry.key[0]})
 
     def entry_of(self, co_guid: bytes | None) -> Entry | None:
-        """The entry of this change order GUID."""
+        """The entry that goes by this GUID."""
         key = self.by_co.get(co_guid or b"")
         return None if key is None else self.entries.get(key)
+
+    def told_of(self, session: Session, co_guid: bytes | None) -> Entry | None:
+        """The entry that the partner means by the GUID of a change order: one that it was asked for, not another
+        partner's."""
+        cxtion, said = session.cxtion.guid, co_guid or b""
+        entry = self.entry_of(self._renamed.get((cxtion, said), said))
+        return entry if entry is not None and entry.cxtion == cxtion else None
+
+    def arrives(self, co_guid: bytes) -> bool:
+        """Whether what goes by this GUID is not done: its staging file is what a partner says it is, and no more."""
+        entry = self.entry_of(co_guid)
+        return entry is not None and entry.stage < Stage.FINISHED
 
     def of_file(self, file_guid: bytes) -> Iterator[Key]:
         """The change orders of that file which have not ended, in order of arrival."""

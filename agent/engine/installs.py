@@ -266,10 +266,10 @@ class Installs:
                 return
         self._touched.update((guid, []) for guid in touched)
         entry.stage = Stage.INSTALLING
-        self._running[co.change_order_guid] = InstallUnderWay(identity(record), touched, verdict)
+        self._running[entry.guid] = InstallUnderWay(identity(record), touched, verdict)
         steps = tuple(verdict.steps)
         partner = self.inbound.sessions[entry.cxtion].cxtion.partner.guid
-        self.ctx.out.append(Install(co.change_order_guid, co.file_guid, entry.is_dir, steps, entry.checksum, partner))
+        self.ctx.out.append(Install(entry.guid, co.file_guid, entry.is_dir, steps, entry.checksum, partner))
 
     def _lose_name(self, entry: Entry, record: IDRecord | None, live: IDRecord | None, verdict: Verdict) -> None:
         """The entry's file loses its name to another: it is removed, here and, by our announcement, everywhere."""

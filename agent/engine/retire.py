@@ -32,9 +32,10 @@ PASSED_ON_FLAGS = (
 )
 
 
-def onward(co: ChangeOrder, extra: int = 0) -> ChangeOrder:
+def onward(entry: Entry, extra: int = 0) -> ChangeOrder:
     """The change order for the other partners."""
-    return co.replace(flags=(co.flags & PASSED_ON_FLAGS) | extra, iflags=0)
+    flags = (entry.co.flags & PASSED_ON_FLAGS) | extra
+    return entry.co.replace(change_order_guid=entry.guid, flags=flags, iflags=0)
 
 
 class Retire:
@@ -92,7 +93,7 @@ class Retire:
         entry.stage = Stage.FINISHED if record is not None else Stage.PASSED_ON
         inbound.let_go(entry)
         if (record is None) if entry.staged else entry.begun:
-            ctx.out.append(DropStage(co.change_order_guid))
+            ctx.out.append(DropStage(entry.guid))
         self.retire(entry)
         if then is not None:
             then()
@@ -145,7 +146,8 @@ class Retire:
             session, partner = flow.session, flow.session.cxtion.partner.guid
             maker = session.joined and session.partner_originator == co.originator_guid
             if maker and partner not in knows and co.frs_vsn > inbound.heard.get(partner, 0):
-                self.outbound.send_directed(flow, onward(co, c.CO_FLAG_OUT_OF_ORDER), entry.extension(entry.checksum))
+                told = onward(entry, c.CO_FLAG_OUT_OF_ORDER)
+                self.outbound.send_directed(flow, told, entry.extension(entry.checksum))
 
     def tick(self) -> None:
         """What is finished and has waited long for its turn, whatever it is that takes so long, is passed on now,
@@ -188,8 +190,8 @@ class Retire:
         if entry.co.originator_guid == self.ctx.config.originator_guid:
             # Own changes that a restored database has lost: what was made since may have gone to those who lack them,
             # so they go out of order; and in their order, so that the version vectors of the others may follow.
-            self.outbound.append(onward(entry.co, c.CO_FLAG_OUT_OF_ORDER), extension, members, staged=False)
-        self.outbound.append(onward(entry.co, extra), extension, members, staged=entry.staged)
+            self.outbound.append(onward(entry, c.CO_FLAG_OUT_OF_ORDER), extension, members, staged=False)
+        self.outbound.append(onward(entry, extra), extension, members, staged=entry.staged)
 
     def _remind(self, entry: Entry, extension: CoExtension2) -> None:
         """Whoever made the change, and was compared with this member since it came, seems to know it by its version
@@ -204,7 +206,7 @@ class Retire:
         ]
         if to:
             others = b"".join(s.cxtion.partner.guid for s in sessions if s.cxtion.partner.guid not in to)
-            self.outbound.append(onward(entry.co, c.CO_FLAG_OUT_OF_ORDER), extension, others, staged=False)
+            self.outbound.append(onward(entry, c.CO_FLAG_OUT_OF_ORDER), extension, others, staged=False)
 
     @staticmethod
     def _ordered(entry: Entry) -> bool:
@@ -213,10 +215,9 @@ class Retire:
     def _forget(self, entry: Entry) -> None:
         self.inbound.entries.pop(entry.key, None)
         self._behind.pop(entry.key, None)
-        self.inbound.by_co.pop(entry.co.change_order_guid, None)
+        self.inbound.leave(entry)
         if self.inbound.numbered.get(entry.key[1:]) == entry.key[0]:
             del self.inbound.numbered[entry.key[1:]]
-        self.ctx.store.inlog_delete(entry.co.change_order_guid)
 
     def take_over_abandoned(self) -> bool:
         """A partner is no partner any more, and change orders of it were not at their end. What was finished here and

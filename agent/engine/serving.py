@@ -25,11 +25,13 @@ from idtable.records import IDRecord
 
 
 class Serving:
-    """The answers to those who fetch."""
+    """The answers to those who fetch. `arrives`: whether a change order of that GUID is in the inbound log, and not
+    done."""
 
-    def __init__(self, ctx: Context, outbound: Outbound) -> None:
+    def __init__(self, ctx: Context, outbound: Outbound, arrives: Callable[[bytes], bool]) -> None:
         self.ctx = ctx
         self.outbound = outbound
+        self._arrives = arrives
         self.end: Callable[[Session, str], None] = lambda session, why: None  # end a session, and tell the partner
         self._reading: dict[bytes, int] = {}  # by connection: blocks being read
         self._waiting: dict[bytes, deque[Packet]] = {}  # by connection: requests that wait for that
@@ -129,6 +131,7 @@ class Serving:
                 initial=initial,
                 regenerate=same,
                 coc_ext=bytes(0x28) if extension is None else extension.encode(),
+                at_hand=not self._arrives(co_in.change_order_guid),
             )
         )
 

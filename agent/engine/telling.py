@@ -71,7 +71,7 @@ class Telling:
         waiting = [e for e in entries if e is not None and e.waits_for is not None and e.stage < Stage.FINISHED]
         return [
             Waiting(
-                e.co.change_order_guid,
+                e.guid,
                 self.inbound.sender(e),
                 self._path(e),
                 e.waits_for,

@@ -129,9 +129,9 @@ class Stages:
         guid = co.change_order_guid
         generated = 0
         try:
-            block = self._read(guid, action)
-            if block is None:
-                guid = hashlib.md5(guid + b"other compression", usedforsecurity=False).digest()
+            block = self._read(guid, action) if action.at_hand else None
+            if block is None:  # or of another compression; whoever else asks by that GUID may mean another file
+                guid = hashlib.md5(guid + action.file_guid + action.md5, usedforsecurity=False).digest()
                 block = self._read(guid, action)
             if block is None:
                 if not action.regenerate or path is None:
@@ -164,7 +164,7 @@ class Stages:
         for any other, or when it has to be made in some way."""
         guid = action.change_order.change_order_guid
         try:
-            whole = None if action.offset else self.area.read_cached(guid, c.MAX_BLOCK)
+            whole = None if action.offset or not action.at_hand else self.area.read_cached(guid, c.MAX_BLOCK)
             block = whole and self._to_be_sent(whole, action.change_order, action.compressions, action.coc_ext)
         except StagingError:
             return None
@@ -184,20 +184,20 @@ class Stages:
             return None
         try:
             block = self.area.read_block(guid, action.offset, c.MAX_BLOCK)
+            first = self.area.read_block(guid, 0, HEADER_SIZE) if action.offset else block
         except Vanished:
             return None
-        if action.offset:
-            return block
-        return self._to_be_sent(block, action.change_order, action.compressions, action.coc_ext)
+        sent = self._to_be_sent(first, action.change_order, action.compressions, action.coc_ext)
+        return block if action.offset and sent is not None else sent
 
     @staticmethod
     def _to_be_sent(
         block: bytes, co: ChangeOrder, compressions: Collection[bytes], coc_ext: bytes = bytes(0x28)
     ) -> bytes | None:
-        """The first block with the change order of the request in its header (4.4.7); None when it is compressed as the
-        partner does not understand it. Raises StagingError."""
+        """The first block with the change order of the request in its header (4.4.7); None when it is of another file,
+        or compressed as the partner does not understand it. Raises StagingError."""
         header = StageHeader.decode(block[:HEADER_SIZE])
-        if header.compression not in compressions:
+        if header.compression not in compressions or header.object_id not in (co.file_guid, bytes(16)):
             return None
         if header.compression != c.COMPRESSION_NONE:
             co = co.replace(flags=co.flags | c.CO_FLAG_COMPRESSED_STAGE)  # 4.4.7

@@ -183,7 +183,7 @@ class Actions:
             remembered = record is not None and record.flags & UNSTORED
             unstored = decode(self._store.unstored(action.file_guid)) if remembered else None
         size = record.fsize if record is not None and record.kind == "file" else None
-        there = self._files.area.size_of(action.change_order.change_order_guid) is not None
+        there = action.at_hand and self._files.area.size_of(action.change_order.change_order_guid) is not None
         if there and (found := self._files.read_cached(action)) is not None:
             self._post(found)  # a trip to a thread costs more
             return

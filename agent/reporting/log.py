@@ -23,6 +23,8 @@ FIRST_S: Final = 60.0
 QUIET_S: Final = 600.0
 #: so many are told apart.
 MOST_EVENTS: Final = 1024
+#: Characters of a line. Names in a packet may have a hundred thousand each.
+LONGEST: Final = 16_384
 
 _QUIET = ("asyncio", "aiohttp.access", "spnego")
 
@@ -52,7 +54,9 @@ class _Formatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:
         if record.levelno >= logging.WARNING:
             record.message = numbered(record.message, LIBRARY)
-        return shown(super().formatMessage(record))
+        line = super().formatMessage(record)
+        more = len(line) - LONGEST
+        return shown(line) if more <= 0 else f"{shown(line[:LONGEST])}... ({more} characters more)"
 
     def formatException(self, ei: Any) -> str:
         return shown(super().formatException(ei), keep="\n")

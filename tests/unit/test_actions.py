@@ -136,9 +136,9 @@ async def test_nothing_is_read_for_a_partner_that_takes_nothing(bench: Bench) ->
 @pytest.mark.parametrize("coc_ext", [bytes(0x28), bytes(range(0x28))])
 async def test_the_stage_header_says_what_its_partner_is_to_read(bench: Bench, coc_ext: bytes) -> None:
     """Its change order and the extension for old partners (3.3.4.4.7); all else is that of the file."""
-    for extension in (bytes(range(1, 0x29)), coc_ext):
+    for number, extension in enumerate((bytes(range(1, 0x29)), coc_ext)):
         bench.actions.act(dataclasses.replace(bench.read(), coc_ext=extension))
-    await bench.until(2)
+        await bench.until(number + 1)
     other, header = (event.data[:0x400] for event in bench.events if isinstance(event, ev.StageBlock))
     assert header[0x3A8:0x3D0] == coc_ext  # behind FileObjId, which is behind the change order at 0x50
     assert header[0x368:0x378] == GUID
@@ -203,6 +203,33 @@ async def test_a_staging_file_that_lost_its_content_goes_with_nothing(
     bench.actions.act(ev.Send(PARTNER, packet, brings=bench.read().compressions))
     assert packet.block is None
     assert packet.block_size is None
+
+
+async def test_a_staging_file_of_one_file_is_not_sent_for_another(bench: Bench) -> None:
+    """A partner may ask for any file by the GUID of any change order, also one that others will ask by; what it gets is
+    not what they get. Nor is that what a partner has sent under that GUID."""
+    (Path(bench.files.root.path) / "g").write_bytes(b"another")
+    action, other = bench.read(), OTHER
+    wanted = dataclasses.replace(action, file_guid=other, change_order=action.change_order.replace(file_guid=other))
+
+    def object_id(asked: ev.ReadStage, path: str) -> bytes:
+        answer = bench.files.read_stage(asked, path)
+        assert isinstance(answer, ev.StageBlock)
+        return answer.data[0x368:0x378]
+
+    assert object_id(wanted, "g") == other
+    assert object_id(action, "f") == GUID
+    bench.area.stage(CO, os.path.join(bench.files.root.path, "g"), object_id=other)
+    assert object_id(action, "f") == GUID
+    assert bench.files.read_cached(action) is None
+    assert bench.files.to_go_with(action.change_order, action.compressions) is None
+    bench.area.stage(CO, os.path.join(bench.files.root.path, "g"), object_id=GUID)  # as it is said to be
+    arriving = dataclasses.replace(action, at_hand=False)
+    bench.actions.act(arriving)
+    await bench.until(1)
+    (answer,) = bench.events
+    assert isinstance(answer, ev.StageBlock)
+    assert b"content" in answer.data
 
 
 def to_be_made(bench: Bench, co_guid: bytes = CO) -> ev.MakeStage:

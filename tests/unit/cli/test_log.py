@@ -11,7 +11,18 @@ import pytest
 
 from agent.reporting.causes import Cause
 from agent.reporting.incidents import Incidents
-from agent.reporting.log import AT_ONCE, FIRST_S, MOST_EVENTS, QUIET_S, BoundedLines, get_logger, setup_logging
+from agent.reporting.log import (
+    AT_ONCE,
+    FIRST_S,
+    LONGEST,
+    MOST_EVENTS,
+    QUIET_S,
+    BoundedLines,
+    get_logger,
+    setup_logging,
+)
+from agent.wire.constants import CMD_NEED_JOIN
+from agent.wire.packet import NamedGuid, Packet, describe
 
 
 @pytest.fixture
@@ -133,3 +144,17 @@ def test_incidents_are_bounded_by_themselves() -> None:
     assert {cause.value for cause in Cause if stream.getvalue().count(f" {cause.value}: ") == 10} == {
         cause.value for cause in Cause
     }
+
+
+@pytest.mark.usefixtures("root_logger")
+def test_a_line_has_an_end_however_long_the_names_in_a_packet_are() -> None:
+    """And however they have to be written."""
+    stream = io.StringIO()
+    setup_logging("info", stream)
+    name = NamedGuid(bytes(16), "\udc80" * 40_000)
+    packet = describe(Packet(CMD_NEED_JOIN, name, name, name, name))
+    Incidents(logging.getLogger("frs")).report(Cause.SENDER, "b", f"a packet is refused: {packet}")
+    (line,) = stream.getvalue().splitlines()
+    assert " 20334 " in line
+    assert len(line) < 6 * LONGEST + 100
+    assert re.search(r"\.\.\. \(\d+ characters more\)$", line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 import tempfile
@@ -107,6 +108,23 @@ os.setxattr("f", "user.frs.security_descriptor", attributes.keep(forged, st.st_m
     forged = sd.build(sd.Posix(0o104755, 0, 0))
     os.setxattr(path, attributes.DESCRIPTOR_XATTR, attributes.keep(forged, 0o100666, 0, 0, None, None))
     assert generate(str(path), None, object_id=bytes(16)).md5 == open_to_all != honest
+
+
+def test_a_descriptor_that_a_user_put_on_his_file_is_not_believed_when_it_is_roots(folder):
+    """Root takes a user's program over, and it would be the user's still on all other members."""
+    from staging import attributes, sd
+    from staging.generate import generate
+
+    path = folder / "f"
+    path.write_bytes(b"#!/bin/sh\n")
+    path.chmod(0o755)
+    honest = generate(str(path), None, object_id=bytes(16)).md5
+    os.chown(path, NOBODY, NOBODY)
+    forged = sd.build(sd.Posix(stat.S_IFREG | 0o755, NOBODY, NOBODY))
+    value = attributes.keep(forged, stat.S_IFREG | 0o755, 0, 0, None, None)
+    as_nobody(folder, f"os.setxattr('f', 'user.frs.security_descriptor', {value!r})")
+    os.chown(path, 0, 0)
+    assert generate(str(path), None, object_id=bytes(16)).md5 == honest
 
 
 def test_files_that_cannot_keep_it_say_so(folder):
