@@ -57,3 +57,9 @@ def test_every_file_that_is_named_is_there() -> None:
         if not any((REPOSITORY / f"{place}{end}").exists() for end in ("", ".py"))
     }
     assert gone == set()
+
+
+@pytest.mark.parametrize("cause", Cause, ids=lambda cause: cause.name)
+def test_a_cause_has_the_number_of_its_event(cause: Cause) -> None:
+    (row,) = (line for line in CAUSES.splitlines() if line.startswith(f"| `{cause.value}` |"))
+    assert row.endswith(f" {cause.event} |")

@@ -83,6 +83,18 @@ def test_a_journal_becomes_rows_by_day(tmp_path: Path) -> None:
     assert {row["type"] for row in rows(tmp_path)} == {"PERF_COUNTER_COUNTER", "gauge", "sample"}
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"counters": {"Files Installed": 1 << 63}}, {"counters": {"Files Installed": -1}}, {"counters": {"Other": 1.5}},
+     {"gauges": {"Backlog": 1 << 63}}, {"start": 1 << 63}, {"seq": -1}, {"mono_us": 1 << 62}],
+    ids=str,
+)  # fmt: skip
+def test_a_line_whose_numbers_nobody_can_have_counted_is_no_sample(wrong: dict[str, Any]) -> None:
+    """Else one line would be the end of a whole file, or of all sums."""
+    assert parquet.parse(line(10, 1).encode()) is not None
+    assert parquet.parse(json.dumps(json.loads(line(10, 1)) | wrong).encode()) is None
+
+
 def test_an_amount_was_not_0_before_it_was_known(tmp_path: Path) -> None:
     """As a sum was, and as the zero that a file begins with says of those alone."""
     amount = {"KB of Staging Space Free": 7}
