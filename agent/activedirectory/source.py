@@ -104,7 +104,7 @@ class Reading:
     @property
     def known(self) -> Iterable[str]:
         """The GUIDs, as text, of all objects that there were."""
-        return self._deciding.memory.generations
+        return self._deciding.memory.objects
 
     @property
     def doubtful(self) -> bool:
