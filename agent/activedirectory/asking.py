@@ -293,11 +293,17 @@ def _bracketed(host: str) -> str:
 
 
 def servers_of(request: Request, errors: list[str]) -> Iterator[str]:
-    """The servers to ask, in this order: those that are named, else those of the domain's SRV records; where these
-    cannot be had, the one that was asked before. What is wrong is added to `errors`."""
-    if request.servers:
-        yield from request.servers
-        return
+    """The servers to ask, in this order: the one that was believed last, those that are named, else those of the
+    domain's SRV records. What is wrong is added to `errors`."""
+    first, without = request.first.casefold(), {one.casefold() for one in request.without}
+    found = request.servers or _of_domain(request, errors)
+    for host in sorted(found, key=lambda host: host.casefold() != first):
+        if host.casefold() not in without:
+            yield host
+
+
+def _of_domain(request: Request, errors: list[str]) -> list[str]:
+    """The servers of the domain's SRV records; where these cannot be had, the one that was believed last."""
     import dns.exception
     import dns.resolver
 
@@ -306,10 +312,8 @@ def servers_of(request: Request, errors: list[str]) -> Iterator[str]:
         records = list(dns.resolver.resolve(name, "SRV", lifetime=_CONNECT_S))
     except dns.exception.DNSException as error:
         errors.append(f"the SRV records {name} cannot be had: {str(error).partition(';')[0]}")
-        yield from [request.first] if request.first else []
-        return
-    found = [one.target.to_text(omit_final_dot=True) for one in sorted(records, key=lambda r: (r.priority, -r.weight))]
-    yield from sorted(found, key=lambda host: host.casefold() != request.first.casefold())
+        return [request.first] if request.first else []
+    return [one.target.to_text(omit_final_dot=True) for one in sorted(records, key=lambda r: (r.priority, -r.weight))]
 
 
 def ask(request: Request) -> dict[str, Any]:

@@ -79,11 +79,7 @@ class Deciding:
     ) -> Decision:
         """What follows from a complete answer. `roots`: where each set is here, by its GUID; `current`: what is in
         force; `now` in seconds. Raises Disbelieved."""
-        try:
-            self._refuse(answer, found)
-        except Disbelieved:
-            self.failed()
-            raise
+        self._refuse(answer, found)
         here = {one.guid for one in answer.entries if one.guid is not None}
         new = {one.guid: one for one in found.sets if one.guid in roots}
         old = {one.guid: one for one in current.sets}

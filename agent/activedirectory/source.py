@@ -41,7 +41,14 @@ COMMENT: Final = (
 _MOST_TOLD: Final = 50
 
 
-def request_of(there: ActiveDirectory, keytab: Path | None, *, first: str = "", known: Iterable[str] = ()) -> Request:
+def request_of(
+    there: ActiveDirectory,
+    keytab: Path | None,
+    *,
+    first: str = "",
+    without: Iterable[str] = (),
+    known: Iterable[str] = (),
+) -> Request:
     """What is asked for on behalf of this member."""
     by_password = there.user is not None
     return Request(
@@ -55,6 +62,7 @@ def request_of(there: ActiveDirectory, keytab: Path | None, *, first: str = "", 
         ca=os.fspath(there.ca) if there.ca is not None else None,
         servers=there.servers,
         first=first,
+        without=tuple(without),
         known=tuple(known),
     )
 
@@ -173,6 +181,7 @@ class ActiveDirectorySource:
         self._asked = asyncio.Event()
         self._told: set[str] = set()
         self._server = ""
+        self._passed_over: tuple[str, ...] = ()
         self._read_at: int | None = None
         self._next_at = time.monotonic()
         self.problem = ""
@@ -208,19 +217,26 @@ class ActiveDirectorySource:
             if there is None:
                 return []
             self._count("DS Polls", 1)
-            request = request_of(there, config.keytab, first=self._server, known=self._reading.known)
-            reply = await ask(request)
-            self._count_reply(reply)
-            if reply.answer is None:
-                self._reading.failed()
-                return self._fail("; ".join(reply.errors) or "no server was asked")
-            answer, self._server = reply.answer, reply.answer.server
-            try:
-                outcome = await asyncio.to_thread(self._take, answer, there, config)  # it is not cut short
-            except (Disbelieved, ConfigError, OSError) as error:
-                return self._fail(f"{answer.server}: {error}")
-            finally:
-                self._tell_faults()
+            problems: list[str] = []
+            refused: list[str] = []
+            outcome = None
+            while outcome is None:
+                known, first = self._reading.known, self._server
+                reply = await ask(request_of(there, config.keytab, first=first, without=refused, known=known))
+                self._count_reply(reply)
+                problems += reply.errors
+                if reply.answer is None:
+                    self._reading.failed()
+                    return self._fail("; ".join(problems) or "no server was asked")
+                answer = reply.answer
+                try:
+                    outcome = await asyncio.to_thread(self._take, answer, there, config)  # it is not cut short
+                except (Disbelieved, ConfigError, OSError) as error:
+                    problems.append(f"{answer.server}: {error}")
+                    refused.append(answer.server)
+                finally:
+                    self._tell_faults()
+            self._server, self._passed_over = answer.server, tuple(problems)
             changed = outcome.text is not None or bool(outcome.left)
             self._count("DS Polls with Changes" if changed else "DS Polls Without Changes", 1)
             self._polling.polled(changed=changed)
@@ -270,6 +286,7 @@ class ActiveDirectorySource:
             "read": iso_time(self._read_at) if self._read_at is not None else None,
             "next_in_s": round(max(self._next_at - time.monotonic(), 0.0), 1),
             "problem": self.problem,
+            "passed_over": list(self._passed_over),
             "faults": [str(one) for one in self._reading.faults[:_MOST_TOLD]],
             "faults_count": len(self._reading.faults),
             "kept": list(self._reading.kept),

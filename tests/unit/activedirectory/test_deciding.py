@@ -64,7 +64,11 @@ class Member:
     def takes(self, one: Answer, now: float) -> Decision:
         found = translate(one, "A", "A")
         roots = {guid: Path(place.root) for guid, place in found.places.items()}
-        decision = self.deciding.take(one, found, roots, self.topology, now, INTERVAL)
+        try:
+            decision = self.deciding.take(one, found, roots, self.topology, now, INTERVAL)
+        except Disbelieved:
+            self.deciding.failed()  # there is no other controller
+            raise
         self.topology, self.kept = Topology(decision.sets, 1, decision.roots), decision.kept
         self.deciding = (
             Deciding(memory_of(json.loads(json.dumps(self.deciding.memory.as_json()))))
