@@ -22,8 +22,9 @@ from agent.ntfrsapi.polling import Polling
 from agent.reporting.causes import Cause
 from agent.reporting.incidents import Incidents
 from agent.work.clock import filetime_now, iso_time
+from config.document import read_text
 from config.errors import ConfigError
-from config.load import parse_file, read_topology
+from config.load import parse_file
 from config.model import ActiveDirectory, AgentConfig, DirectoryClient, Topology
 from config.write import topology_text, write_file
 
@@ -108,6 +109,7 @@ class Reading:
         self._deciding = Deciding(_remembered(memory_file))
         self.faults: tuple[Fault, ...] = ()
         self.kept: tuple[str, ...] = ()
+        self._parsed: tuple[str | None, Topology] = (None, Topology((), 0))
 
     @property
     def known(self) -> Iterable[str]:
@@ -130,19 +132,27 @@ class Reading:
         found = translate(answer, there.computer, client.member_name)
         roots = roots_of(found, there)
         self.faults = tuple(found.faults)
-        current = read_topology(path) if path.exists() else Topology((), 0)
+        before, current = self._in_force(path)
         decision = self._deciding.take(answer, found, roots, current, now, client.poll_interval_s)
         self.kept = decision.kept
-        if not decision.sets and not path.exists():
+        if not decision.sets and before is None:
             raise Disbelieved(f"the computer {there.computer} is in no replica set that can be used")
         by_directory = {name: root for name, root in decision.roots.items() if name not in there.named}
         body = topology_text(decision.sets, COMMENT, by_directory)
         self._remember()
-        if path.exists() and path.read_text(encoding="utf-8") == f"serial = {current.serial}\n{body}":
+        if before == f"serial = {current.serial}\n{body}":
             return Outcome(None, decision.left)
         text = f"serial = {current.serial + 1}\n{body}"
-        parse_file(path, text)
+        self._parsed = text, parse_file(path, text)
         return Outcome(text, decision.left)
+
+    def _in_force(self, path: Path) -> tuple[str | None, Topology]:
+        """The topology file, and what stands in it; None, and nothing, where it is not there. It is taken apart only
+        where it is another than before: that of many thousand members takes seconds."""
+        text = read_text(path, "the topology", "") if path.exists() else None
+        if text != self._parsed[0]:
+            self._parsed = text, parse_file(path, text) if text is not None else Topology((), 0)
+        return self._parsed
 
     def _remember(self) -> None:
         try:
