@@ -107,7 +107,7 @@ class ReplicaSet:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """What a topology.toml holds. `serial` grows with each change that is made with `frs topology`. `roots` are, by the
+    """What a topology.toml holds. `serial` grows with each change that a command of `frs` makes. `roots` are, by the
     names of sets, the folders that a directory has said they are in on this host."""
 
     sets: tuple[ReplicaSet, ...]

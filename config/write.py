@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 
+import tomlkit
+
 from config.document import Document
 from config.errors import ConfigError
 from config.keys import key_text, public_key
@@ -155,13 +157,15 @@ def with_number(text: str, path: KeyPath, value: float) -> str | None:
 
 
 def with_public_key(path: Path, text: str, member: str, public: bytes, *, replace: bool = False) -> str:
-    """The topology.toml `text` of `path` with this key in every entry of the member, and nothing else changed.
+    """The topology.toml `text` of `path` with this key in every entry of the member, and nothing else changed but for
+    `serial`, which grows where the key is another.
 
     Raises ConfigError where another key stands there, unless it is to be replaced, and where no line can be added.
     """
     document, positions, lines = Document(path, text), key_lines(text), text.split("\n")
     line = f"key = {quoted(key_text(public))}"
-    sets = document.validate(TopologyFile).set
+    table = document.validate(TopologyFile)
+    sets = table.set
     places = [(i, j) for i, one in enumerate(sets) for j, entry in enumerate(one.member) if entry.name == member]
     for i, j in reversed(places):
         here: KeyPath = ("set", i, "member", j)
@@ -182,7 +186,11 @@ def with_public_key(path: Path, text: str, member: str, public: bytes, *, replac
     for i, j in places:
         if after[i].member[j] != sets[i].member[j].model_copy(update={"key": public}):
             raise document.fail(("set", i, "member", j), f"cannot be changed by a program; add here: {line}")
-    return changed
+    if changed == text:
+        return text
+    raised = tomlkit.parse(changed)
+    raised["serial"] = table.serial + 1
+    return tomlkit.dumps(raised)
 
 
 def with_key_file(path: Path, text: str, name: str) -> str:

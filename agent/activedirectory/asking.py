@@ -12,24 +12,37 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, Final
 
 from agent.activedirectory import names
+from agent.activedirectory.listing import identities, is_listed
 from agent.activedirectory.objects import ATTRIBUTES, SETTINGS, Answer, Entry, of_kind
 from agent.activedirectory.request import Request
 
-_RAW: Final = (*ATTRIBUTES, "invocationId", "distinguishedName")
+#: Who may do what with an object: it is read with all others, and goes no further than here.
+_RIGHTS: Final = "nTSecurityDescriptor"
+_ASKED: Final = (*ATTRIBUTES, _RIGHTS)
+_RAW: Final = (*_ASKED, "invocationId", "distinguishedName", "tokenGroups")
 _CONNECT_S: Final = 15.0
 _SEARCH_S: Final = 30.0
 _PAGE: Final = 500
-#: The most entries of a reading, and references and vanished objects that are looked for one by one.
+#: The most entries of a reading, and references that are looked for one by one.
 _MOST: Final = 300_000
 _MOST_LOOKED_FOR: Final = 200
 #: So many computers are asked for in one search.
 _TOGETHER: Final = 50
+#: Of a security descriptor, the part that says who may do what.
+_DACL: Final = 4
+#: Classes below whose objects there are others of a topology, where an account has to see all.
+_FOLDERS: Final = ("nTFRSSettings", "nTFRSReplicaSet", "nTFRSMember", "nTFRSSubscriptions")
+#: Of the objects of the sites, those of which a topology is made, and the folders that they are in.
+_OF_SITES: Final = "".join(
+    f"(objectClass={kind})"
+    for kind in ("nTDSDSA", "nTDSDSARO", "nTDSConnection", "server", "serversContainer", "site", "sitesContainer")
+)
 #: Of SASL's security layers, one that encrypts.
 _SEALED: Final = 56
 _BASE, _SUBTREE = 0, 2
@@ -57,11 +70,13 @@ class Reader:
     def __init__(self, search: Search, escape: Callable[[str], str], request: Request) -> None:
         self._search, self._escape, self._request = search, escape, request
         self._found: dict[str, Entry] = {}
+        #: By the same normal DNs as above: the security descriptors of what was found.
+        self._rights: dict[str, bytes | None] = {}
 
     def read(self, server: str) -> Answer:
         """All that the member needs ([MS-FRS1] 3.1.5.1). Raises Unusable."""
         root = self._one("", ("defaultNamingContext", "configurationNamingContext", "highestCommittedUSN",
-                              "dsServiceName", "domainFunctionality", "isSynchronized"))  # fmt: skip
+                              "dsServiceName", "domainFunctionality", "isSynchronized", "tokenGroups"))  # fmt: skip
         context, service = root.text("defaultNamingContext"), root.text("dsServiceName")
         usn = root.text("highestCommittedUSN") or ""
         if context is None or service is None or not usn.isdigit():
@@ -72,18 +87,20 @@ class Reader:
             raise Unusable("it has not all of the directory yet")
         domain = self._one(context, ("objectGUID",))
         dsa = self._one(service, ("objectGUID", "invocationId"))
-        self._add(self._search(f"{SETTINGS},{context}", _BASE, _ANY, ATTRIBUTES))
+        settings = f"{SETTINGS},{context}"
+        self._add(self._search(settings, _BASE, _ANY, _ASKED))
         account = self._escape(f"{self._request.computer}$")
-        computers = self._search(context, _SUBTREE, f"(&(objectClass=computer)(sAMAccountName={account}))", ATTRIBUTES)
+        computers = self._search(context, _SUBTREE, f"(&(objectClass=computer)(sAMAccountName={account}))", _ASKED)
         self._add(computers)
         for computer in computers[:1]:
             self._read_sets(computer, context)
         if any(one.number("fRSReplicaSetType") in (1, 2) for one in of_kind(self._found.values(), "nTFRSReplicaSet")):
             sites = f"CN=Sites,{root.text('configurationNamingContext') or f'CN=Configuration,{context}'}"
-            kinds = "(|(objectClass=nTDSDSA)(objectClass=nTDSDSARO)(objectClass=nTDSConnection))"
-            self._add(self._search(sites, _SUBTREE, kinds, ATTRIBUTES))
+            self._add(self._search(sites, _SUBTREE, f"(|{_OF_SITES})", _ASKED))
         self._read_computers(context)
         absent, denied = self._look_for_the_rest()
+        folders = self._folders(computers, settings)
+        token = identities(root.attributes.get("tokengroups", ()))
         return Answer(
             server=server,
             naming_context=context,
@@ -95,7 +112,27 @@ class Reader:
             entries=tuple(self._found.values()),
             absent=frozenset(absent),
             denied=frozenset(denied),
+            unlisted=frozenset(dn for at, dn in folders.items() if not is_listed(self._rights[at], token)),
         )
+
+    def _folders(self, computers: Sequence[Entry], settings: str) -> dict[str, str]:
+        """All that is here of which something may be below that the topology is made of, and the folders that it is in
+        up to the top of the sets, this computer, or the sites."""
+        wanted = [settings, *(one.dn for one in (*computers, *of_kind(self._found.values(), *_FOLDERS)))]
+        references = (one.text("serverReference") for one in of_kind(self._found.values(), "nTFRSMember"))
+        wanted += [reference for reference in references if reference is not None]
+        folders: dict[str, str] = {}
+        while wanted:
+            dn = wanted.pop()
+            at = names.normal(dn)
+            of_sets = names.is_below(dn, settings)
+            if at not in self._found and of_sets:
+                self._add(self._search(dn, _BASE, _ANY, _ASKED))
+            if at not in folders and (at in self._found or of_sets):
+                wanted.append(names.parent(dn))
+            if at in self._found:
+                folders[at] = dn
+        return folders
 
     def _one(self, dn: str, attributes: Iterable[str]) -> Entry:
         found = self._search(dn, _BASE, _ANY, attributes)
@@ -105,14 +142,16 @@ class Reader:
 
     def _add(self, entries: Iterable[Entry]) -> None:
         for one in entries:
-            self._found[names.normal(one.dn)] = one
+            at, values = names.normal(one.dn), dict(one.attributes)
+            self._rights[at] = next(iter(values.pop(_RIGHTS.lower(), ())), None)
+            self._found[at] = Entry(one.dn, MappingProxyType(values))
         if len(self._found) > _MOST:
             raise Unusable(f"there are more than {_MOST} objects")
 
     def _read_sets(self, computer: Entry, context: str) -> None:
         """The subscriptions, and all of the sets that they or a member object of this computer lead to."""
         kinds = "(|(objectClass=nTFRSSubscriptions)(objectClass=nTFRSSubscriber))"
-        self._add(self._search(computer.dn, _SUBTREE, kinds, ATTRIBUTES))
+        self._add(self._search(computer.dn, _SUBTREE, kinds, _ASKED))
         mine = f"(&(objectClass=nTFRSMember)(frsComputerReference={self._escape(computer.dn)}))"
         members = [one.dn for one in self._search(f"{SETTINGS},{context}", _SUBTREE, mine, ATTRIBUTES)]
         for one in of_kind(self._found.values(), "nTFRSSubscriber"):
@@ -120,7 +159,7 @@ class Reader:
         sets = {names.normal(names.parent(dn)): names.parent(dn) for dn in members}
         for dn in sets.values():
             if names.is_below(names.parent(dn), f"{SETTINGS},{context}"):
-                self._add(self._search(dn, _SUBTREE, _ANY, ATTRIBUTES))
+                self._add(self._search(dn, _SUBTREE, _ANY, _ASKED))
 
     def _read_computers(self, context: str) -> None:
         wanted = dict.fromkeys(
@@ -144,7 +183,7 @@ class Reader:
                 if reference is not None and names.normal(reference) not in self._found:
                     missing[names.normal(reference)] = reference
         for dn, reference in list(missing.items())[:_MOST_LOOKED_FOR]:
-            there = self._search(reference, _BASE, _ANY, ATTRIBUTES)
+            there = self._search(reference, _BASE, _ANY, _ASKED)
             if not there:
                 absent.add(dn)
             elif all("objectclass" not in one.attributes for one in there):
@@ -152,10 +191,11 @@ class Reader:
             else:
                 self._add(there)
         have = {one.guid.hex() for one in self._found.values() if one.guid is not None}
-        for guid in [one for one in self._request.known if one not in have][:_MOST_LOOKED_FOR]:
-            there = self._search(f"<GUID={uuid.UUID(bytes_le=bytes.fromhex(guid))}>", _BASE, _ANY, ("objectClass",))
+        for guid in [one for one in self._request.known if one not in have]:
+            there = self._search(f"<GUID={uuid.UUID(bytes_le=bytes.fromhex(guid))}>", _BASE, _ANY, _ASKED)
             if any("objectclass" not in one.attributes for one in there):
                 denied.add(guid)
+            self._add(one for one in there if one.kind in _FOLDERS)  # below which there may be more
         return absent, denied
 
 
@@ -170,6 +210,7 @@ class _Session:
         client = bonsai.LDAPClient(f"{'ldap' if kerberos else 'ldaps'}://{_bracketed(server)}")
         client.set_raw_attributes(list(_RAW))
         client.set_auto_page_acquire(True)
+        client.set_sd_flags(_DACL)
         if kerberos:
             client.set_credentials("GSSAPI", request.user, None, request.realm, None, request.keytab)
             client.set_sasl_security_properties(no_anonymous=True, min_ssf=_SEALED)
@@ -252,11 +293,17 @@ def _bracketed(host: str) -> str:
 
 
 def servers_of(request: Request, errors: list[str]) -> Iterator[str]:
-    """The servers to ask, in this order: those that are named, else those of the domain's SRV records; where these
-    cannot be had, the one that was asked before. What is wrong is added to `errors`."""
-    if request.servers:
-        yield from request.servers
-        return
+    """The servers to ask, in this order: the one that was believed last, those that are named, else those of the
+    domain's SRV records. What is wrong is added to `errors`."""
+    first, without = request.first.casefold(), {one.casefold() for one in request.without}
+    found = request.servers or _of_domain(request, errors)
+    for host in sorted(found, key=lambda host: host.casefold() != first):
+        if host.casefold() not in without:
+            yield host
+
+
+def _of_domain(request: Request, errors: list[str]) -> list[str]:
+    """The servers of the domain's SRV records; where these cannot be had, the one that was believed last."""
     import dns.exception
     import dns.resolver
 
@@ -265,10 +312,8 @@ def servers_of(request: Request, errors: list[str]) -> Iterator[str]:
         records = list(dns.resolver.resolve(name, "SRV", lifetime=_CONNECT_S))
     except dns.exception.DNSException as error:
         errors.append(f"the SRV records {name} cannot be had: {str(error).partition(';')[0]}")
-        yield from [request.first] if request.first else []
-        return
-    found = [one.target.to_text(omit_final_dot=True) for one in sorted(records, key=lambda r: (r.priority, -r.weight))]
-    yield from sorted(found, key=lambda host: host.casefold() != request.first.casefold())
+        return [request.first] if request.first else []
+    return [one.target.to_text(omit_final_dot=True) for one in sorted(records, key=lambda r: (r.priority, -r.weight))]
 
 
 def ask(request: Request) -> dict[str, Any]:

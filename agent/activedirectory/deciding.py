@@ -1,8 +1,10 @@
 """What is believed of an answer of Active Directory, beside what was read before. No I/O, no clock.
 
 An answer that is of another domain, older than what was read before, or of which a part may not be read, changes
-nothing. What it does not have any more is gone when a second complete answer in a row, a polling interval later, does
-not have it either. What it has and cannot be used stays as it was.
+nothing. A part may not be read where an object is there without its attributes, where one has lost an attribute and was
+not changed, and where an object may have others below it that are not shown. So what an answer does not have that is
+none of these is not there; it is gone when a second one in a row, a polling interval later, does not have it either.
+What it has and cannot be used stays as it was.
 """
 
 from __future__ import annotations
@@ -10,12 +12,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from agent.activedirectory.objects import Answer
-from agent.activedirectory.translation import Found
+from agent.activedirectory.objects import ATTRIBUTES, Answer
+from agent.activedirectory.translation import Fault, Found
 from agent.directory.access.topology import with_what_is_not_gone
 from config.model import ReplicaSet, Topology
+
+#: What is remembered of an object that was not there.
+_NONE: Final = (0, 0)
 
 
 class Disbelieved(Exception):
@@ -24,16 +29,16 @@ class Disbelieved(Exception):
 
 @dataclass(slots=True)
 class Memory:
-    """What was read before: the domain, how far each controller's database was, and the generation of each object; by
-    GUIDs, as text."""
+    """What was read before: the domain, how far each controller's database was, and of each object its generation and
+    which attributes it had then; by GUIDs, as text."""
 
     domain: str = ""
     controllers: dict[str, tuple[str, int]] = field(default_factory=dict)
-    generations: dict[str, int] = field(default_factory=dict)
+    objects: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """For a file."""
-        return {"domain": self.domain, "controllers": self.controllers, "generations": self.generations}
+        return {"domain": self.domain, "controllers": self.controllers, "objects": self.objects}
 
 
 def memory_of(found: Mapping[str, Any]) -> Memory:
@@ -41,7 +46,7 @@ def memory_of(found: Mapping[str, Any]) -> Memory:
     return Memory(
         str(found["domain"]),
         {str(dsa): (str(invocation), int(usn)) for dsa, (invocation, usn) in found["controllers"].items()},
-        {str(guid): int(generation) for guid, generation in found["generations"].items()},
+        {str(guid): (int(generation), int(shown)) for guid, (generation, shown) in found["objects"].items()},
     )
 
 
@@ -74,11 +79,7 @@ class Deciding:
     ) -> Decision:
         """What follows from a complete answer. `roots`: where each set is here, by its GUID; `current`: what is in
         force; `now` in seconds. Raises Disbelieved."""
-        try:
-            self._refuse(answer, found)
-        except Disbelieved:
-            self.failed()
-            raise
+        self._refuse(answer, found)
         here = {one.guid for one in answer.entries if one.guid is not None}
         new = {one.guid: one for one in found.sets if one.guid in roots}
         old = {one.guid: one for one in current.sets}
@@ -118,14 +119,14 @@ class Deciding:
         )
 
     def _remember(self, answer: Answer) -> None:
-        before = self.memory.generations
-        seen = {one.guid.hex(): one.generation for one in answer.entries if one.guid is not None}
+        before = self.memory.objects
+        seen = {one.guid.hex(): one for one in answer.entries if one.guid is not None}
         vanished = {guid.hex() for guid in self.vanished}
         self.memory = Memory(
             answer.domain,
             {**self.memory.controllers, answer.dsa: (answer.invocation, answer.usn)},
             {guid: old for guid, old in before.items() if guid in vanished}
-            | {guid: max(generation, before.get(guid, 0)) for guid, generation in seen.items()},
+            | {guid: (max(one.generation, before.get(guid, _NONE)[0]), one.shown) for guid, one in seen.items()},
         )
 
     def _refuse(self, answer: Answer, found: Found) -> None:
@@ -136,10 +137,14 @@ class Deciding:
             raise Disbelieved(
                 f"its database is older than when it was read before: its highest USN is {answer.usn}, and was {usn}"
             )
-        for one in answer.entries:
-            if one.guid is not None and 0 < one.generation < self.memory.generations.get(one.guid.hex(), 0):
-                raise Disbelieved(f"it is older than what was read before: {one.dn} has been changed since")
         partial = [str(one) for one in found.faults if one.partial]
+        for one in answer.entries:
+            generation, shown = self.memory.objects.get(one.guid.hex() if one.guid is not None else "", _NONE)
+            if 0 < one.generation < generation:
+                raise Disbelieved(f"it is older than what was read before: {one.dn} has been changed since")
+            if one.generation in (0, generation) and (hidden := shown & ~one.shown):
+                what = ", ".join(name for bit, name in enumerate(ATTRIBUTES) if hidden >> bit & 1)
+                partial.append(str(Fault(one.dn, f"has not been changed, and {what} cannot be read any more")))
         if partial or answer.denied:
             more = f" (and {len(partial) - 1} more)" if len(partial) > 1 else ""
             said = partial[0] if partial else "objects that were read before may not be read any more"

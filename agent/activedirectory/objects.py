@@ -23,8 +23,16 @@ CLASSES: Final = (
 #: The top-level settings object (2.3.1.1), below the head of the domain.
 SETTINGS: Final = "CN=File Replication Service,CN=System"
 
+#: The fields of an answer that are sets.
+_SETS: Final = ("absent", "denied", "unlisted")
 _META_HEAD: Final = struct.Struct("<IIII")
 _META: Final = struct.Struct("<IIQ16sQQ")
+#: The number of nTSecurityDescriptor there ([MS-ADTS] 3.1.1.2.6): who may read an object is no part of what it says.
+_RIGHTS: Final = 0x00020119
+#: Those whose values are links: they go when what they refer to goes, and change no version.
+_LINKS: Final = frozenset(
+    ("frsprimarymember", "frscomputerreference", "serverreference", "serverreferencebl", "frsmemberreference")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +56,16 @@ class Entry:
 
     @property
     def generation(self) -> int:
-        """Grows with every change, on whatever controller it is made: the sum of the versions of all attributes. 0
-        where that cannot be read."""
+        """Grows with every change, on whatever controller it is made: the sum of the versions of all attributes but of
+        who may read it. 0 where that cannot be read."""
         return generation_of(self.octets("replPropertyMetaData") or b"")
+
+    @property
+    def shown(self) -> int:
+        """Which attributes it has that are no links, a bit for each of ATTRIBUTES: none of them goes without a change
+        of the object."""
+        there = self.attributes.keys() - _LINKS
+        return sum(1 << bit for bit, name in enumerate(ATTRIBUTES) if name.lower() in there)
 
     def octets(self, name: str) -> bytes | None:
         """The first value of an attribute."""
@@ -85,21 +100,23 @@ def entry_of(found: list[Any]) -> Entry:
 
 
 def generation_of(meta: bytes) -> int:
-    """The sum of the versions in a replPropertyMetaData; 0 for what is none."""
+    """The sum of the versions in a replPropertyMetaData, but that of the security descriptor; 0 for what is none."""
     if len(meta) < _META_HEAD.size:
         return 0
     version, _, count, _ = _META_HEAD.unpack_from(meta)
     if version != 1 or len(meta) < _META_HEAD.size + count * _META.size:
         return 0
-    return sum(_META.unpack_from(meta, _META_HEAD.size + index * _META.size)[1] for index in range(count))
+    rows = (_META.unpack_from(meta, _META_HEAD.size + index * _META.size) for index in range(count))
+    return sum(version for attribute, version, *_ in rows if attribute != _RIGHTS)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One whole reading. `domain`, `dsa` and `invocation` are GUIDs as text: of the domain, of the controller, and of
+    """One reading. `domain`, `dsa` and `invocation` are GUIDs as text: of the domain, of the controller, and of
     its database as it is since it was last taken out of a backup; `usn` is highestCommittedUSN there. `absent` are DNs
     that some entry refers to and that the controller says are not there, `denied` those, and GUIDs as text of what was
-    there before, that it neither shows nor calls absent."""
+    there before, that it neither shows nor calls absent; `unlisted` are the DNs of those below which there may be more
+    than this account is shown."""
 
     server: str
     naming_context: str
@@ -111,6 +128,7 @@ class Answer:
     entries: tuple[Entry, ...]
     absent: frozenset[str] = frozenset()
     denied: frozenset[str] = frozenset()
+    unlisted: frozenset[str] = frozenset()
     searches: int = 0
     #: What could not be used before this answer came: servers, and why.
     passed_over: tuple[str, ...] = field(default=())
@@ -118,7 +136,7 @@ class Answer:
     def as_json(self) -> dict[str, Any]:
         """For a pipe."""
         found = {name: getattr(self, name) for name in self.__slots__}
-        sets = {"absent": sorted(self.absent), "denied": sorted(self.denied)}
+        sets = {name: sorted(getattr(self, name)) for name in _SETS}
         return found | sets | {"entries": [one.as_json() for one in self.entries]}
 
 
@@ -128,8 +146,7 @@ def answer_of(found: Mapping[str, Any]) -> Answer:
         **{
             **found,
             "entries": tuple(entry_of(one) for one in found["entries"]),
-            "absent": frozenset(found["absent"]),
-            "denied": frozenset(found["denied"]),
+            **{name: frozenset(found[name]) for name in _SETS},
             "passed_over": tuple(found["passed_over"]),
         }
     )

@@ -21,8 +21,8 @@ class Request:
     """Who asks for what. `domain` is its DNS name, `computer` the name of this member's account without `$`. With
     Kerberos `user` is its principal in `realm`, with the keys in `keytab`; else `user` and `password` bind over TLS,
     where the authority in the file `ca`, or one of the system's, has to have signed the server's certificate.
-    `servers`: none for those of the SRV records, of which `first` is asked first. `known` are the GUIDs, as text, of
-    objects that were there before."""
+    `servers`: none for those of the SRV records; `first` of them is asked first, those of `without` are not asked.
+    `known` are the GUIDs, as text, of objects that were there before."""
 
     domain: str
     computer: str
@@ -34,6 +34,7 @@ class Request:
     ca: str | None = None
     servers: tuple[str, ...] = ()
     first: str = ""
+    without: tuple[str, ...] = ()
     known: tuple[str, ...] = ()
 
 

@@ -22,8 +22,9 @@ from agent.ntfrsapi.polling import Polling
 from agent.reporting.causes import Cause
 from agent.reporting.incidents import Incidents
 from agent.work.clock import filetime_now, iso_time
+from config.document import read_text
 from config.errors import ConfigError
-from config.load import parse_file, read_topology
+from config.load import parse_file
 from config.model import ActiveDirectory, AgentConfig, DirectoryClient, Topology
 from config.write import topology_text, write_file
 
@@ -41,7 +42,14 @@ COMMENT: Final = (
 _MOST_TOLD: Final = 50
 
 
-def request_of(there: ActiveDirectory, keytab: Path | None, *, first: str = "", known: Iterable[str] = ()) -> Request:
+def request_of(
+    there: ActiveDirectory,
+    keytab: Path | None,
+    *,
+    first: str = "",
+    without: Iterable[str] = (),
+    known: Iterable[str] = (),
+) -> Request:
     """What is asked for on behalf of this member."""
     by_password = there.user is not None
     return Request(
@@ -55,6 +63,7 @@ def request_of(there: ActiveDirectory, keytab: Path | None, *, first: str = "", 
         ca=os.fspath(there.ca) if there.ca is not None else None,
         servers=there.servers,
         first=first,
+        without=tuple(without),
         known=tuple(known),
     )
 
@@ -100,11 +109,12 @@ class Reading:
         self._deciding = Deciding(_remembered(memory_file))
         self.faults: tuple[Fault, ...] = ()
         self.kept: tuple[str, ...] = ()
+        self._parsed: tuple[str | None, Topology] = (None, Topology((), 0))
 
     @property
     def known(self) -> Iterable[str]:
         """The GUIDs, as text, of all objects that there were."""
-        return self._deciding.memory.generations
+        return self._deciding.memory.objects
 
     @property
     def doubtful(self) -> bool:
@@ -122,19 +132,27 @@ class Reading:
         found = translate(answer, there.computer, client.member_name)
         roots = roots_of(found, there)
         self.faults = tuple(found.faults)
-        current = read_topology(path) if path.exists() else Topology((), 0)
+        before, current = self._in_force(path)
         decision = self._deciding.take(answer, found, roots, current, now, client.poll_interval_s)
         self.kept = decision.kept
-        if not decision.sets and not path.exists():
+        if not decision.sets and before is None:
             raise Disbelieved(f"the computer {there.computer} is in no replica set that can be used")
         by_directory = {name: root for name, root in decision.roots.items() if name not in there.named}
         body = topology_text(decision.sets, COMMENT, by_directory)
         self._remember()
-        if path.exists() and path.read_text(encoding="utf-8") == f"serial = {current.serial}\n{body}":
+        if before == f"serial = {current.serial}\n{body}":
             return Outcome(None, decision.left)
         text = f"serial = {current.serial + 1}\n{body}"
-        parse_file(path, text)
+        self._parsed = text, parse_file(path, text)
         return Outcome(text, decision.left)
+
+    def _in_force(self, path: Path) -> tuple[str | None, Topology]:
+        """The topology file, and what stands in it; None, and nothing, where it is not there. It is taken apart only
+        where it is another than before: that of many thousand members takes seconds."""
+        text = read_text(path, "the topology", "") if path.exists() else None
+        if text != self._parsed[0]:
+            self._parsed = text, parse_file(path, text) if text is not None else Topology((), 0)
+        return self._parsed
 
     def _remember(self) -> None:
         try:
@@ -173,6 +191,7 @@ class ActiveDirectorySource:
         self._asked = asyncio.Event()
         self._told: set[str] = set()
         self._server = ""
+        self._passed_over: tuple[str, ...] = ()
         self._read_at: int | None = None
         self._next_at = time.monotonic()
         self.problem = ""
@@ -208,19 +227,26 @@ class ActiveDirectorySource:
             if there is None:
                 return []
             self._count("DS Polls", 1)
-            request = request_of(there, config.keytab, first=self._server, known=self._reading.known)
-            reply = await ask(request)
-            self._count_reply(reply)
-            if reply.answer is None:
-                self._reading.failed()
-                return self._fail("; ".join(reply.errors) or "no server was asked")
-            answer, self._server = reply.answer, reply.answer.server
-            try:
-                outcome = await asyncio.to_thread(self._take, answer, there, config)  # it is not cut short
-            except (Disbelieved, ConfigError, OSError) as error:
-                return self._fail(f"{answer.server}: {error}")
-            finally:
-                self._tell_faults()
+            problems: list[str] = []
+            refused: list[str] = []
+            outcome = None
+            while outcome is None:
+                known, first = self._reading.known, self._server
+                reply = await ask(request_of(there, config.keytab, first=first, without=refused, known=known))
+                self._count_reply(reply)
+                problems += reply.errors
+                if reply.answer is None:
+                    self._reading.failed()
+                    return self._fail("; ".join(problems) or "no server was asked")
+                answer = reply.answer
+                try:
+                    outcome = await asyncio.to_thread(self._take, answer, there, config)  # it is not cut short
+                except (Disbelieved, ConfigError, OSError) as error:
+                    problems.append(f"{answer.server}: {error}")
+                    refused.append(answer.server)
+                finally:
+                    self._tell_faults()
+            self._server, self._passed_over = answer.server, tuple(problems)
             changed = outcome.text is not None or bool(outcome.left)
             self._count("DS Polls with Changes" if changed else "DS Polls Without Changes", 1)
             self._polling.polled(changed=changed)
@@ -270,6 +296,7 @@ class ActiveDirectorySource:
             "read": iso_time(self._read_at) if self._read_at is not None else None,
             "next_in_s": round(max(self._next_at - time.monotonic(), 0.0), 1),
             "problem": self.problem,
+            "passed_over": list(self._passed_over),
             "faults": [str(one) for one in self._reading.faults[:_MOST_TOLD]],
             "faults_count": len(self._reading.faults),
             "kept": list(self._reading.kept),

@@ -101,6 +101,9 @@ class _Translation:
         )  # fmt: skip
         if names.normal(f"{SETTINGS},{answer.naming_context}") not in self._by_dn:
             self._fault(f"{SETTINGS},{answer.naming_context}", "is not there, or may not be read", partial=True)
+        for dn in sorted(answer.unlisted):
+            self._fault(dn, "what is below it may not all be shown: grant this member's account the right to list its "
+                        "contents, and to read its permissions", partial=True)  # fmt: skip
         if self._own is None:
             self._fault("", f"there is no computer {computer} in {answer.naming_context}, or it may not be read",
                         partial=True)  # fmt: skip

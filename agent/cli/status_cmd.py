@@ -112,6 +112,8 @@ def describe_directory(directory: dict[str, Any]) -> Iterator[str]:
         yield f"Active Directory: {active['domain']}, {read}, again in {active['next_in_s']:.0f} s"
         if active["problem"]:
             yield f"Active Directory: 20359 the topology stays as it is: {active['problem']}"
+        for passed in active["passed_over"]:
+            yield f"Active Directory: passed over {passed}"
         for what in active["kept"]:
             yield f"Active Directory: 20142 it {what}"
         for fault in active["faults"]:

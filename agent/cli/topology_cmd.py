@@ -81,6 +81,20 @@ def _is_directory(document: Document) -> bool:
     return "enterprise" in document.values
 
 
+def _made_elsewhere(document: Document) -> str | None:
+    """From where this member takes its topology, and how it is changed there; None: it is the file itself."""
+    if document.values.get("directory", {}).get("server"):
+        return "a directory: change it there, with the directory.toml of a directory server as --config"
+    there = document.values.get("active_directory")
+    if there is not None:
+        return (
+            f"Active Directory, the domain {there.get('domain')}, and writes {document.values.get('topology')} anew "
+            "from there: change the objects there, with the tools of the domain or by what `frs ad ldif` prints; "
+            "`frs ad check` names each, and `frs reload` has it read at once"
+        )
+    return None
+
+
 def _path(config_file: Path, file: Path | None) -> Path:
     """The topology file, links followed: what is written is the file, not the link. Of a directory server, a copy of
     what it has."""
@@ -322,12 +336,8 @@ def _make(config_file: Path, file: Path | None, change: Callable[[Any], None], d
     from config.write import write_file
 
     document = _document(config_file) if file is None else None
-    if document is not None and document.values.get("directory", {}).get("server"):
-        raise CommandFailed(
-            f"{document.path} takes its topology from a directory: change it there, with the directory.toml of a "
-            "directory server as --config",
-            ExitCode.USAGE,
-        )
+    if document is not None and (elsewhere := _made_elsewhere(document)) is not None:
+        raise CommandFailed(f"{document.path} takes its topology from {elsewhere}", ExitCode.USAGE)
     path = _path(config_file, file)
     edit = Edit(path)
     try:

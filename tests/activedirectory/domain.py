@@ -3,6 +3,7 @@ namespace of its own with its own names, so that nothing of the host's is touche
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import ipaddress
 import os
@@ -11,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from cryptography import x509
@@ -197,14 +198,50 @@ class DomainController:
         )  # fmt: skip
         assert done.returncode in (0, ALREADY_EXISTS), f"{done.stdout}\n{done.stderr}"
 
-    def grant(self, dn: str, sddl: str) -> None:
-        """Add an entry to the access control list of an object; it stands before those that are there."""
-        self.tool("dsacl", "set", "-H", f"{self.data}/private/sam.ldb", f"--objectdn={dn}", f"--sddl={sddl}")
+    def denies(self, dn: str, ace: str) -> contextlib.AbstractContextManager[None]:
+        """For as long as this lasts, an entry (SDDL) stands before all others of the access control list of an
+        object."""
+        return _restored(lambda sddl: self._descriptor(dn, sddl), lambda shown: shown.replace("(", f"{ace}(", 1))
+
+    def _descriptor(self, dn: str, sddl: str) -> str:
+        """The security descriptor of an object as it was, as SDDL; it becomes `sddl`, where that is one."""
+        environment = {"TDB_NO_FSYNC": "1", "PYTHONPATH": ""}
+        done = self.space.run(
+            "/usr/bin/python3", "-c", _DESCRIPTOR, f"{self.data}/etc/smb.conf", dn, sddl, environment=environment
+        )
+        return done.stdout.strip()
 
     def keytab(self, computer: str, path: Path) -> None:
         """The keys of a computer's account."""
         self.tool("user", "setpassword", f"{computer}$", f"--newpassword={PASSWORD}")
         self.tool("domain", "exportkeytab", str(path), f"--principal={computer}$")
+
+
+#: With Samba's own library, on the files of a controller.
+_DESCRIPTOR = """
+import sys
+from samba.auth import system_session
+from samba.param import LoadParm
+from samba.samdb import SamDB
+from samba.sd_utils import SDUtils
+from samba.dcerpc import security
+settings = LoadParm(filename_for_non_global_lp=sys.argv[1])
+database = SamDB(lp=settings, session_info=system_session(settings))
+descriptors = SDUtils(database)
+print(descriptors.read_sd_on_dn(sys.argv[2]).as_sddl(security.dom_sid(database.get_domain_sid())))
+if sys.argv[3]:
+    descriptors.modify_sd_on_dn(sys.argv[2], sys.argv[3])
+"""
+
+
+@contextlib.contextmanager
+def _restored(descriptor: Callable[[str], str], changed: Callable[[str], str]) -> Iterator[None]:
+    shown = descriptor("")
+    descriptor(changed(shown))
+    try:
+        yield
+    finally:
+        descriptor(shown)
 
 
 def _sockets(folder: str, names: list[str]) -> list[str]:

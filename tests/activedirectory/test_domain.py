@@ -13,6 +13,8 @@ from tests.activedirectory.fleet import SETS, DomainMember, Fleet, a_set, until
 DOCS = f"CN=docs,{SETS}"
 #: All rights on an object, and on what is below it, are denied to the computers of the domain.
 DENIED = "(D;CI;GA;;;DC)"
+#: They may not list what is below it.
+UNLISTED = "(D;;LC;;;DC)"
 
 
 @contextlib.contextmanager
@@ -70,12 +72,15 @@ def test_members_get_everything_from_it(fleet: Fleet, tmp_path: Path) -> None:
         one.poll()
         assert one.directory()["problem"] == ""
 
-        # half of the objects may not be read
-        dc.grant(f"CN=FS2,{DOCS}", DENIED)
+        # half of the objects may not be read, or are not shown at all, as if they were gone
         before = sets_of(one)
-        for _ in range(2):
-            one.poll()
-            assert "not all of it may be read" in one.directory()["problem"]
-        assert sets_of(one) == before
-        assert "may not be read" in one.asked("ad", "check", expect=1)
-        arrives("while it was hidden", *roots["docs"])
+        for hidden, ace in ((f"CN=FS2,{DOCS}", DENIED), (f"CN=FS1,{DOCS}", UNLISTED)):
+            with dc.denies(hidden, ace):
+                for _ in range(2):
+                    one.poll()
+                    assert "not all of it may be read" in one.directory()["problem"]
+                assert sets_of(one) == before
+                assert "may not" in one.asked("ad", "check", expect=1)
+                arrives(f"while it was hidden from {ace}", *roots["docs"])
+        one.poll()
+        assert one.directory()["problem"] == ""

@@ -63,6 +63,9 @@ JOURNAL_FROM = 1_000_000_000
 TOPOLOGY_FROM = 2_000_000_000
 #: From this seed on commits fail and engines fail on packets, too; what is left of a seed is a schedule as above.
 FAILING_FROM = 4_000_000_000
+#: From this seed on members are removed and added again while they run; what is left of a seed is a schedule as above,
+#: without the journal and without failures.
+MEMBERS_FROM = 8_000_000_000
 #: Graphs that a schedule draws for itself: at random, and always so that everybody's changes reach everybody.
 DRAWN = ("digraph", "graph", "oneway")
 
@@ -154,6 +157,8 @@ class Schedule:
 def generate(seed: int) -> Schedule:
     """The schedule of a seed."""
     rng = random.Random(seed * 7919 + 1)
+    if seed >= MEMBERS_FROM:
+        return with_members(rng, generate(seed - MEMBERS_FROM))
     if seed >= FAILING_FROM:
         return with_failures(rng, generate(seed - FAILING_FROM))
     if seed >= TOPOLOGY_FROM:
@@ -205,6 +210,18 @@ def with_topology(rng: random.Random, schedule: Schedule) -> Schedule:
             if rng.random() < 0.5:
                 steps.append(("run", round(rng.random() * rng.choice((0.1, 1, 10)), 2)))
     return replace(schedule, seed=schedule.seed + TOPOLOGY_FROM, steps=tuple(steps))
+
+
+def with_members(rng: random.Random, schedule: Schedule) -> Schedule:
+    """The same, while members are removed, work on alone, and are added again."""
+    steps: list[Step] = []
+    for step in schedule.steps:
+        steps.append(step)
+        if step[0] in ("op", "run") and rng.random() < 0.3:
+            steps.append((rng.choice(("remove", "add", "add")), rng.randrange(len(schedule.names))))
+            if rng.random() < 0.5:
+                steps.append(("run", round(rng.random() * rng.choice((0.1, 1, 10, 100)), 2)))
+    return replace(schedule, seed=schedule.seed + MEMBERS_FROM, steps=tuple(steps))
 
 
 def with_failures(rng: random.Random, schedule: Schedule) -> Schedule:

@@ -16,12 +16,14 @@ ROOT = "/simulated"
 
 def local_set(world: World, name: str) -> model.LocalSet:
     """The set, at the member of that name."""
-    here = {m.name: model.Member(m.name, m.guid, "", 0) for m in world.members.values() if not m.left}
+    members = [m for m in world.members.values() if not m.left or m.name == name]
+    here = {m.name: model.Member(m.name, m.guid, "", 0) for m in members}
+    again = {m.name: m.again for m in members}
     options = dict(world.cxtion_options)
     trigger = options.pop("trigger", False)
     connections = tuple(
         model.Connection(
-            world.guid_of("cxtion", up, down),
+            world.guid_of("cxtion", up, down, *again[up], *again[down]),
             f"{up}->{down}",
             up,
             down,

@@ -74,12 +74,11 @@ class Member:
         self.name = name
         self.number = number
         self.guid = world.guid_of("member", name)
-        self.root = world.guid_of("root", name)
-        self.identity = Identity(world.guid_of("originator", name), self.root, (1, 1))
-        self.store = SimStore(self)
+        self.again: tuple[int, ...] = ()  # how often it was added again
         self.disk = Disk()
         self.up = False
         self.left = False
+        self.removed = False  # and may be added again
         self.generation = 0
         self.skew = 0
         self.undo: list[tuple[int, Callable[[], None]]] = []
@@ -93,10 +92,42 @@ class Member:
         self.has_lock = False  # a thread, so that no other one may come between
         self._calls: int | None = None  # of ports, until a crash
         self._engines = 0  # of this process
+        self._know_nothing()
+
+    # -- life --
+
+    def _know_nothing(self) -> None:
+        world, name = self.world, self.name
+        self.root = world.guid_of("root", name, *self.again)
+        self.identity = Identity(world.guid_of("originator", name, *self.again), self.root, (1, 1))
+        self.store = SimStore(self)
         with self.store.transaction():
             self.store.put(IDRecord(self.root, bytes(16), "", True, kind="folder"))
 
-    # -- life --
+    def remove(self) -> None:
+        """It leaves the set while it runs, as the agent does (agent/service/applying.py); its tree stays."""
+        self.left = self.removed = True
+        if self.up:
+            self.loop.run(self._leave())
+
+    async def _leave(self) -> None:
+        async with self._reconfiguring:
+            await self.replica.unjoin_all()
+        self.die()
+
+    def add(self) -> None:
+        """It is in the set again: a new member, which has the tree that it had, and knows nothing."""
+        self.crash()
+        self.spare()
+        self.again = (sum(self.again) + 1,)
+        self.guid = self.world.guid_of("member", self.name, *self.again)
+        self.world.by_guid[self.guid] = self
+        self.disk.stages.clear()
+        self.applied.clear()
+        self.backup = None
+        self.left = self.removed = False
+        self._know_nothing()
+        self.start()
 
     @property
     def now(self) -> int:

@@ -265,7 +265,7 @@ class World:
             self.run(float(rest[0]))  # type: ignore[arg-type]
             return
         member = self.members[self.names[int(rest[0]) % len(self.names)]]  # type: ignore[call-overload]
-        if member.left:
+        if member.left and not (member.removed and kind in ("op", "add")):
             return
         match kind:
             case "op":
@@ -282,6 +282,16 @@ class World:
             case "leave":
                 if member.number and len(self.here()) > 2 and self.connected_without(member):
                     self.leave(member)
+            case "remove":
+                if member.number and len(self.here()) > 2 and self.connected_without(member):
+                    member.remove()
+                    self.lead_away()
+                    self.topology_changed()
+            case "add" if member.removed:
+                member.add()
+                self.topology_changed()
+            case "add":
+                pass
             case "skew" if member.backup is not None:
                 pass  # an old database and a clock set back at once are more than anybody can notice
             case "skew":
@@ -355,15 +365,19 @@ class World:
     def leave(self, member: Member) -> None:
         """The member leaves the replica set; the others take note of it with their next start."""
         member.stop_for_ever()
+        self.lead_away()
+        for other in self.here():
+            if other.up:
+                other.crash()
+                other.start()
+
+    def lead_away(self) -> None:
+        """Without those that left."""
         names = "".join(m.name for m in self.here())
         distance = distances(names, [(up, down) for up, down in self.edges if up in names and down in names])
         for (up, down), priority in self.priorities.items():
             if 0 < priority < 5 and distance.get(up, 0) >= distance.get(down, 0):
                 self.priorities[up, down] = 5  # what must be waited for leads away from the primary member, as before
-        for other in self.here():
-            if other.up:
-                other.crash()
-                other.start()
 
     def finish(self) -> None:
         """No more faults: everybody comes back, and everything settles."""

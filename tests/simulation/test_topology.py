@@ -10,10 +10,10 @@ from agent.engine import events as ev
 from agent.engine.session import NEVER
 from agent.replica.actions import Actions
 from agent.wire.filetime import SECOND
-from tests.simulation.schedule import TOPOLOGY_FROM, Schedule, generate, mesh
+from tests.simulation.schedule import MEMBERS_FROM, TOPOLOGY_FROM, Schedule, generate, mesh
 from tests.simulation.simworld import World
 from tests.simulation.test_schedules import opened
-from tests.simulation.users import all_agree, make, names, started, write
+from tests.simulation.users import all_agree, make, names, remove, started, write
 
 CLOSED = bytes(84)
 
@@ -118,6 +118,33 @@ def test_a_block_that_was_being_read_for_a_former_partner_goes_nowhere(monkeypat
     assert asked
     assert sessions(world, "a") == {}
     assert names(world.members["b"]) == []
+
+
+def test_a_member_that_is_removed_and_added_again_brings_what_it_has() -> None:
+    """What it had, what was made there meanwhile, and what the others deleted meanwhile, for it knows nothing of that;
+    and it gets what they made. A file that both have changed is kept in both forms."""
+    world = started("abc")
+    a, b, c = world.members.values()
+    for name in ("had", "deleted", "changed"):
+        make(a, name, name.encode())
+    world.run(60)
+    b.remove()
+    world.topology_changed()
+    world.run(60)
+    assert not b.up
+    assert set(sessions(world, "a")) == {"a->c", "c->a"}
+    make(b, "of b", b"1")
+    make(c, "of c", b"2")
+    write(b, "changed", b"by b")
+    write(a, "changed", b"by a")
+    remove(c, "deleted")
+    world.run(60)
+    assert names(a) == ["changed", "had", "of c"]
+    b.add()
+    world.topology_changed()
+    world.run(300)
+    assert set(names(all_agree(world))) >= {"changed", "deleted", "had", "of b", "of c"}
+    assert {content for content, _ in b.disk.kept} | {n.content for n in a.disk.walk()} >= {b"by a", b"by b"}
 
 
 def test_a_schedule_that_changes_closes_and_opens_at_once() -> None:
@@ -251,3 +278,9 @@ def test_what_was_found(schedule: Schedule) -> None:
 @pytest.mark.parametrize("seed", range(TOPOLOGY_FROM, TOPOLOGY_FROM + 60))
 def test_schedules_in_which_the_topology_changes(seed: int) -> None:
     assert generate(seed).run() == []
+
+
+@pytest.mark.parametrize("first", [0, TOPOLOGY_FROM])
+def test_schedules_in_which_members_come_and_go(first: int) -> None:
+    for seed in range(MEMBERS_FROM + first, MEMBERS_FROM + first + 15):
+        assert generate(seed).run() == [], seed

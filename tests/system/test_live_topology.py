@@ -3,6 +3,7 @@ nothing is lost."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -13,9 +14,12 @@ from typing import Any
 
 from agent.counters.registry import PERF_COUNTER_COUNTER, counter_types
 from agent.reporting.exit_codes import ExitCode
+from agent.rpc.errors import RpcAuthError
+from agent.rpc.frsrpc import FrsPartner
+from agent.rpc.security import Credential
 from config.keys import key_text
-from config.load import load_topology
-from tests.system.demo import Demo, Member, ask, compare_trees, spawn
+from config.load import load_secret, load_topology
+from tests.system.demo import PATIENCE, Demo, Member, ask, compare_trees, spawn
 from tests.system.test_identity import free_port
 
 SUMS = {name for name, kind in counter_types()["FileReplicaSet"].items() if kind == PERF_COUNTER_COUNTER}
@@ -132,6 +136,25 @@ class Fleet:
             found: list[dict[str, Any]] = json.load(answer)["directory"]["problems"]
         return found
 
+    def secret(self) -> Credential:
+        """What members share by now."""
+        found = load_secret(self.demo.directory / "secret.toml")
+        return Credential(found.domain, found.user, found.password)
+
+    def lets_in(self, name: str, credential: Credential) -> bool:
+        """Whether a member lets somebody in who has nothing but that."""
+
+        async def knock() -> bool:
+            partner = FrsPartner("127.0.0.1", self.demo.members[name].rpc_port, credential, connect_timeout=PATIENCE)
+            try:
+                return await partner.nop(PATIENCE) == 0
+            except RpcAuthError:
+                return False
+            finally:
+                await partner.close()
+
+        return asyncio.run(knock())
+
     def start(self, name: str, port: int) -> None:
         """`frs init` and `frs run` on the host of a member that was added."""
         folder = self.demo.directory / name
@@ -160,17 +183,17 @@ class Fleet:
 
 
 def test_the_topology_changes_while_files_are_written(tmp_path: Path) -> None:
-    with Demo(tmp_path / "demo", members=3, aging=0.2) as demo:
+    with Demo(tmp_path / "demo", members=4, aging=0.2, options=("--shared-secret",)) as demo:
         fleet = Fleet(demo)
         with Writer({name: one.root for name, one in demo.members.items()}) as writer:
             demo.until("something was written", lambda: len(writer.expected) > 10)
 
-            told = fleet.change("add-member", "d", "--address", f"127.0.0.1:{(port := free_port())}")
-            assert "d: becomes a member of the set demo" in told
-            fleet.start("d", port)
-            demo.until("d is joined by all", lambda: len(fleet.joined("d")) == 6)
-            writer.expected["d-first"] = b"brought along"
-            writer.also("d", demo.members["d"].root)
+            told = fleet.change("add-member", "e", "--address", f"127.0.0.1:{(port := free_port())}")
+            assert "e: becomes a member of the set demo" in told
+            fleet.start("e", port)
+            demo.until("e is joined by all", lambda: len(fleet.joined("e")) == 8)
+            writer.expected["e-first"] = b"brought along"
+            writer.also("e", demo.members["e"].root)
 
             fleet.change("set", f"schedule={NEVER}", "--connection", "a->b")
             demo.until("a closed schedule unjoins", lambda: "a->b" not in fleet.joined("b"))
@@ -185,8 +208,21 @@ def test_the_topology_changes_while_files_are_written(tmp_path: Path) -> None:
             fleet.change("connect", "a", "d")
             demo.until("a connection comes", lambda: {"a->d", "d->a"} <= fleet.joined("d"))
 
+            former = fleet.secret()
+            done = demo.frs("secret", "rotate", "--config", os.fspath(demo.members["a"].config))
+            assert done.returncode == 0, done.stderr
+            for name in "abcd":  # of which each has read it by itself
+                demo.until("the new secret is good", lambda name=name: fleet.lets_in(name, fleet.secret()))
+            assert [fleet.lets_in(name, former) for name in "abcd"] == [True] * 4
+            text = (demo.directory / "secret.toml").read_text()
+            (demo.directory / "secret.toml").write_text(text.partition("\n# The password before")[0])
+            for name in "abcd":
+                demo.until("the former is good no more", lambda name=name: not fleet.lets_in(name, former))
+            assert [fleet.lets_in(name, fleet.secret()) for name in "abcd"] == [True] * 4
+            fleet.look()
+
             # What was on its way to c as its address changed may have been lost, and the session with it.
-            demo.until("a is joined with all", lambda: len(fleet.joined("a")) == 6)
+            demo.until("a is joined with all", lambda: len(fleet.joined("a")) == 8)
 
             text = fleet.topology.read_text()
             fleet.topology.write_text(text.replace('primary = "b"', 'primary = "nobody"'))
@@ -200,13 +236,13 @@ def test_the_topology_changes_while_files_are_written(tmp_path: Path) -> None:
             assert problem["text"] in demo.members["a"].log.read_text()
             reload = demo.frs("reload", "--config", os.fspath(demo.members["a"].config))
             assert (reload.returncode, problem["text"] in reload.stderr) == (ExitCode.USAGE, True)
-            demo.until("a is joined with all still", lambda: len(fleet.joined("a")) == 6)
+            demo.until("a is joined with all still", lambda: len(fleet.joined("a")) == 8)
             fleet.topology.write_text(text)
             for name in fleet.pids:
                 demo.until("the mended one is read", lambda name=name: fleet.directory(name)["problems"] == [])
 
             key = key_text(load_topology(fleet.topology)[0].members["c"].key or b"")
-            writer.only("a", "b", "d")
+            writer.only("a", "b", "d", "e")
             fleet.change("remove-member", "c")
             assert [one["set"] for one in fleet.directory("c")["leaving"]] == ["demo"]
             left = demo.frs("leave", "--set", "demo", "--config", os.fspath(demo.members["c"].config))
@@ -220,13 +256,13 @@ def test_the_topology_changes_while_files_are_written(tmp_path: Path) -> None:
             assert sorted(removed.root.iterdir()) == here
 
             fleet.change("add-member", "c", "--address", f"127.0.0.1:{removed.rpc_port}", "--key", key)
-            demo.until("c is joined by all", lambda: len(fleet.joined("c")) == 6)
+            demo.until("c is joined by all", lambda: len(fleet.joined("c")) == 8)
             writer.also("c", removed.root)
             writer.until_more(demo)
 
         demo.wait_converged()
         (demo.members["a"].root / "local.skip").unlink()
-        for name in "bcd":
+        for name in "bcde":
             assert compare_trees(demo.members["a"].root, demo.members[name].root) == []
         found = {one.name: one.read_bytes() for one in demo.members["a"].root.iterdir()}
         assert {name: found.get(name) for name in writer.expected} == writer.expected

@@ -26,6 +26,31 @@ def meta(versions: Iterable[int]) -> bytes:
     return struct.pack("<IIII", 1, 0, len(each), 0) + rows
 
 
+def sid(text: str) -> bytes:
+    """A security identifier ([MS-DTYP] 2.4.2.2) of its text."""
+    _, revision, authority, *rest = text.split("-")
+    return struct.pack(f"<BB6s{len(rest)}I", int(revision), len(rest), int(authority).to_bytes(6), *map(int, rest))
+
+
+#: Of an access control entry: its type, flags, rights, and whom it is for; and where it is for one kind alone, which.
+Ace = tuple[int, int, int, str] | tuple[int, int, int, str, bytes]
+ALLOWED, DENIED, ALLOWED_OBJECT, DENIED_OBJECT, DENIED_CALLBACK = 0, 1, 5, 6, 10
+READ = 0x20094  # RC, LO, RP, LC: what authenticated users have by default
+AUTHENTICATED = "S-1-5-11"
+
+
+def rights(*aces: Ace) -> bytes:
+    """A security descriptor of these entries, in this order."""
+    each = []
+    for kind, flags, mask, who, *of in aces:
+        more = struct.pack("<I", 1 if of else 0) + b"".join(of) if kind in (ALLOWED_OBJECT, DENIED_OBJECT) else b""
+        body = more + sid(who)
+        each.append(struct.pack("<BBHI", kind, flags, 8 + len(body), mask) + body)
+    acl = b"".join(each)
+    head = struct.pack("<BBHIIII", 1, 0, 0x8004, 0, 0, 0, 20)
+    return head + struct.pack("<BBHHH", 4, 0, 8 + len(acl), len(each), 0) + acl
+
+
 def entry(dn: str, kind: str, version: int = 1, **values: str | bytes | None) -> Entry:
     """An object; a value that is None is not there."""
     found: dict[str, tuple[bytes, ...]] = {

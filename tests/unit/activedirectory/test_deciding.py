@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import struct
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from agent.activedirectory import names
 from agent.activedirectory.asking import Reader, Unusable, with_ranges
 from agent.activedirectory.deciding import Deciding, Decision, Disbelieved, Memory, memory_of
 from agent.activedirectory.ldif import ldif
+from agent.activedirectory.listing import identities, is_listed
 from agent.activedirectory.objects import Answer, Entry
 from agent.activedirectory.request import Request
 from agent.activedirectory.source import Reading, root_of
@@ -19,7 +23,25 @@ from agent.activedirectory.translation import Place, translate
 from config.load import read_topology
 from config.model import ActiveDirectory, DirectoryClient, Topology
 from config.write import write_file
-from tests.unit.activedirectory.entries import SETS, a_set, answer, computer_dn, domain, guid_of
+from tests.unit.activedirectory.entries import (
+    ALLOWED,
+    ALLOWED_OBJECT,
+    AUTHENTICATED,
+    DENIED,
+    DENIED_CALLBACK,
+    DENIED_OBJECT,
+    READ,
+    SETS,
+    a_set,
+    answer,
+    computer_dn,
+    domain,
+    entry,
+    guid_of,
+    meta,
+    rights,
+    sid,
+)
 from tests.unit.activedirectory.test_translation import changed
 
 DOCS = f"CN=docs,{SETS}"
@@ -37,10 +59,16 @@ class Member:
         self.kept: tuple[str, ...] = ()
 
     def reads(self, entries: list[Entry], now: float, **values: object) -> Decision:
-        one = answer(*entries, **values)
+        return self.takes(answer(*entries, **values), now)
+
+    def takes(self, one: Answer, now: float) -> Decision:
         found = translate(one, "A", "A")
         roots = {guid: Path(place.root) for guid, place in found.places.items()}
-        decision = self.deciding.take(one, found, roots, self.topology, now, INTERVAL)
+        try:
+            decision = self.deciding.take(one, found, roots, self.topology, now, INTERVAL)
+        except Disbelieved:
+            self.deciding.failed()  # there is no other controller
+            raise
         self.topology, self.kept = Topology(decision.sets, 1, decision.roots), decision.kept
         self.deciding = (
             Deciding(memory_of(json.loads(json.dumps(self.deciding.memory.as_json()))))
@@ -160,8 +188,6 @@ def test_another_controller_may_have_lower_numbers_but_no_older_objects(member: 
 
 
 def _meta(version: int) -> bytes:
-    from tests.unit.activedirectory.entries import meta
-
     return meta((1, version))
 
 
@@ -273,18 +299,24 @@ def test_a_set_with_a_windows_path_is_where_agent_toml_says(tmp_path: Path) -> N
 
 
 class Controller:
-    """Answers searches out of entries, as a controller does; keeps back what is denied."""
+    """Answers searches out of entries, as a controller does; keeps back what is denied, and what is directly below
+    something of which the contents may not be listed."""
 
-    def __init__(self, entries: list[Entry], denied: frozenset[str] = frozenset()) -> None:
-        self.entries, self.denied, self.asked = entries, denied, 0
+    def __init__(
+        self, entries: list[Entry], denied: frozenset[str] = frozenset(), unlisted: frozenset[str] = frozenset()
+    ) -> None:
+        self.denied, self.asked = denied, 0
+        self.entries = [
+            Entry(one.dn, {**one.attributes, "ntsecuritydescriptor": (LISTS_NOT if one.dn in unlisted else LISTS,)})
+            for one in entries if names.parent(one.dn) not in unlisted
+        ]  # fmt: skip
 
     def search(self, base: str, scope: int, query: str, attributes: object) -> list[Entry]:
-        from agent.activedirectory import names
-
         self.asked += 1
         if not base:
             return [Entry("", {"defaultnamingcontext": (b"DC=frs,DC=test",), "dsservicename": (b"CN=dsa",),
-                               "highestcommittedusn": (b"7",), "domainfunctionality": (b"2",)})]  # fmt: skip
+                               "highestcommittedusn": (b"7",), "domainfunctionality": (b"2",),
+                               "tokengroups": (sid("S-1-5-21-1-2-3-1103"),)})]  # fmt: skip
         if base in ("DC=frs,DC=test", "CN=dsa") and scope == 0:
             return [Entry(base, {"objectguid": (guid_of(base),), "invocationid": (b"i" * 16,)})]
         found = []
@@ -302,6 +334,10 @@ class Controller:
             fits = fits and (not each or (all(each[:1]) and any(each[1:]) if query.startswith("(&") else any(each)))
             found += [shown] if fits else []
         return found
+
+
+LISTS = rights((ALLOWED, 0, READ, AUTHENTICATED))
+LISTS_NOT = rights((DENIED, 0, 0x4, "S-1-5-21-1-2-3-1103"), (ALLOWED, 0, READ, AUTHENTICATED))
 
 
 def reads(controller: Controller, known: tuple[str, ...] = ()) -> Answer:
@@ -325,6 +361,124 @@ def test_what_is_referred_to_and_was_known_is_looked_for() -> None:
     found = reads(Controller([*HOSTS, *a_set()], frozenset({hidden})), known)
     assert found.denied >= {guid_of(hidden).hex()}
     assert guid_of("CN=gone").hex() not in found.denied
+
+
+VOLUMES = f"CN=DFS Volumes,{SETS}"
+INSIDE = f"CN=docs,{VOLUMES}"
+BOX = f"CN=NTFRS Subscriptions,{computer_dn('A')}"
+
+
+def in_volumes() -> list[Entry]:
+    """A domain of two computers with one set, in a folder of sets."""
+    text, inside = DOCS.encode(), INSIDE.encode()
+    of_set = [
+        Entry(one.dn.replace(DOCS, INSIDE),
+              {n: tuple(v.replace(text, inside) for v in many) for n, many in one.attributes.items()})
+        for one in a_set()
+    ]  # fmt: skip
+    boxes = [entry(f"CN=NTFRS Subscriptions,{computer_dn(name)}", "nTFRSSubscriptions") for name in "AB"]
+    return [*domain("A", "B"), entry(VOLUMES, "nTFRSSettings"), *boxes, *of_set]
+
+
+FOLDERS = (SETS, VOLUMES, INSIDE, f"CN=A,{INSIDE}", f"CN=B,{INSIDE}", computer_dn("A"), BOX)
+
+
+@given(st.sets(st.sampled_from(FOLDERS)), st.sets(st.sampled_from([one.dn for one in in_volumes()[3:]])))
+@settings(max_examples=150, deadline=None)
+def test_what_may_only_be_hidden_is_not_taken_for_gone(unlisted: set[str], deleted: set[str]) -> None:
+    """Whatever is deleted, with all below it, and in whatever folders what is there may not be listed: what the member
+    loses was deleted. Where all may be listed, it loses what was."""
+    everything = in_volumes()
+    member = Member()
+    member.takes(reads(Controller(everything)), 0.0)
+    (before,) = member.topology.sets
+    assert member.has == {"docs": ["A->B", "B->A"]}
+    left = [one for one in everything if not any(names.is_below(one.dn, dn) for dn in deleted)]
+    for now in (10.0, 10.0 + INTERVAL):
+        known = tuple(member.deciding.memory.objects)
+        said = reads(Controller(left, unlisted=frozenset(unlisted)), known)
+        with contextlib.suppress(Disbelieved):
+            member.takes(said, now)
+    there = {one.guid for one in left}
+    gone = {c.key for c in before.connections if not {c.guid, guid_of(A), guid_of(B)} <= there}
+    sets = {one.name: {connection.key for connection in one.connections} for one in member.topology.sets}
+    if "docs" not in sets:
+        assert not {guid_of(A), guid_of(f"CN=docs,{BOX}")} & there
+    else:
+        assert {"A->B", "B->A"} - sets["docs"] <= gone
+    if not unlisted and {guid_of(A), guid_of(f"CN=docs,{BOX}"), guid_of(DOCS)} <= there:
+        assert sets["docs"] == {"A->B", "B->A"} - gone
+    if not unlisted and not {guid_of(A), guid_of(f"CN=docs,{BOX}")} & there:
+        assert sets == {}
+
+
+def test_an_attribute_that_goes_without_a_change_is_hidden(member: Member) -> None:
+    """But for links, which go with what they refer to. Who may read an object is no part of what it says."""
+    entries = [*HOSTS, *a_set(), *PLANS]
+    connection, before = f"CN=A,{B}", member.topology
+    member.reads(changed(entries, connection, schedule=bytes(84)), 1.0)
+    hidden = changed(entries, connection, replPropertyMetaData=_meta(1))
+    with pytest.raises(Disbelieved, match=r"not all of it may be read: .*schedule cannot be read any more"):
+        member.reads(hidden, 2.0)
+    with pytest.raises(Disbelieved, match="cannot be read any more"):
+        member.reads(changed(hidden, connection, replPropertyMetaData=None), 3.0)
+    denied = struct.pack("<IIIIIIQ16sQQ", 1, 0, 2, 0, 0, 2, 0, bytes(16), 0, 0)
+    denied += struct.pack("<IIQ16sQQ", 0x20119, 9, 0, bytes(16), 0, 0)  # another security descriptor, and no more
+    with pytest.raises(Disbelieved, match="cannot be read any more"):
+        member.reads(changed(entries, connection, replPropertyMetaData=denied), 4.0)
+    without = changed(entries, connection, replPropertyMetaData=_meta(2))
+    member.reads(without, 5.0)
+    assert member.topology.sets == before.sets
+    member.reads(changed(without, A, frsComputerReference=None), 6.0)
+    assert member.topology.sets == before.sets
+
+
+TOKEN = frozenset(("S-1-5-21-1-2-3-1103", "S-1-5-21-1-2-3-515", AUTHENTICATED, "S-1-1-0"))
+OTHER = "S-1-5-21-9-9-9-999"
+RIGHTS: dict[str, tuple[bytes, bool, bool]] = {
+    "by default": (rights((ALLOWED, 0, READ, AUTHENTICATED)), True, True),
+    "to all, by a generic right": (rights((ALLOWED, 0, 0x80000000, "S-1-1-0")), True, True),
+    "to its group": (rights((ALLOWED, 0, 0x4, "S-1-5-21-1-2-3-515")), True, False),
+    "to its group, as an entry for one kind": (rights((ALLOWED_OBJECT, 0, 0x4, "S-1-5-21-1-2-3-515")), True, False),
+    "to others": (rights((ALLOWED, 0, 0xF01FF, OTHER)), False, False),
+    "only to read": (rights((ALLOWED, 0, 0x10, AUTHENTICATED)), False, False),
+    "only below": (rights((ALLOWED, 0x0A, READ, AUTHENTICATED)), False, False),
+    "only of one kind": (rights((ALLOWED_OBJECT, 0, 0x4, AUTHENTICATED, bytes(16))), False, False),
+    "denied first": (rights((DENIED, 0, 0x4, AUTHENTICATED), (ALLOWED, 0, READ, AUTHENTICATED)), False, False),
+    "denied after": (rights((ALLOWED, 0, READ, AUTHENTICATED), (DENIED, 0, 0x4, AUTHENTICATED)), True, True),
+    "denied to its group": (
+        rights((DENIED, 0, 0x10000000, "S-1-5-21-1-2-3-515"), (ALLOWED, 0, READ, AUTHENTICATED)), False, False,
+    ),
+    "denied to others": (rights((DENIED, 0, 0x4, OTHER), (ALLOWED, 0, READ, AUTHENTICATED)), True, False),
+    "denied below": (rights((DENIED, 0x0A, 0x4, AUTHENTICATED), (ALLOWED, 0, READ, AUTHENTICATED)), True, True),
+    "denied in part": (
+        rights((DENIED_OBJECT, 0, 0x4, AUTHENTICATED, bytes(16)), (ALLOWED, 0, READ, AUTHENTICATED)), False, False,
+    ),
+    "denied on a condition": (
+        rights((DENIED_CALLBACK, 0, 0x4, AUTHENTICATED), (ALLOWED, 0, READ, AUTHENTICATED)), False, False,
+    ),
+    "denied to the object itself": (
+        rights((DENIED, 0, 0x4, "S-1-5-10"), (ALLOWED, 0, READ, AUTHENTICATED)), False, False,
+    ),
+    "to nobody": (rights(), False, False),
+    "not to be read": (b"", False, False),
+    "cut short": (rights((ALLOWED, 0, READ, AUTHENTICATED))[:-3], False, False),
+    "of a type that is none": (rights((77, 0, 0x4, AUTHENTICATED)), False, False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RIGHTS)
+def test_who_may_list_a_folder(name: str) -> None:
+    """By its security descriptor, for an account of these identities, and for one of which they are not known."""
+    descriptor, known, unknown = RIGHTS[name]
+    assert (is_listed(descriptor, TOKEN), is_listed(descriptor, None)) == (known, unknown)
+
+
+@given(st.binary(max_size=120), st.booleans())
+def test_no_octets_break_the_rights(octets: bytes, whole: bool) -> None:
+    good = rights((ALLOWED, 0, READ, AUTHENTICATED))
+    is_listed(good[:20] + octets if whole else octets, TOKEN)
+    identities([octets])
 
 
 def test_values_in_ranges_are_put_together() -> None:

@@ -157,7 +157,8 @@ root = "../root"
 
 
 def test_a_member_of_before_gets_a_key(first: Host, capsys: pytest.CaptureFixture[str]) -> None:
-    """agent.toml and topology.toml get a line each, and keep what people wrote there."""
+    """agent.toml and topology.toml get a line each, and keep what people wrote there. Each key is a change of the
+    topology, of which members refuse an older one."""
     folder = first.config.parent
     shared = (folder / "topology.toml").read_text()
     line = next(line for line in shared.splitlines() if line.startswith("key = "))
@@ -176,7 +177,8 @@ def test_a_member_of_before_gets_a_key(first: Host, capsys: pytest.CaptureFixtur
     assert stat.S_IMODE((folder / "key.toml").stat().st_mode) == 0o600
     assert first.config.read_text() == OLD.replace('"one"\n', '"one"\nkey = "key.toml"\n')
     name = 'name = "one"\n'
-    assert (folder / "topology.toml").read_text() == shared.replace(name, f'{name}key = "{public}"\n')
+    with_key = shared.replace(name, f'{name}key = "{public}"\n').replace("serial = 1\n", "serial = 2\n")
+    assert (folder / "topology.toml").read_text() == with_key
     said = capsys.readouterr().out
     assert f"key of one: {public}\n" in said
     assert "in the topology.toml of all other members" in said
@@ -186,6 +188,7 @@ def test_a_member_of_before_gets_a_key(first: Host, capsys: pytest.CaptureFixtur
     assert run_cli(["key", "--config", str(first.config), "--replace"]) == 0
     replaced = load_agent_config(first.config)
     assert replaced.key not in (None, config.key)
+    assert replaced.serial == 3
     assert f"key of one: {public}\n" not in capsys.readouterr().out
 
 

@@ -195,6 +195,20 @@ def test_shown_and_checked(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert run_cli(["topology", "check", "--file", str(folder / "none.toml")]) == ExitCode.USAGE
 
 
+def test_what_comes_from_active_directory_is_changed_there(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The file is written anew from there, so that no change of it would last. It can be shown and checked."""
+    config, text = folder / "agent.toml", (folder / "topology.toml").read_text()
+    config.write_text(config.read_text() + '\n[active_directory]\ndomain = "example.org"\n')
+    for command in (("set", "primary=b"), ("remove-member", "b"), ("set", "primary=b", "--dry-run")):
+        assert frs(folder, *command) == ExitCode.USAGE
+        said = capsys.readouterr().err
+        assert "takes its topology from Active Directory, the domain example.org" in said
+        assert "frs ad ldif" in said
+    assert (folder / "topology.toml").read_text() == text
+    assert frs(folder, "show") == 0
+    assert frs(folder, "check") == 0
+
+
 def test_links_and_modes_stay(folder: Path) -> None:
     real = folder / "real.toml"
     (folder / "topology.toml").rename(real)

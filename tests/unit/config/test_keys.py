@@ -11,7 +11,7 @@ import pytest
 from config.check import check_roots
 from config.errors import ConfigError
 from config.keys import decode_key, decode_public_key, key_text, new_key, public_key
-from config.load import load_agent_config, load_topology, parse_topology
+from config.load import load_agent_config, load_topology, parse_file, parse_topology
 from config.topology import new_replica_set
 from config.write import key_file_text, topology_text, with_key_file, with_public_key, write_file
 from config.writers import warnings
@@ -215,14 +215,17 @@ def test_a_public_key_is_the_one_of_the_rfc() -> None:
 
 
 def test_the_key_is_put_into_a_topology_and_nothing_else_is_changed() -> None:
+    """But for `serial`: whoever has the key that was replaced has an older file."""
     path, second = Path("topology.toml"), TOPOLOGY.replace('"docs"', '"more"').replace("11111111", "22222222")
-    text = f"# a comment\n{TOPOLOGY}{second}"
-    assert with_public_key(path, text, "b", OTHER) == keyed(text, b=OTHER)
-    assert with_public_key(path, keyed(text, b=OTHER), "b", OTHER) == keyed(text, b=OTHER)
+    text = f"# a comment\nserial = 7\n{TOPOLOGY}{second}"
+    later = keyed(text, b=OTHER).replace("serial = 7", "serial = 8")
+    assert with_public_key(path, text, "b", OTHER) == later
+    assert with_public_key(path, later, "b", OTHER) == later
+    assert parse_file(path, with_public_key(path, TOPOLOGY, "b", OTHER)).serial == 1
     another = public_key(new_key())
     with pytest.raises(ConfigError, match="has another key; to change it: frs key --replace"):
         with_public_key(path, keyed(text, b=another), "b", OTHER)
-    assert with_public_key(path, keyed(text, b=another), "b", OTHER, replace=True) == keyed(text, b=OTHER)
+    assert with_public_key(path, keyed(text, b=another), "b", OTHER, replace=True) == later
 
 
 def test_a_topology_that_no_program_can_change_is_left_alone() -> None:
