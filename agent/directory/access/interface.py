@@ -38,6 +38,8 @@ def directory_interface(on_read: OnRead, on_message: OnMessage, on_malformed: On
     caller that is no directory server gets the fault "access denied" for Deliver."""
 
     async def read(context: CallContext, stub: bytes) -> bytes:
+        if not context.member:  # has an account alone, for [MS-MQDS]
+            raise RpcFault(c.ACCESS_DENIED)
         try:
             request = ReadRequest.decode(stub)
         except WireError as error:

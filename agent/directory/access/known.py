@@ -16,7 +16,7 @@ from agent.directory.store.store import DirectoryStore
 from agent.reporting.causes import Cause
 from agent.reporting.incidents import Incidents
 from agent.rpc.errors import RpcAuthError
-from agent.rpc.security import CredentialStore, KeyPair
+from agent.rpc.security import Credential, CredentialStore, KeyPair
 from config.directory import DirectoryServerConfig
 
 _REMOVED: Final = "removed"
@@ -65,7 +65,10 @@ class Known:
         members |= {one.key: f"{SERVER_PREFIX}{name}" for name, one in self.servers().items()}
         for name in [members.pop(key) for key in list(members) if not _can_be(key)]:
             self._incidents.report(Cause.DIRECTORY, name, f"what the directory has as the key of {name} is none")
-        return CredentialStore(key=KeyPair(self._config.key), members=members)
+        mqds = self._config.mqds
+        accounts = [Credential(mqds.domain, mqds.user, mqds.password)] if mqds is not None and mqds.user else []
+        domain = mqds.domain if accounts and mqds is not None else ""
+        return CredentialStore(accounts, domain=domain, key=KeyPair(self._config.key), members=members)
 
     def _sites(self) -> list[DsObject]:
         return self._store.of_type(Type.SITE, ENTERPRISE_PARTITION)

@@ -19,6 +19,7 @@ from agent.directory.access.snapshot import PAGE_BYTES, Page, ReadRequest, encod
 from agent.directory.access.topology import TOPOLOGY_TYPES
 from agent.directory.discovery.answering import Answering, Place
 from agent.directory.discovery.sockets import DiscoveryServer
+from agent.directory.mqds.service import Mqds
 from agent.directory.objects.model import MQ_ERROR, MQDS_OBJECT_NOT_FOUND, DeletedObject, DirectoryError, DsObject
 from agent.directory.objects.table import SERVICE_BSC, Type
 from agent.directory.replication.content import deletion
@@ -29,6 +30,7 @@ from agent.directory.replication.replicator import Replicator
 from agent.directory.store.store import DirectoryStore, DirectoryStoreError
 from agent.reporting.causes import Cause
 from agent.reporting.incidents import Incidents
+from agent.rpc.interface import CallContext
 from agent.rpc.security import KeyPair
 from agent.rpc.server import Limits, RpcServer
 from agent.wire.guid import new_guid
@@ -86,8 +88,10 @@ class DirectoryServer:
     async def start(self) -> None:
         """Listen, and begin to replicate. Raises OSError."""
         limits = Limits().within(descriptors.raise_limit() // 2)
-        interface = directory_interface(self._read, self._received, self._malformed)
-        self._server = RpcServer([interface], self.known.credentials(), limits=limits, incidents=self.incidents)
+        interfaces = [directory_interface(self._read, self._received, self._malformed)]
+        if self.config.mqds is not None:
+            interfaces += Mqds(self, tolerant=self.config.mqds.tolerant).interfaces()
+        self._server = RpcServer(interfaces, self.known.credentials(), limits=limits, incidents=self.incidents)
         self.port = await self._server.start(self.config.listen_host, self.config.port)
         if self.config.discovery_interfaces:
             self._discovery = DiscoveryServer(Answering(self._place, time.monotonic))
@@ -126,13 +130,13 @@ class DirectoryServer:
     # -- changes --
 
     def change(self, changes: list[DirectoryChange]) -> int:
-        """Make these changes in the enterprise partition, all or none; gives the generation after them. Raises
+        """Make these changes in partitions that this server owns, all or none; gives the generation after them. Raises
         DirectoryError."""
 
         def make() -> tuple[None, list[Action]]:
             actions: list[Action] = []
             for one in changes:
-                _, more = self._rules.change(ENTERPRISE_PARTITION, one)
+                _, more = self._rules.change(one.partition, one)
                 actions += more
             return None, actions
 
@@ -141,13 +145,13 @@ class DirectoryServer:
         return self.generation
 
     async def request(self, changes: list[DirectoryChange]) -> None:
-        """Make these changes here, all or none, where this server owns the enterprise; else have the owner make them,
-        one after the other, each when the one before is durable there. Raises DirectoryError."""
-        if self._rules.owns(ENTERPRISE_PARTITION):
+        """Make these changes here, all or none, where this server owns their partitions; else have the owners make
+        them, one after the other, each when the one before is durable there. Raises DirectoryError."""
+        if all(self._rules.owns(one.partition) for one in changes):
             self.change(changes)
             return
         for done, change in enumerate(changes):
-            number: int = self._event(functools.partial(self._rules.ask_owner, ENTERPRISE_PARTITION, change))
+            number: int = self._event(functools.partial(self._rules.ask_owner, change.partition, change))
             answer = self._asked[number] = asyncio.get_running_loop().create_future()
             try:
                 async with asyncio.timeout(ANSWER_S):
@@ -331,6 +335,20 @@ class DirectoryServer:
 
     def _address(self, name: str) -> ServerAddress | None:
         return self.servers().get(name)
+
+    @property
+    def site(self) -> bytes:
+        """The site that it is in."""
+        return self.config.site
+
+    def may_write(self, context: CallContext) -> bool:
+        """Whether a caller has the account of directory.toml: whoever has a key alone reads."""
+        return bool(context.user) and not context.member
+
+    def connected(self) -> set[int]:
+        """The identifiers of the associations that there are."""
+        there = self._server.established if self._server is not None else ()
+        return {one.context.connection_id for one in there}
 
     def _place(self) -> Place:
         if self._placed is None:
