@@ -13,6 +13,7 @@ from config.document import Document, read_text
 from config.errors import ConfigError
 from config.keys import key_text
 from config.load import load_key, resolve
+from config.private import read_private
 from config.schema import Guid, Host, Name, PathText, Port, PortOrAny, PublicKey, Table
 from config.write import guid_text, quoted
 
@@ -42,6 +43,15 @@ class _UpstreamTable(Table):
     key: PublicKey
 
 
+class _MqdsTable(Table):
+    """`[mqds]`: this server offers the objects by [MS-MQDS], too; who has this account may change them."""
+
+    domain: Annotated[str, Field(min_length=1)] = "FRS"
+    user: Annotated[str, Field(min_length=1)] | None = None
+    password_file: PathText | None = None
+    tolerant: bool = False
+
+
 class _LogTable(Table):
     """`[log]`."""
 
@@ -60,6 +70,7 @@ class DirectoryServerFile(Table):
     listen: _ListenTable
     discovery: _DiscoveryTable | None = None
     upstream: _UpstreamTable | None = None
+    mqds: _MqdsTable | None = None
     log: _LogTable = _LogTable()
 
 
@@ -71,6 +82,16 @@ class Upstream:
     host: str
     port: int
     key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class MqdsConfig:
+    """How the objects are offered by [MS-MQDS]: to an account, and to those with keys, who may read."""
+
+    domain: str = "FRS"
+    user: str = ""
+    password: str = field(default="", repr=False)
+    tolerant: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +110,7 @@ class DirectoryServerConfig:
     discovery_interfaces: tuple[str, ...] = ()
     discovery_port: int = 1801
     upstream: Upstream | None = None
+    mqds: MqdsConfig | None = None
     log_level: str = "info"
 
     @property
@@ -101,7 +123,8 @@ def load_directory_server(path: str | os.PathLike[str]) -> DirectoryServerConfig
     """The configuration in `path`; raises ConfigError."""
     path = Path(os.path.abspath(path))
     text = read_text(path, "the configuration of the directory server", "`frs directory init` makes one")
-    table = Document(path, text).validate(DirectoryServerFile)
+    document = Document(path, text)
+    table = document.validate(DirectoryServerFile)
     one = table.upstream
     return DirectoryServerConfig(
         path=path,
@@ -116,8 +139,21 @@ def load_directory_server(path: str | os.PathLike[str]) -> DirectoryServerConfig
         discovery_interfaces=tuple(table.discovery.interfaces) if table.discovery is not None else (),
         discovery_port=table.discovery.port if table.discovery is not None else 1801,
         upstream=Upstream(one.name, one.host, one.port, one.key) if one is not None else None,
+        mqds=_mqds(document, table.mqds),
         log_level=table.log.level,
     )
+
+
+def _mqds(document: Document, table: _MqdsTable | None) -> MqdsConfig | None:
+    if table is None:
+        return None
+    if (table.user is None) != (table.password_file is None):
+        raise document.fail(("mqds", "user"), "and password_file belong together")
+    if table.user is None or table.password_file is None:
+        return MqdsConfig(tolerant=table.tolerant)
+    file = resolve(document.path, table.password_file)
+    password = read_private(file, "the password", "write it there, with mode 0600").rstrip("\n")
+    return MqdsConfig(table.domain, table.user, password, table.tolerant)
 
 
 def directory_server_text(config: DirectoryServerConfig, key_file: str) -> str:

@@ -237,12 +237,34 @@ def resign(config_file: Path, owner: str) -> None:
 @_config_option
 @click.argument("file", type=click.Path(path_type=Path))
 def backup(config_file: Path, file: Path) -> None:
-    """Write a copy of the database to FILE. To restore it, stop the server and put it in the place of its directory.db;
-    what others have of later then is noticed, and asks for `frs directory promote`."""
+    """Write a copy of the database to FILE, which `frs directory restore` takes."""
     if file.exists():
         raise click.UsageError(f"{file} exists")
     _ask(config_file, "backup", file=os.path.abspath(file))
     say(f"wrote {file}")
+
+
+@directory.command()
+@_config_option
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
+def restore(config_file: Path, file: Path) -> None:
+    """Put the backup FILE in the place of the database of a server that does not run.
+
+    Where it owns the enterprise and others have changes of later, it notices that and takes no changes: the server that
+    is to be the owner then is told by `frs directory promote`, the one with the later changes best of all.
+    """
+    from agent.cli.run_cmd import exclusive
+    from agent.directory.access.enterprise import restore_directory
+    from agent.directory.store.store import DirectoryStoreError
+    from config.directory import load_directory_server
+
+    config = load_directory_server(config_file)
+    with exclusive(config.state_dir):
+        try:
+            old = restore_directory(config, file)
+        except (DirectoryStoreError, OSError) as error:
+            raise CommandFailed(f"{file} cannot be restored: {error}", ExitCode.FAILURE) from None
+    say(f"restored {config.database}" + (f"; what was there is {old}" if old.exists() else ""))
 
 
 @directory.command("add-server")
@@ -266,3 +288,19 @@ def add_server(config_file: Path, name: str, address: str, key: str, site: str |
     at = found.pop("address")
     own = {"name": config.name, "key": key_text(public_key(config.key)), **at}
     click.echo(json.dumps({**found, "server": own}))
+
+
+@directory.command("remove-server")
+@_config_option
+@click.argument("name")
+def remove_server(config_file: Path, name: str) -> None:
+    """Let the server NAME in no more: it was lost, or taken over by somebody. `add-server` lets it in again.
+
+    On the owner of what says where it is, that is deleted, too; until then, or where the owner is NAME itself, each of
+    the other servers has to be told by itself.
+    """
+    if _ask(config_file, "remove-server", name=name)["deleted"]:
+        say(f"{name} is removed from the directory")
+    else:
+        say(f"this server lets {name} in no more; the directory has it still: run this on the other servers, too")
+        say(f"where {name} owns the enterprise, one of them has to take its place: `frs directory promote`")

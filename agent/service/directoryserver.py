@@ -79,6 +79,12 @@ def _handlers(server: DirectoryServer) -> dict[str, Handler]:
             raise ControlError(str(error)) from None
         return {}
 
+    async def remove(request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return {"deleted": server.remove_server(str(request.get("name", "")))}
+        except (DirectoryError, DirectoryStoreError) as error:
+            raise ControlError(str(error)) from None
+
     async def backup(request: dict[str, Any]) -> dict[str, Any]:
         try:
             server.store.backup(str(request.get("file", "")))
@@ -100,4 +106,5 @@ def _handlers(server: DirectoryServer) -> dict[str, Handler]:
         "resign": resign,
         "backup": backup,
         "add-server": add,
+        "remove-server": remove,
     }

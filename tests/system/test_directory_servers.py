@@ -139,10 +139,11 @@ def test_servers_replicate_are_killed_restored_and_replaced(enterprise: Enterpri
     pec.directory("backup", str(enterprise.folder / "backup.db"))
     enterprise.take("third", pec)
     enterprise.agree(*enterprise.all)
+    assert "already running" in pec.directory("restore", str(enterprise.folder / "backup.db"), code=4)
     pec.stop()
-    for file in pec.state.glob("directory.db*"):
-        file.unlink()
-    shutil.copy(enterprise.folder / "backup.db", pec.state / "directory.db")
+    wrong = enterprise.folder / "wanted.toml"
+    assert "cannot be restored" in pec.directory("restore", str(wrong), code=4)
+    assert "restored" in pec.directory("restore", str(enterprise.folder / "backup.db"))
     pec.start()
     until("it is noticed", lambda: bool(pec.enterprise["disputed"]), pec, psc)
     assert "frs directory promote" in pec.directory("import", str(enterprise.folder / "wanted.toml"), code=4)
@@ -154,10 +155,27 @@ def test_servers_replicate_are_killed_restored_and_replaced(enterprise: Enterpri
     enterprise.take("fourth", psc)
     enterprise.agree(bsc, psc)
     assert "fourth" in bsc.topology()
+    # The first site, whose owner was pec, is that of psc now, and no reason to look for psc where pec is.
+    where = {one["name"]: one["address"] for one in bsc.status["servers"]}
+    assert where["psc"] == f"127.0.0.1:{psc.port}"
     pec.directory("resign", "--owner", "psc")
     enterprise.agree(*enterprise.all)
     assert [one.enterprise["owner"] for one in enterprise.all] == ["psc"] * 3
     assert [one.status["complete"] for one in enterprise.all] == [True] * 3
+
+    # The other site's owner was taken over: the former owner takes its place, and nobody hears it any more.
+    assert "lets psc in no more" in bsc.directory("remove-server", "psc")
+    assert "lets psc in no more" in pec.directory("remove-server", "psc")
+    pec.directory("promote")
+    assert "psc is removed" in pec.directory("remove-server", "psc")
+    enterprise.take("fifth", pec)
+    enterprise.agree(pec, bsc)
+    assert "fifth" in bsc.topology()
+    assert "fifth" not in psc.topology()
+    for one in (pec, bsc):
+        assert [part["owner"] for part in one.status["partitions"]] == ["pec"] * 3
+        assert "psc" not in [server["name"] for server in one.status["servers"]]
+    assert "no server other" in pec.directory("remove-server", "other", code=4)
 
 
 def test_who_is_no_directory_server_delivers_no_message(enterprise: Enterprise) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from pathlib import Path
+
 from agent.directory.objects.table import SERVICE_PEC, SERVICE_PSC
 from agent.directory.objects.values import Value
 from agent.directory.replication.messages import CREATE, DirectoryChange
@@ -9,7 +13,9 @@ from agent.directory.replication.ports import ENTERPRISE_PARTITION, Me
 from agent.directory.replication.replicator import Replicator
 from agent.directory.store.store import DirectoryStore
 from config.directory import DirectoryServerConfig
+from config.errors import ConfigError
 from config.keys import public_key
+from staging import fsops
 
 
 def site_of(site: bytes, name: str, psc: str, host: str, port: int, key: bytes) -> DirectoryChange:
@@ -55,3 +61,30 @@ def make_directory(config: DirectoryServerConfig, enterprise: str, site: str, ho
                 rules.change(config.site, machine)
     finally:
         store.close()
+
+
+def restore_directory(config: DirectoryServerConfig, backup: Path) -> Path:
+    """Put a backup in the place of the database of a server that does not run; gives what the database that was there
+    is called now. Raises ConfigError for what is no backup of this enterprise, DirectoryStoreError, OSError."""
+    new = config.database.with_name(f"{config.database.name}.new")
+    shutil.copyfile(backup, new)
+    try:
+        store = DirectoryStore(new)
+        try:
+            enterprise = store.setting("enterprise")
+        finally:
+            store.close()
+        if enterprise != config.enterprise.hex():
+            raise ConfigError(backup, None, "", "is no backup of this enterprise")
+        old = config.database.with_name(f"{config.database.name}.before-restore")
+        if config.database.exists():
+            DirectoryStore(config.database).close()  # what is in its write-ahead log is in it then
+            config.database.replace(old)
+        new.chmod(0o600)
+        with new.open("rb") as file:
+            os.fsync(file.fileno())
+        new.replace(config.database)
+        fsops.fsync_dir(os.fspath(config.state_dir))
+        return old
+    finally:
+        new.unlink(missing_ok=True)

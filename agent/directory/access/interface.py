@@ -29,7 +29,7 @@ OP_DELIVER: Final = 1
 SERVER_PREFIX: Final = "server/"
 
 OnRead = Callable[[str, ReadRequest], Awaitable[Page]]
-OnMessage = Callable[[str, Message], None]
+OnMessage = Callable[[str, Message], Awaitable[None]]
 OnMalformed = Callable[[CallContext, WireError], None]
 
 
@@ -38,6 +38,8 @@ def directory_interface(on_read: OnRead, on_message: OnMessage, on_malformed: On
     caller that is no directory server gets the fault "access denied" for Deliver."""
 
     async def read(context: CallContext, stub: bytes) -> bytes:
+        if not context.member:  # has an account alone, for [MS-MQDS]
+            raise RpcFault(c.ACCESS_DENIED)
         try:
             request = ReadRequest.decode(stub)
         except WireError as error:
@@ -45,7 +47,7 @@ def directory_interface(on_read: OnRead, on_message: OnMessage, on_malformed: On
             raise RpcFault(c.RPC_X_BAD_STUB_DATA) from error
         return (await on_read(context.member, request)).encode()
 
-    def deliver(context: CallContext, stub: bytes) -> bytes:
+    async def deliver(context: CallContext, stub: bytes) -> bytes:
         if not context.member.startswith(SERVER_PREFIX):
             raise RpcFault(c.ACCESS_DENIED)
         size = int.from_bytes(stub[:4], "little")
@@ -56,7 +58,7 @@ def directory_interface(on_read: OnRead, on_message: OnMessage, on_malformed: On
         except WireError as error:
             on_malformed(context, error)
             raise RpcFault(c.RPC_X_BAD_STUB_DATA) from error
-        on_message(context.member.removeprefix(SERVER_PREFIX), message)
+        await on_message(context.member.removeprefix(SERVER_PREFIX), message)
         return bytes(4)
 
     return Interface(DIRECTORY.uuid, (DIRECTORY.major, DIRECTORY.minor), {OP_READ: read, OP_DELIVER: deliver})

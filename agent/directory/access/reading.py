@@ -17,7 +17,7 @@ from typing import Any, Final
 from agent.directory.access import interface
 from agent.directory.access.snapshot import ReadRequest, Snapshot
 from agent.directory.access.topology import taken_over
-from agent.directory.replication.numbers import reign_of, seq_text
+from agent.directory.replication.numbers import MOST_EPOCHS_AHEAD, epoch_of, reign_of, seq_text
 from agent.reporting.causes import Cause
 from agent.reporting.incidents import Incidents
 from agent.rpc.client import RpcClient
@@ -100,6 +100,11 @@ class DirectoryReader:
             raise ConfigError(
                 path, None, "", f"it is older than what is known here: {seq_text(snapshot.generation)}, and "
                 f"{seq_text(current.serial)} was read before"
+            )  # fmt: skip
+        if current.serial and epoch_of(snapshot.generation) > epoch_of(current.serial) + MOST_EPOCHS_AHEAD:
+            raise ConfigError(
+                path, None, "", f"its generation {seq_text(snapshot.generation)} is more than {MOST_EPOCHS_AHEAD} "
+                f"owners after {seq_text(current.serial)}, which was read before; with serial = 0 there it is believed"
             )  # fmt: skip
         sets, self._kept = taken_over(current.sets, snapshot)
         if not sets:

@@ -13,25 +13,29 @@ from typing import Any, Final
 
 from agent.directory.access.enterprise import machine_of, site_of
 from agent.directory.access.interface import SERVER_PREFIX, directory_interface
+from agent.directory.access.known import Known
 from agent.directory.access.outgoing import Outgoing, ServerAddress
 from agent.directory.access.snapshot import PAGE_BYTES, Page, ReadRequest, encode_entry
 from agent.directory.access.topology import TOPOLOGY_TYPES
 from agent.directory.discovery.answering import Answering, Place
 from agent.directory.discovery.sockets import DiscoveryServer
-from agent.directory.objects.model import DeletedObject, DirectoryError, DsObject
+from agent.directory.mqds.service import Mqds
+from agent.directory.objects.model import MQ_ERROR, MQDS_OBJECT_NOT_FOUND, DeletedObject, DirectoryError, DsObject
 from agent.directory.objects.table import SERVICE_BSC, Type
-from agent.directory.replication.messages import DirectoryChange, Message, encode_message
+from agent.directory.replication.content import deletion
+from agent.directory.replication.messages import DELETE, ChangeRequest, DirectoryChange, Message, encode_message
 from agent.directory.replication.numbers import seq_text
 from agent.directory.replication.ports import ENTERPRISE_PARTITION, Action, Answered, Me, Send, Told
 from agent.directory.replication.replicator import Replicator
 from agent.directory.store.store import DirectoryStore, DirectoryStoreError
 from agent.reporting.causes import Cause
 from agent.reporting.incidents import Incidents
-from agent.rpc.errors import RpcAuthError
-from agent.rpc.security import CredentialStore, KeyPair
+from agent.rpc.interface import CallContext
+from agent.rpc.security import KeyPair
 from agent.rpc.server import Limits, RpcServer
 from agent.wire.guid import new_guid
 from agent.work import descriptors
+from agent.work.rates import SourceRates
 from config.directory import DirectoryServerConfig
 from config.errors import ConfigError
 
@@ -42,6 +46,9 @@ RETRY_S: Final = 10.0
 ANNOUNCE_S: Final = 20 * 60.0
 ACKNOWLEDGE_S: Final = 12 * 3600.0
 MQDS_NO_RSP_FROM_OWNER: Final = 0xC00E0519
+#: How many changes another server may have this one make in a second, and at once: each is written to the disk.
+REQUESTS_PER_S: Final = 20.0
+REQUESTS_AT_ONCE: Final = 200.0
 #: How long the owner of a partition may take for a change that was asked for here (3.3.7.1, note 11: 10 and 20 s).
 ANSWER_S: Final = 20.0
 MAX_WAIT_MS: Final = 60_000
@@ -55,6 +62,7 @@ class DirectoryServer:
         self.store = store
         self.incidents = incidents
         self.port = 0
+        self.known = Known(config, store, incidents)
         upstream = config.upstream
         self._me = Me(config.name, config.machine, config.site, upstream.name if upstream is not None else "")
         self._rules: Replicator
@@ -67,6 +75,7 @@ class DirectoryServer:
         self._turns: dict[str, asyncio.Lock] = {}  # of those that read, by their names
         self._placed: Place | None = None  # until the next event: anybody may ask for it at any rate
         self._asked: dict[int, asyncio.Future[int]] = {}
+        self._requests = SourceRates(REQUESTS_PER_S, REQUESTS_AT_ONCE)
         self._begin()
 
     def _begin(self) -> None:
@@ -79,8 +88,10 @@ class DirectoryServer:
     async def start(self) -> None:
         """Listen, and begin to replicate. Raises OSError."""
         limits = Limits().within(descriptors.raise_limit() // 2)
-        interface = directory_interface(self._read, self._received, self._malformed)
-        self._server = RpcServer([interface], self._credentials(), limits=limits, incidents=self.incidents)
+        interfaces = [directory_interface(self._read, self._received, self._malformed)]
+        if self.config.mqds is not None:
+            interfaces += Mqds(self, tolerant=self.config.mqds.tolerant).interfaces()
+        self._server = RpcServer(interfaces, self.known.credentials(), limits=limits, incidents=self.incidents)
         self.port = await self._server.start(self.config.listen_host, self.config.port)
         if self.config.discovery_interfaces:
             self._discovery = DiscoveryServer(Answering(self._place, time.monotonic))
@@ -119,13 +130,13 @@ class DirectoryServer:
     # -- changes --
 
     def change(self, changes: list[DirectoryChange]) -> int:
-        """Make these changes in the enterprise partition, all or none; gives the generation after them. Raises
+        """Make these changes in partitions that this server owns, all or none; gives the generation after them. Raises
         DirectoryError."""
 
         def make() -> tuple[None, list[Action]]:
             actions: list[Action] = []
             for one in changes:
-                _, more = self._rules.change(ENTERPRISE_PARTITION, one)
+                _, more = self._rules.change(one.partition, one)
                 actions += more
             return None, actions
 
@@ -134,13 +145,13 @@ class DirectoryServer:
         return self.generation
 
     async def request(self, changes: list[DirectoryChange]) -> None:
-        """Make these changes here, all or none, where this server owns the enterprise; else have the owner make them,
-        one after the other, each when the one before is durable there. Raises DirectoryError."""
-        if self._rules.owns(ENTERPRISE_PARTITION):
+        """Make these changes here, all or none, where this server owns their partitions; else have the owners make
+        them, one after the other, each when the one before is durable there. Raises DirectoryError."""
+        if all(self._rules.owns(one.partition) for one in changes):
             self.change(changes)
             return
         for done, change in enumerate(changes):
-            number: int = self._event(functools.partial(self._rules.ask_owner, ENTERPRISE_PARTITION, change))
+            number: int = self._event(functools.partial(self._rules.ask_owner, change.partition, change))
             answer = self._asked[number] = asyncio.get_running_loop().create_future()
             try:
                 async with asyncio.timeout(ANSWER_S):
@@ -156,6 +167,8 @@ class DirectoryServer:
         """Another server: one of this site, as a copy, or with a site of its own, as its owner. Raises
         DirectoryError."""
         name, host, port = str(given["name"]), str(given["host"]), int(given["port"])
+        if name in self.known.removed:
+            self._removed(self.known.removed - {name})
         key, machine = bytes.fromhex(given["key"]), new_guid()
         if given.get("site"):
             site = new_guid()
@@ -166,13 +179,38 @@ class DirectoryServer:
             change = machine_of(machine, site, name, SERVICE_BSC, host, port, key)
             self._event(lambda: (None, self._rules.change(site, change)[1]))
         if self._server is not None:
-            self._server.admit(self._credentials())
+            self._server.admit(self.known.credentials())
         own = self.store.of_type(Type.SITE, ENTERPRISE_PARTITION)
         at = next((one for one in own if one.guid == self.config.site), None)
         address = {"host": at.text(1350), "port": at.number(1351)} if at is not None else {}
         return {
             "enterprise": self.enterprise.hex(), "site": site.hex(), "machine": machine.hex(), "address": address,
         }  # fmt: skip
+
+    def remove_server(self, name: str) -> bool:
+        """Let that server in no more, and send it nothing: from now on, and whatever it claims. Gives whether it is
+        deleted in the directory, too, which takes the owner of what says where it is. Raises DirectoryError."""
+        if name == self.config.name:
+            raise DirectoryError(MQ_ERROR, "a server removes others, and not itself")
+        found = self.known.objects_of(name)
+        if not found and name not in self.servers() and name not in self.known.removed:
+            raise DirectoryError(MQDS_OBJECT_NOT_FOUND, f"there is no server {name}")
+        self._removed(self.known.removed | {name})
+        if not all(self._rules.takes_changes(one.partition) for one in found):
+            return False
+        for one in found:
+            gone = DirectoryChange(DELETE, one.guid, one.partition, 0, 0, 0, deletion(one.type))
+            self._event(functools.partial(self._change_of, gone))
+        return True
+
+    def _change_of(self, change: DirectoryChange) -> tuple[None, list[Action]]:
+        return None, self._rules.change(change.partition, change)[1]
+
+    def _removed(self, names: frozenset[str]) -> None:
+        self.known.remove(names)
+        self._placed = None
+        if self._server is not None:
+            self._server.admit(self.known.credentials())
 
     def promote(self) -> int:
         """Make this server the owner of the enterprise; gives the generation after that. Raises DirectoryError."""
@@ -205,15 +243,23 @@ class DirectoryServer:
                         waiting.set_result(action.result)
         if self.generation != before:
             if self._server is not None:
-                self._server.admit(self._credentials())
+                self._server.admit(self.known.credentials())
             self._changed.set()
             self._changed = asyncio.Event()
         return result
 
     # -- what calls ask --
 
-    def _received(self, sender: str, message: Message) -> None:
-        self._event(lambda: (None, self._rules.received(sender, message)))
+    async def _received(self, sender: str, message: Message) -> None:
+        """A message; one that asks for a change has its turn, so whoever sends many waits with each call for the one
+        before, and others do not."""
+        if isinstance(message, ChangeRequest):
+            async with self._turns.setdefault(f"{SERVER_PREFIX}{sender}", asyncio.Lock()):
+                if not self._requests.take(sender):
+                    await asyncio.sleep(1 / REQUESTS_PER_S)
+                    self._requests.take(sender)
+        if sender not in self.known.removed:
+            self._event(lambda: (None, self._rules.received(sender, message)))
 
     def _malformed(self, context: Any, error: Exception) -> None:
         self.incidents.report(Cause.DIRECTORY, context.peer, f"a message of {context.member} is refused: {error}")
@@ -284,31 +330,25 @@ class DirectoryServer:
         return [one for type_ in TOPOLOGY_TYPES for one in self.store.of_type(type_, ENTERPRISE_PARTITION)]
 
     def servers(self) -> dict[str, ServerAddress]:
-        """The other servers by name, as the directory, or the configuration, has them."""
-        found: dict[str, ServerAddress] = {}
-        if self.config.upstream is not None:
-            one = self.config.upstream
-            found[one.name] = ServerAddress(one.host, one.port, one.key)
-        for site in self.store.of_type(Type.SITE, ENTERPRISE_PARTITION):
-            if site.text(304) and site.data(1352):
-                found[site.text(304)] = ServerAddress(site.text(1350), site.number(1351), site.data(1352))
-            for machine in self.store.of_type(Type.MACHINE, site.guid):
-                if machine.name and machine.number(210) & SERVICE_BSC and machine.data(1252):
-                    found[machine.name] = ServerAddress(machine.text(1250), machine.number(1251), machine.data(1252))
-        found.pop(self.config.name, None)
-        return found
+        """The other servers by name."""
+        return self.known.servers()
 
     def _address(self, name: str) -> ServerAddress | None:
         return self.servers().get(name)
 
-    def _credentials(self) -> CredentialStore:
-        """What other servers said may be no key, or no member's name: then nobody has it, and all others are let in."""
-        found = [(one.text(2103), one.data(2106)) for one in self.store.of_type(Type.FRS_MEMBER, ENTERPRISE_PARTITION)]
-        members = {key: name for name, key in found if key and not name.startswith(SERVER_PREFIX)}
-        members |= {one.key: f"{SERVER_PREFIX}{name}" for name, one in self.servers().items()}
-        for name in [members.pop(key) for key in list(members) if not _can_be(key)]:
-            self.incidents.report(Cause.DIRECTORY, name, f"what the directory has as the key of {name} is none")
-        return CredentialStore(key=KeyPair(self.config.key), members=members)
+    @property
+    def site(self) -> bytes:
+        """The site that it is in."""
+        return self.config.site
+
+    def may_write(self, context: CallContext) -> bool:
+        """Whether a caller has the account of directory.toml: whoever has a key alone reads."""
+        return bool(context.user) and not context.member
+
+    def connected(self) -> set[int]:
+        """The identifiers of the associations that there are."""
+        there = self._server.established if self._server is not None else ()
+        return {one.context.connection_id for one in there}
 
     def _place(self) -> Place:
         if self._placed is None:
@@ -340,17 +380,9 @@ class DirectoryServer:
                 for one in rules.partitions
             ],
             "servers": self._outgoing.status(self.servers()),
+            "removed": sorted(self.known.removed),
             "incidents": self.incidents.counts(),
         }
-
-
-@functools.lru_cache(1 << 16)
-def _can_be(key: bytes) -> bool:
-    """Whether somebody can have that public key."""
-    try:
-        return bool(KeyPair.new().shared(key))
-    except RpcAuthError:
-        return False
 
 
 def open_server(config: DirectoryServerConfig, incidents: Incidents) -> DirectoryServer:

@@ -20,7 +20,7 @@ from agent.directory.replication.messages import (
     PscAck,
     SyncRequest,
 )
-from agent.directory.replication.numbers import MAX_SEQ, epoch_of, following
+from agent.directory.replication.numbers import MAX_SEQ, MOST_EPOCHS_AHEAD, epoch_of, following
 from agent.directory.replication.ports import (
     DEFAULT_SIZES,
     ENTERPRISE_PARTITION,
@@ -38,6 +38,9 @@ from agent.directory.replication.ports import (
 
 S_PSC: Final = 304
 E_PECNAME: Final = 604
+#: Host, port and key of a server, in its site and in its machine.
+S_PLACE: Final = (1350, 1351, 1352)
+QM_PLACE: Final = (1250, 1251, 1252)
 _QM_SERVICE: Final = 210
 
 
@@ -62,6 +65,7 @@ class Common:
         self._requests: dict[int, str] = {}  # that are under way, and to whom they went
         self._forwarded: OrderedDict[tuple[str, int], str] = OrderedDict()  # by requester and number, likewise
         self._last_request = 0
+        self._epochs: dict[bytes, int] = {}  # of the partitions, when one looked first since the last 12 hours began
 
     @property
     def partitions(self) -> list[Partition]:
@@ -72,6 +76,10 @@ class Common:
         """Whether this server is the owner of the partition."""
         found = self._partitions.get(partition)
         return found is not None and found.authority == self.me.name
+
+    def takes_changes(self, partition: bytes) -> bool:
+        """Whether this server is the owner of the partition, and nobody disputes it."""
+        return self.owns(partition) and not self._partitions[partition].disputed
 
     def complete(self, partition: bytes) -> bool:
         """Whether what is here of the partition is what its owner had at some time."""
@@ -87,6 +95,14 @@ class Common:
         """Whom this server propagates to (3.1.1.2.4): owners of partitions to all others and to the replicas of their
         site, replicas to nobody."""
         return [*self._pscs(), *self._own_bscs()] if self.is_psc else []
+
+    def _too_far(self, partition: Partition, seq: int) -> bool:
+        """Whether a number is of an epoch that cannot have come yet. Where nothing of the partition is here any can."""
+        known = max(partition.last, partition.purged)
+        if not known:
+            return False
+        base = self._epochs.setdefault(partition.id, epoch_of(known))
+        return epoch_of(seq) > max(epoch_of(known), base + MOST_EPOCHS_AHEAD)
 
     def _ask(self, partition: Partition) -> None:
         """Ask for all that is missing (3.3.7.3), unless that is under way."""

@@ -281,6 +281,25 @@ class BscAck:
 
 Message = Propagation | ChangeRequest | SyncRequest | SyncReply | ChangeReply | AlreadyPurged | PscAck | BscAck
 
+
+def numbers_in(message: Message) -> list[tuple[bytes, int]]:
+    """The numbers that a message says have been given, each after the partition that it is of."""
+    match message:
+        case Propagation():
+            changes = [(one.partition, seq) for one in message.changes for seq in (one.previous, one.seq, one.purged)]
+            return changes + [(one.partition, seq) for one in message.numbers for seq in (one.last, one.purged)]
+        case SyncRequest():
+            return [(message.partition, seq) for seq in (message.first, message.purged)]
+        case SyncReply():
+            said = (message.first, message.to, message.purged, *(one.seq for one in message.changes))
+            return [(message.partition, seq) for seq in said]
+        case AlreadyPurged():
+            return [(message.partition, message.purged)]
+        case PscAck():
+            return [(message.partition, message.seq)]
+    return []
+
+
 _PARSERS: Final[dict[int, Callable[[bytes, Reader], Message]]] = {
     kind.operation: kind.parse
     for kind in (Propagation, ChangeRequest, SyncRequest, SyncReply, ChangeReply, AlreadyPurged, PscAck, BscAck)

@@ -14,6 +14,9 @@ MAX_SEQ: Final = (1 << 64) - 1
 _COUNT_BITS: Final = 20
 _REIGN_BITS: Final = 32
 MAX_EPOCH: Final = (1 << 11) - 1  # so that a number is positive in 64 bits with a sign, too
+#: How many epochs a partition may move on in 12 hours: each `promote` is one, and who could claim the last of all would
+#: own the partition for ever.
+MOST_EPOCHS_AHEAD: Final = 8
 
 
 def number(epoch: int, reign: int, count: int) -> int:

@@ -10,6 +10,7 @@ from agent.directory.objects.model import (
     DirectoryError,
     DsObject,
 )
+from agent.directory.objects.values import Value
 from agent.directory.replication import content
 from agent.directory.replication.common import Common, named
 from agent.directory.replication.messages import (
@@ -60,9 +61,8 @@ class Owning(Common):
             self._purge(partition)
         return seq
 
-    def _set(self, found: DsObject, prop: int) -> None:
-        """Make an object of the enterprise partition name this server as the owner."""
-        properties = ((prop, self.me.name),)
+    def _set(self, found: DsObject, properties: tuple[tuple[int, Value], ...]) -> None:
+        """Change an object of a partition that this server owns."""
         self._change(found.partition, DirectoryChange(UPDATE, found.guid, found.partition, 0, 0, 0, properties))
 
     def _never_given(self, partition: Partition, seq: int) -> bool:

@@ -13,7 +13,8 @@ from agent.directory.objects.model import (
     DirectoryError,
 )
 from agent.directory.objects.table import Type
-from agent.directory.replication.common import E_PECNAME, S_PSC, numbers_of
+from agent.directory.objects.values import Value
+from agent.directory.replication.common import E_PECNAME, QM_PLACE, S_PLACE, S_PSC, named, numbers_of
 from agent.directory.replication.following import Following
 from agent.directory.replication.messages import (
     AlreadyPurged,
@@ -27,13 +28,19 @@ from agent.directory.replication.messages import (
     PscAck,
     SyncReply,
     SyncRequest,
+    numbers_in,
 )
-from agent.directory.replication.numbers import MAX_EPOCH, MIN_SEQ, epoch_of
+from agent.directory.replication.numbers import MAX_EPOCH, MIN_SEQ, MOST_EPOCHS_AHEAD, epoch_of, seq_text
 from agent.directory.replication.owning import MQDS_UNKNOWN_SOURCE
 from agent.directory.replication.ports import (
     ENTERPRISE_PARTITION,
     Action,
     State,
+)
+
+_TOO_FAR = (
+    f"is more than {MOST_EPOCHS_AHEAD} epochs ahead of what was known 12 hours ago. If that server is the owner, say "
+    "so here: `frs directory resign --owner NAME`. If not, `frs directory remove-server NAME`"
 )
 
 
@@ -67,6 +74,11 @@ class Replicator(Following):
 
     def received(self, sender: str, message: Message) -> list[Action]:
         """A message of a server that has authenticated as `sender`."""
+        for partition_id, seq in numbers_in(message):
+            partition = self._partitions.get(partition_id)
+            if partition is not None and self._too_far(partition, seq):
+                self._tell(sender, f"a message is not taken: {seq_text(seq)} of {named(partition)} {_TOO_FAR}")
+                return self._done()
         match message:
             case Propagation():
                 for change in message.changes:
@@ -121,7 +133,9 @@ class Replicator(Following):
         return self._done()
 
     def acknowledge(self) -> list[Action]:
-        """A replica tells its PSC that it is there (3.3.6.2): every 12 hours or so."""
+        """A replica tells its PSC that it is there (3.3.6.2), and begins to count epochs anew: every 12 hours
+        or so."""
+        self._epochs.clear()
         upstream = self._upstream(self._partitions[ENTERPRISE_PARTITION])
         if not self.is_psc and upstream:
             self._send(upstream, BscAck(self.me.site, self.me.id, self.me.name))
@@ -140,13 +154,26 @@ class Replicator(Following):
         self._bscs = None
         self._take(partition)
         if partition_id == ENTERPRISE_PARTITION:
+            at = self._own_place()
             for found in self._store.of_type(Type.ENTERPRISE, partition_id):
-                self._set(found, E_PECNAME)
+                self._set(found, ((E_PECNAME, self.me.name),))
             for site in self._store.of_type(Type.SITE, partition_id):
                 if site.text(S_PSC) == former and self.complete(site.guid):
-                    self._set(site, S_PSC)
+                    self._set(site, ((S_PSC, self.me.name), *at))
         self._announce |= set(self.neighbours())
         return self._done()
+
+    def _own_place(self) -> tuple[tuple[int, Value], ...]:
+        """Where this server is, and its key, as properties of a site that it owns: of a site that it owns already, or
+        of its machine."""
+        for site in self._store.of_type(Type.SITE, ENTERPRISE_PARTITION):
+            if site.text(S_PSC) == self.me.name:
+                return tuple((prop, site.properties[prop]) for prop in S_PLACE if prop in site.properties)
+        machine = self._store.get(self.me.id)
+        if machine is None or machine.type != Type.MACHINE:
+            return ()
+        there = zip(S_PLACE, QM_PLACE)
+        return tuple((prop, machine.properties[own]) for prop, own in there if own in machine.properties)
 
     def resign(self, partition_id: bytes, owner: str) -> list[Action]:
         """Make this server a replica of a partition that another one owns: what was changed here and is not there is
@@ -155,6 +182,7 @@ class Replicator(Following):
         if partition is None or owner == self.me.name:
             raise DirectoryError(MQ_ERROR, "another server has to be the owner")
         partition.authority, partition.disputed = owner, False
+        self._epochs.pop(partition_id, None)
         self._store.put_partition(partition)
         self._start_sync0(partition, MIN_SEQ)
         return self._done()

@@ -168,6 +168,10 @@ class DirectoryStore:
         """The objects of a type in a partition, by identifier."""
         return list(self._objects("type = ? AND partition = ? ORDER BY guid", int(type_), partition))
 
+    def identifiers(self, type_: Type) -> list[bytes]:
+        """Those of all objects of a type, in whatever partition."""
+        return [guid for (guid,) in self._conn.execute("SELECT guid FROM object WHERE type = ?", (int(type_),))]
+
     def put(self, found: DsObject) -> None:
         """It is like this from now on."""
         self._conn.execute("DELETE FROM deleted WHERE guid = ?", (found.guid,))

@@ -195,6 +195,7 @@ def test_a_higher_generation_is_written_with_its_number(host: Host) -> None:
         ({"complete": False}, "not all of the directory"),
         ({"generation": GENERATION - 1}, "older than what is known"),
         ({"generation": number(0, int(time.time()) + 2 * 86_400, 1)}, "ahead of the clock"),
+        ({"generation": number(9, 1001, 1)}, "more than 8 owners after"),
         ({"generation": (1 << 63) - 1}, "ahead of the clock"),
     ],
 )

@@ -9,6 +9,7 @@ import logging
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import MappingProxyType
@@ -18,6 +19,7 @@ import pytest
 from agent.directory.access import interface, joining
 from agent.directory.access import server as server_module
 from agent.directory.access.enterprise import machine_of, make_directory
+from agent.directory.access.known import Known
 from agent.directory.access.outgoing import ServerAddress
 from agent.directory.access.reading import whole
 from agent.directory.access.server import DirectoryServer, open_server
@@ -29,19 +31,25 @@ from agent.directory.discovery.packets import TopologyClientRequest
 from agent.directory.objects.model import DirectoryError, new_object
 from agent.directory.objects.table import SERVICE_BSC, Type
 from agent.directory.objects.values import Value
+from agent.directory.replication import numbers as numbers_module
 from agent.directory.replication.content import deletion
 from agent.directory.replication.messages import (
     CREATE,
     DELETE,
     SYNC,
     UPDATE,
+    BscAck,
     ChangeReply,
     ChangeRequest,
     DirectoryChange,
     Message,
+    PartitionNumbers,
     Propagation,
+    PscAck,
     SyncReply,
+    SyncRequest,
 )
+from agent.directory.replication.numbers import MAX_EPOCH, MOST_EPOCHS_AHEAD, epoch_of
 from agent.directory.replication.ports import ENTERPRISE_PARTITION, Answered, Send, Told
 from agent.directory.replication.replicator import Replicator
 from agent.reporting.causes import Cause
@@ -50,6 +58,7 @@ from agent.rpc.client import RpcClient
 from agent.rpc.noise import KeyPair
 from agent.rpc.security import KeyCredential
 from agent.wire.errors import WireError
+from agent.work.rates import SourceRates
 from config.directory import DirectoryServerConfig
 from config.keys import new_key, public_key
 from config.model import ReplicaSet
@@ -157,6 +166,67 @@ def test_requests_for_others_are_remembered_up_to_a_bound_and_answered_to_nobody
     assert [one.to for one in answers if isinstance(one, Send)] in ([], ["psc1"])
 
 
+# -- epochs --
+
+
+def numbers(epoch: int, *, sender: str) -> Propagation:
+    """The sender claims the enterprise partition with a number of that epoch."""
+    return Propagation(SITES[1], (), sender, (PartitionNumbers(ENTERPRISE_PARTITION, seq_of(epoch=epoch), 0),))
+
+
+def seq_of(*, epoch: int) -> int:
+    return numbers_module.number(epoch, (1 << 32) - 1, (1 << 20) - 1)
+
+
+FAR = seq_of(epoch=MAX_EPOCH)
+CLAIMS: dict[str, Message] = {
+    "in an announcement": numbers(MAX_EPOCH, sender="psc1"),
+    "in an acknowledgement": PscAck(SITES[1], SITES[1], ENTERPRISE_PARTITION, FAR, "psc1"),
+    "in a question": SyncRequest(SITES[1], ENTERPRISE_PARTITION, FAR, FAR, 0, False, True, "psc1"),
+    "in a change": Propagation(SITES[1], (DirectoryChange(DELETE, b"d" * 16, ENTERPRISE_PARTITION, 0, FAR, 0),)),
+}
+
+
+@pytest.mark.parametrize("what", CLAIMS)
+def test_nobody_stops_a_partition_by_the_last_epoch_of_all(world: World, what: str) -> None:
+    """Believed, it could be followed by none: no `promote` would make an owner again."""
+    for name in ("pec", "bsc1"):
+        rules, server = rules_of(world, name), world.servers[name]
+        before = world.content(name)
+        with server.store.transaction():
+            actions = rules.received("psc1", CLAIMS[what])
+        assert any(isinstance(one, Told) and "remove-server" in one.text for one in actions)
+        assert world.content(name) == before
+        assert not rules.partitions[0].disputed
+    world.some_change()
+    world.settle()
+    assert world.differences() == []
+
+
+def test_epochs_are_not_used_up_by_steps_that_are_small_enough(world: World) -> None:
+    """A server that was taken over, and is believed to be the owner, says that it has one epoch after the other. The
+    way out is the administrator's word, which is believed whatever the number is."""
+    rules, store = rules_of(world, "pec"), world.servers["pec"].store
+    with store.transaction():
+        rules.resign(ENTERPRISE_PARTITION, "psc1")
+        rules.received("psc1", SyncReply(SITES[1], ENTERPRISE_PARTITION, 0, seq_of(epoch=1), 0, 2))
+    told: list[object] = []
+    for epoch in range(2, 40):
+        with store.transaction():
+            rules.announce()
+            asked = rules.partitions[0].last
+            reply = SyncReply(SITES[1], ENTERPRISE_PARTITION, asked, seq_of(epoch=epoch), 0, 0)
+            told += rules.received("psc1", reply)
+    assert epoch_of(rules.partitions[0].last) == 1 + MOST_EPOCHS_AHEAD
+    assert any(isinstance(one, Told) and "frs directory resign --owner" in one.text for one in told)
+    with store.transaction():
+        rules.acknowledge()  # 12 hours have gone
+        rules.announce()
+        asked = rules.partitions[0].last
+        rules.received("psc1", SyncReply(SITES[1], ENTERPRISE_PARTITION, asked, seq_of(epoch=10), 0, 0))
+    assert epoch_of(rules.partitions[0].last) == 10
+
+
 # -- the server --
 
 
@@ -219,7 +289,7 @@ async def test_no_member_of_a_set_passes_as_a_server(server: DirectoryServer) ->
     named = objects_of([docs])
     named[docs.members["b"].guid][1][2103] = f"{interface.SERVER_PREFIX}b"
     server.change(changes([], named))
-    allowed = server._credentials().members
+    allowed = server.known.credentials().members
     assert public_key(keys["a"]) in allowed
     assert public_key(keys["b"]) not in allowed
 
@@ -257,6 +327,27 @@ async def test_nothing_is_kept_for_whoever_is_no_server(server: DirectoryServer)
     assert server._outgoing.status({"x": ServerAddress("x", 1, NOBODY)})[0]["waiting"] == 0
 
 
+async def test_who_has_many_changes_made_waits_for_them_and_others_do_not(
+    server: DirectoryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is written to the disk before the next event of anybody."""
+    made: list[str] = []
+    monkeypatch.setattr(server, "_event", lambda make: made.append(make()))
+    monkeypatch.setattr(Replicator, "received", lambda _, sender, message: sender)
+    change = DirectoryChange(UPDATE, b"d" * 16, ENTERPRISE_PARTITION, 0, 0, 0, ((2002, "papers"),))
+    request = ChangeRequest(SITES[1], ENTERPRISE_PARTITION, 1, "psc1", change)
+    server._requests = SourceRates(0.0, 5.0)
+    monkeypatch.setattr(server_module, "REQUESTS_PER_S", 1e-6)  # so that nobody's wait ends within this test
+    many = [asyncio.ensure_future(server._received("psc1", request)) for _ in range(100)]
+    await asyncio.gather(*many[:5])
+    await server._received("psc2", request)
+    await server._received("psc1", BscAck(SITES[1], bytes(16), "psc1"))
+    assert Counter(who for _, who in made) == {"psc1": 6, "psc2": 1}
+    for one in many:
+        one.cancel()
+    await asyncio.gather(*many, return_exceptions=True)
+
+
 async def test_a_host_that_reads_without_end_is_one_among_all(
     server: DirectoryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,14 +375,14 @@ async def test_a_flood_of_questions_by_udp_asks_the_database_nothing(
 ) -> None:
     """Anybody may send them, in anybody's name; what is answered changes with the directory alone."""
     asked = 0
-    servers = DirectoryServer.servers
+    servers = Known.servers
 
-    def counted(self: DirectoryServer) -> dict[str, ServerAddress]:
+    def counted(self: Known) -> dict[str, ServerAddress]:
         nonlocal asked
         asked += 1
         return servers(self)
 
-    monkeypatch.setattr(DirectoryServer, "servers", counted)
+    monkeypatch.setattr(Known, "servers", counted)
     answering = Answering(server._place, asyncio.get_running_loop().time)
     question = TopologyClientRequest(server.enterprise, os.urandom(16), bytes(16)).encode()
     for number in range(2000):

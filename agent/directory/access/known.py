@@ -1,0 +1,86 @@
+"""Whom a directory server knows: the other servers, as the directory or the configuration has them, but for those that
+an administrator has removed; and the members of sets, who may read."""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Final
+
+from agent.directory.access.interface import SERVER_PREFIX
+from agent.directory.access.outgoing import ServerAddress
+from agent.directory.objects.model import DsObject
+from agent.directory.objects.table import SERVICE_BSC, Type
+from agent.directory.replication.ports import ENTERPRISE_PARTITION
+from agent.directory.store.store import DirectoryStore
+from agent.reporting.causes import Cause
+from agent.reporting.incidents import Incidents
+from agent.rpc.errors import RpcAuthError
+from agent.rpc.security import Credential, CredentialStore, KeyPair
+from config.directory import DirectoryServerConfig
+
+_REMOVED: Final = "removed"
+
+
+class Known:
+    """What is known of others by the store, at any moment; which servers are removed is remembered in it, too."""
+
+    def __init__(self, config: DirectoryServerConfig, store: DirectoryStore, incidents: Incidents) -> None:
+        self._config = config
+        self._store = store
+        self._incidents = incidents
+        self.removed = frozenset[str](json.loads(store.setting(_REMOVED) or "[]"))
+
+    def remove(self, names: frozenset[str]) -> None:
+        """These servers, and no others, are removed. Raises DirectoryStoreError."""
+        with self._store.transaction():
+            self._store.set_setting(_REMOVED, json.dumps(sorted(names)))
+        self.removed = names
+
+    def servers(self) -> dict[str, ServerAddress]:
+        """The other servers by name."""
+        found: dict[str, ServerAddress] = {}
+        if self._config.upstream is not None:
+            one = self._config.upstream
+            found[one.name] = ServerAddress(one.host, one.port, one.key)
+        for site in self._sites():
+            if site.text(304) and site.data(1352):
+                found[site.text(304)] = ServerAddress(site.text(1350), site.number(1351), site.data(1352))
+            for machine in self._machines(site):
+                if machine.name and machine.number(210) & SERVICE_BSC and machine.data(1252):
+                    found[machine.name] = ServerAddress(machine.text(1250), machine.number(1251), machine.data(1252))
+        return {name: one for name, one in found.items() if name != self._config.name and name not in self.removed}
+
+    def objects_of(self, name: str) -> list[DsObject]:
+        """The objects that say where a server is: sites that it owns, and machines."""
+        sites = self._sites()
+        machines = [one for site in sites for one in self._machines(site) if one.name == name]
+        return [one for one in sites if one.text(304) == name] + machines
+
+    def credentials(self) -> CredentialStore:
+        """Who is let in. What other servers said may be no key, or no member's name: then nobody has it, and all others
+        are let in."""
+        found = [(one.text(2103), one.data(2106)) for one in self._store.of_type(Type.FRS_MEMBER, ENTERPRISE_PARTITION)]
+        members = {key: name for name, key in found if key and not name.startswith(SERVER_PREFIX)}
+        members |= {one.key: f"{SERVER_PREFIX}{name}" for name, one in self.servers().items()}
+        for name in [members.pop(key) for key in list(members) if not _can_be(key)]:
+            self._incidents.report(Cause.DIRECTORY, name, f"what the directory has as the key of {name} is none")
+        mqds = self._config.mqds
+        accounts = [Credential(mqds.domain, mqds.user, mqds.password)] if mqds is not None and mqds.user else []
+        domain = mqds.domain if accounts and mqds is not None else ""
+        return CredentialStore(accounts, domain=domain, key=KeyPair(self._config.key), members=members)
+
+    def _sites(self) -> list[DsObject]:
+        return self._store.of_type(Type.SITE, ENTERPRISE_PARTITION)
+
+    def _machines(self, site: DsObject) -> list[DsObject]:
+        return self._store.of_type(Type.MACHINE, site.guid)
+
+
+@functools.lru_cache(1 << 16)
+def _can_be(key: bytes) -> bool:
+    """Whether somebody can have that public key."""
+    try:
+        return bool(KeyPair.new().shared(key))
+    except RpcAuthError:
+        return False

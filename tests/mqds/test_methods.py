@@ -1,0 +1,470 @@
+"""Every method of dscomm and dscomm2 over RPC, by our client and by impacket's with types from the IDL: what succeeds,
+and every error that the method's section names. MQ_ERROR_USER_BUFFER_TOO_SMALL is none of them: nothing is signed here,
+and a signature of no bytes fits always."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+
+from agent.directory.access.server import DirectoryServer
+from agent.directory.mqds import security
+from agent.directory.mqds.client import MqdsError
+from agent.directory.mqds.methods import NO_HANDLE, Restriction, SortKey
+from agent.directory.objects.table import PROPERTIES, SERVICE_BSC
+from agent.directory.store.store import DirectoryStoreError
+from agent.rpc.errors import RpcFault
+from tests.mqds.callers import Caller
+from tests.mqds.conftest import ENTERPRISE, MACHINE, SITE
+
+QUEUE, MACHINES, SITES, DELETED, CN, ENTERPRISES, USER, LINK = range(1, 9)
+INVALID_PARAMETER, ILLEGAL_PROPERTY_VALUE, ILLEGAL_PROPID = 0xC00E0006, 0xC00E0018, 0xC00E0039
+TOO_SMALL, DS_ERROR, ILLEGAL_OPERATION = 0xC00E0023, 0xC00E0043, 0xC00E0071
+WRONG_TYPE, NOT_FOUND, NO_MORE_DATA, CANT_INIT = 0xC00E0506, 0xC00E050F, 0xC00E0523, 0xC00E052B
+PROPERTY_NOT_FOUND = 0x8000500D
+BAD_STUB, MISMATCH = 1783, 0x1C00001A
+NULL = (1, None)
+KEYX, SIGN = 0x40000000, 0x80000000
+KEY = struct.pack("<III", 0x31415352, 512, 65537) + bytes(range(64))
+
+
+def public_key(algorithm: int) -> bytes:
+    """MQDS_PublicKey (2.2.20)."""
+    blob = struct.pack("<BBHI", 6, 2, 0, algorithm) + KEY
+    return struct.pack("<I", len(blob)) + blob
+
+
+def properties(**given: Any) -> dict[str, Any]:
+    """aProp and apVar of `Q_LABEL="text"`."""
+    by_name = {line.name: prop for prop, line in PROPERTIES.items()}
+    ids = tuple(by_name[name] for name in given)
+    return {"cp": len(ids), "ids": ids, "values": [(PROPERTIES[prop].vt, v) for prop, v in zip(ids, given.values())]}
+
+
+def wanted(*ids: int) -> dict[str, Any]:
+    return {"cp": len(ids), "ids": ids, "values": [NULL] * len(ids)}
+
+
+async def fails(call: Caller, status: int, name: str, **arguments: Any) -> MqdsError:
+    with pytest.raises(MqdsError) as caught:
+        await call(name, **arguments)
+    assert f"{caught.value.status:08x}" == f"{status:08x}"
+    return caught.value
+
+
+async def faults(call: Caller, status: int, name: str, **arguments: Any) -> None:
+    with pytest.raises(RpcFault) as caught:
+        await call(name, **arguments)
+    assert caught.value.status == status
+
+
+async def context(call: Caller) -> dict[str, Any]:
+    """A security context of nothing, and the room for a signature."""
+    asked = {"enterprise": ENTERPRISE, "setup": 0, "context": 7, "most": 0, "token": b"", "size": 0}
+    return {"auth": (await call("ValidateServer", **asked))["auth"], "signature_size": 64}
+
+
+async def new_object(call: Caller, type_: int, path: str | None, **given: Any) -> bytes:
+    made = properties(**given) if given else properties(QM_FOREIGN=0)
+    asked = {"type": type_, "path": path, "sd_length": 0, "sd": None, "guid": bytes(16)}
+    guid = (await call("CreateObject", **asked, **made))["guid"]
+    assert isinstance(guid, bytes)
+    return guid
+
+
+async def queue(call: Caller, name: str = "dir1\\q", **given: Any) -> bytes:
+    return await new_object(call, QUEUE, name, **(given or {"Q_LABEL": "label"}))
+
+
+# -- security contexts (3.1.4.2, 3.1.4.3), and 4.1 --
+
+
+async def test_validate_server_and_close_server_handle(call: Caller) -> None:
+    asked = {"enterprise": ENTERPRISE, "setup": 0, "context": 7, "most": 16}
+    handle = (await call("ValidateServer", **asked, token=b"", size=0))["auth"]
+    assert handle != NO_HANDLE
+    error = await fails(call, CANT_INIT, "ValidateServer", **asked, token=b"a token of GSS.", size=15)
+    assert error.answer["auth"] == NO_HANDLE
+    assert (await call("CloseServerHandle", auth=handle))["auth"] == NO_HANDLE
+    await faults(call, MISMATCH, "CloseServerHandle", auth=handle)
+    await faults(call, MISMATCH, "GetProps", type=MACHINES, path="dir1", **wanted(202), auth=handle, signature_size=0)
+
+
+async def test_get_server_port(call: Caller, server: DirectoryServer) -> None:
+    assert (await call("GetServerPort", ip=1))["result"] == server.port
+    assert (await call("GetServerPort", ip=0))["result"] == 0  # SPX
+    await faults(call, BAD_STUB, "GetServerPort", ip=2)
+
+
+# -- objects (3.1.4.4-3.1.4.10, 3.1.4.16) --
+
+
+async def test_create_object(call: Caller, server: DirectoryServer) -> None:
+    guid = await queue(call, Q_LABEL="a label", Q_QUOTA=5)
+    found = server.store.get(guid)
+    assert found is not None
+    assert (found.partition, found.data(115), found.text(103), found.number(105)) == (SITE, MACHINE, "dir1\\q", 5)
+    machine = await new_object(call, MACHINES, "host", QM_OS=0x400)
+    assert server.store.get(machine).partition == SITE  # type: ignore[union-attr]
+    site = await new_object(call, SITES, "far", S_FOREIGN=1, S_PSC="mine")
+    assert server.store.get(site).text(304) == ""  # type: ignore[union-attr]
+    await new_object(call, USER, None, U_SIGN_CERT=b"c", U_DIGEST=(b"d" * 16,))
+    link = await new_object(call, LINK, None, L_NEIGHBOR1=SITE, L_NEIGHBOR2=site, L_COST=3)
+    assert server.store.get(link).number(812) == 3  # type: ignore[union-attr]
+
+
+async def test_create_object_with_a_descriptor(call: Caller) -> None:
+    given = security.Descriptor(security.EVERYONE).encode()
+    asked = {"type": QUEUE, "path": "dir1\\q", "sd_length": len(given), "sd": given, "guid": bytes(16)}
+    guid = (await call("CreateObject", **asked, **properties(Q_LABEL="x")))["guid"]
+    auth = await context(call)
+    answer = await call("GetObjectSecurityGuid", type=QUEUE, guid=guid, what=1, length=64, **auth)
+    found = security.Descriptor.decode(answer["sd"][: answer["needed"]])
+    assert found == security.Descriptor(security.EVERYONE)
+
+
+@pytest.mark.parametrize(
+    ("status", "type_", "path", "given", "sd"),
+    [
+        (ILLEGAL_OPERATION, ENTERPRISES, "e", {"E_NAME": "e"}, None),
+        (ILLEGAL_OPERATION, CN, "cn", {"CN_GUID": bytes(16)}, None),
+        (WRONG_TYPE, DELETED, None, {"D_SCOPE": 1}, None),
+        (WRONG_TYPE, 10, "set", {"FRS_SET_NAME": "x"}, None),
+        (ILLEGAL_PROPERTY_VALUE, MACHINES, "host", {"QM_OS": 1}, security.DEFAULT.encode()),
+        (ILLEGAL_PROPERTY_VALUE, QUEUE, "dir1\\q", {"Q_LABEL": "x"}, b"no descriptor"),
+        (ILLEGAL_PROPID, QUEUE, "dir1\\q", {"QM_OS": 1}, None),
+        (ILLEGAL_PROPID, QUEUE, "dir1\\q", {"Q_CREATE_TIME": 1}, None),
+        (ILLEGAL_PROPID, MACHINES, "host", {"QM_FRS_KEY": b"k" * 32}, None),
+        (ILLEGAL_PROPID, USER, None, {"U_SIGN_CERT": b"c"}, None),
+        (ILLEGAL_PROPID, LINK, None, {"L_NEIGHBOR1": SITE, "L_NEIGHBOR2": SITE}, None),
+        (ILLEGAL_PROPID, LINK, None, {"L_NEIGHBOR1": SITE, "L_NEIGHBOR2": SITE, "L_COST": 1, "L_ACTUAL_COST": 1}, None),
+        (INVALID_PARAMETER, QUEUE, None, {"Q_LABEL": "x"}, None),
+        (NOT_FOUND, QUEUE, "nowhere\\q", {"Q_LABEL": "x"}, None),
+        (ILLEGAL_PROPERTY_VALUE, MACHINES, "DIR1", {"QM_OS": 1}, None),  # there is one with that name
+    ],
+)
+async def test_what_cannot_be_made(
+    call: Caller, status: int, type_: int, path: str | None, given: dict[str, Any], sd: bytes | None
+) -> None:
+    asked = {"type": type_, "path": path, "sd_length": len(sd or b""), "sd": sd, "guid": bytes(16)}
+    error = await fails(call, status, "CreateObject", **asked, **properties(**given))
+    assert error.answer["guid"] is None
+
+
+async def test_a_value_of_another_type_is_refused(call: Caller) -> None:
+    asked = {"type": QUEUE, "path": "dir1\\q", "sd_length": 0, "sd": None, "guid": bytes(16)}
+    await fails(call, ILLEGAL_PROPERTY_VALUE, "CreateObject", **asked, cp=1, ids=(108,), values=[(19, 5)])
+    await faults(call, BAD_STUB, "CreateObject", **asked, cp=0, ids=(), values=[])
+    await faults(call, BAD_STUB, "CreateObject", **asked, cp=2, ids=(108,), values=[(31, "x")])
+    await faults(call, BAD_STUB, "CreateObject", **{**asked, "type": 59}, **properties(Q_LABEL="x"))
+
+
+async def test_a_disk_that_is_full_is_an_error_of_the_directory(
+    call: Caller, server: DirectoryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(_: object) -> None:
+        raise DirectoryStoreError("the disk is full")
+
+    guid = await queue(call)
+    monkeypatch.setattr(server, "request", full)
+    await fails(call, DS_ERROR, "SetPropsGuid", type=QUEUE, guid=guid, **properties(Q_LABEL="new"))
+    asked = {"type": QUEUE, "path": "dir1\\p", "sd_length": 0, "sd": None, "guid": bytes(16)}
+    await fails(call, DS_ERROR, "CreateObject", **asked, **properties(Q_LABEL="x"))
+
+
+async def test_delete_object_and_delete_object_guid(call: Caller, server: DirectoryServer) -> None:
+    first, second = await queue(call, "dir1\\a"), await queue(call, "dir1\\b")
+    await call("DeleteObject", type=QUEUE, path="DIR1\\A")
+    await call("DeleteObjectGuid", type=QUEUE, guid=second)
+    assert server.store.get(first) is server.store.get(second) is None
+    assert server.store.deleted(first) is not None
+    await fails(call, NOT_FOUND, "DeleteObject", type=QUEUE, path="dir1\\a")
+    await fails(call, NOT_FOUND, "DeleteObjectGuid", type=QUEUE, guid=second)
+    for type_ in (SITES, CN, ENTERPRISES, USER):
+        await fails(call, INVALID_PARAMETER, "DeleteObject", type=type_, path="site")
+        await fails(call, INVALID_PARAMETER, "DeleteObjectGuid", type=type_, guid=SITE)
+    await fails(call, ILLEGAL_OPERATION, "DeleteObject", type=MACHINES, path="dir1")  # a directory server
+
+
+async def test_get_props_and_get_props_guid(call: Caller) -> None:
+    auth, guid = await context(call), await queue(call, Q_LABEL="a label", Q_BASEPRIORITY=-3)
+    by_name = await call("GetProps", type=QUEUE, path="dir1\\q", **wanted(101, 106, 108, 103, 115), **auth)
+    assert by_name["values"] == [(72, guid), (2, -3), (31, "a label"), (31, "dir1\\q"), (72, MACHINE)]
+    by_guid = await call("GetPropsGuid", type=QUEUE, guid=guid, cp=1, ids=(111,), values=[(17, 0)], **auth)
+    assert (by_guid["values"], by_guid["signature_size"]) == ([(17, 0)], 0)
+    machine = await call("GetProps", type=MACHINES, path="dir1", **wanted(222, 210, 228), **auth)
+    assert machine["values"] == [(0x1048, (SITE,)), (19, 0xC), (17, 1)]
+    enterprise = await call("GetProps", type=ENTERPRISES, path="", **wanted(601, 604, 609), **auth)
+    assert enterprise["values"] == [(31, "enterprise"), (31, "dir1"), (72, ENTERPRISE)]
+
+
+@pytest.mark.parametrize("name", ["GetProps", "GetPropsGuid"])
+async def test_what_cannot_be_read(call: Caller, name: str) -> None:
+    auth, guid = await context(call), await queue(call)
+    which: dict[str, Any] = {"path": "dir1\\q"} if name == "GetProps" else {"guid": guid}
+    for status, ids in ((ILLEGAL_PROPID, (201,)), (ILLEGAL_PROPID, (118,)), (ILLEGAL_PROPID, (1101,)),
+                        (PROPERTY_NOT_FOUND, (108, 123))):  # fmt: skip
+        await fails(call, status, name, type=QUEUE, **which, **wanted(*ids), **auth)
+    await fails(call, INVALID_PARAMETER, name, type=QUEUE, **which, cp=1, ids=(108,), values=[(19, 0)], **auth)
+    other: dict[str, Any] = {"path": "dir1\\other"} if name == "GetProps" else {"guid": b"o" * 16}
+    await fails(call, NOT_FOUND, name, type=QUEUE, **other, **wanted(108), **auth)
+    await fails(call, WRONG_TYPE, name, type=DELETED, **which, **wanted(1403), **auth)
+    await faults(call, MISMATCH, name, type=QUEUE, **which, **wanted(108), auth=b"x" * 20, signature_size=0)
+    await faults(call, BAD_STUB, name, type=QUEUE, **which, cp=0, ids=(), values=[], **auth)
+
+
+@pytest.mark.parametrize("server", [True], indirect=True)
+async def test_a_tolerant_server_reads_what_is_private(call: Caller) -> None:
+    """The client's own default reads name private identifiers, and the server's rules refuse them."""
+    auth, guid = await context(call), await queue(call)
+    await call("SetObjectSecurityGuid", type=MACHINES, guid=MACHINE, what=SIGN, sd=public_key(0x2400), length=88)
+    answer = await call("GetPropsGuid", type=MACHINES, guid=MACHINE, **wanted(1202), **auth)
+    assert answer["values"][0][1].endswith(KEY)
+    await fails(call, ILLEGAL_PROPID, "GetPropsGuid", type=MACHINES, guid=MACHINE, **wanted(1252), **auth)
+    assert guid
+
+
+async def test_set_props_and_set_props_guid(call: Caller, server: DirectoryServer) -> None:
+    guid = await queue(call)
+    await call("SetProps", type=QUEUE, path="dir1\\q", **properties(Q_LABEL="one", Q_QUOTA=9))
+    await call("SetPropsGuid", type=QUEUE, guid=guid, **properties(Q_PRIV_LEVEL=2, Q_PATHNAME="ignored"))
+    found = server.store.get(guid)
+    assert found is not None
+    assert (found.text(108), found.number(105), found.number(112), found.name) == ("one", 9, 2, "dir1\\q")
+    assert found.number(110) >= found.number(109) > 0, "the server sets the time of the change"
+    link = await new_object(call, LINK, None, L_NEIGHBOR1=SITE, L_NEIGHBOR2=SITE, L_ACTUAL_COST=1)
+    await call("SetPropsGuid", type=LINK, guid=link, **properties(L_COST=7))
+    assert server.store.get(link).number(812) == 7  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", ["SetProps", "SetPropsGuid", "QMSetMachineProperties"])
+async def test_what_cannot_be_changed(call: Caller, name: str) -> None:
+    guid, one = await queue(call), properties(Q_LABEL="x")
+    which: dict[str, Any] = {"type": QUEUE, "path": "dir1\\q"} if name == "SetProps" else {"type": QUEUE, "guid": guid}
+    other = {**which, "path": "dir1\\other"} if name == "SetProps" else {**which, "guid": b"o" * 16}
+    refused = (properties(Q_INSTANCE=guid), properties(QM_OS=1), properties(Q_FULL_PATH="x"))
+    if name == "QMSetMachineProperties":
+        which, other = {"path": "dir1", "context": 1}, {"path": "nobody", "context": 1}
+        one = properties(QM_OS=0x400)
+        refused = (properties(QM_MACHINE_ID=guid), properties(Q_LABEL="x"), properties(QM_FRS_KEY=b"k" * 32))
+    for given in refused:
+        await fails(call, ILLEGAL_PROPID, name, **which, **given)
+    await fails(call, ILLEGAL_PROPERTY_VALUE, name, **which, cp=1, ids=one["ids"], values=[(2, 1)])
+    await fails(call, NOT_FOUND, name, **other, **one)
+    await faults(call, BAD_STUB, name, **which, cp=0, ids=(), values=[])
+
+
+async def test_whom_a_site_belongs_to_is_not_changed_so(call: Caller) -> None:
+    await fails(call, ILLEGAL_PROPID, "SetProps", type=SITES, path="site", **properties(S_PSC="mine"))
+    await fails(call, WRONG_TYPE, "SetProps", type=USER, path="user", **properties(U_SIGN_CERT=b""))
+
+
+async def test_qm_set_machine_properties(call: Caller, server: DirectoryServer) -> None:
+    await call("QMSetMachineProperties", path="dir1", **properties(QM_OS=0x500, QM_QUOTA=11), context=3)
+    found = server.store.get(MACHINE)
+    assert found is not None
+    assert (found.number(220), found.number(214)) == (0x500, 11)
+
+
+# -- security (3.1.4.11-3.1.4.15), and 4.2 without the challenge, which a server need not send --
+
+GETTERS = ("GetObjectSecurity", "GetObjectSecurityGuid", "QMGetObjectSecurity")
+
+
+def of(name: str, type_: int, path: str, guid: bytes) -> dict[str, Any]:
+    """How a method names the object."""
+    found: dict[str, Any] = {"type": type_}
+    found |= {"guid": guid} if name.startswith("QM") or name.endswith("Guid") else {"path": path}
+    return found | ({"context": 1} if name.startswith("QM") else {})
+
+
+@pytest.mark.parametrize("name", GETTERS)
+async def test_what_get_object_security_gives(call: Caller, name: str) -> None:
+    auth = await context(call)
+    one = of(name, MACHINES, "dir1", MACHINE)
+    whole = await call(name, **one, what=0xF, length=512, **auth)
+    found = security.Descriptor.decode(whole["sd"][: whole["needed"]])
+    assert found == security.DEFAULT
+    assert len(whole["sd"]) == 512, "as long as the client has room"
+    only_owner = await call(name, **one, what=1, length=512, **auth)
+    assert security.Descriptor.decode(only_owner["sd"]) == security.Descriptor(security.ADMINISTRATORS)
+    error = await fails(call, TOO_SMALL, name, **one, what=0xF, length=5, **auth)
+    assert (error.answer["needed"], error.answer["sd"]) == (whole["needed"], bytes(5))
+    for type_, guid in ((SITES, SITE), (ENTERPRISES, ENTERPRISE)):
+        await call(name, **of(name, type_, "site", guid), what=4, length=512, **auth)
+
+
+@pytest.mark.parametrize("name", GETTERS)
+async def test_what_get_object_security_refuses(call: Caller, name: str) -> None:
+    auth = await context(call)
+    for status, type_, what in (
+        (INVALID_PARAMETER, MACHINES, 0), (INVALID_PARAMETER, MACHINES, 0x10), (INVALID_PARAMETER, MACHINES, KEYX | 1),
+        (INVALID_PARAMETER, SITES, KEYX), (INVALID_PARAMETER, QUEUE, SIGN), (WRONG_TYPE, USER, 1),
+        (WRONG_TYPE, LINK, 1), (WRONG_TYPE, DELETED, 1), (NOT_FOUND, QUEUE, 1), (PROPERTY_NOT_FOUND, MACHINES, KEYX),
+    ):  # fmt: skip
+        await fails(call, status, name, **of(name, type_, "dir1", MACHINE), what=what, length=512, **auth)
+    await faults(
+        call, MISMATCH, name, **of(name, MACHINES, "dir1", MACHINE), what=1, length=9, auth=NO_HANDLE, signature_size=0
+    )
+
+
+@pytest.mark.parametrize("name", ["SetObjectSecurity", "SetObjectSecurityGuid"])
+async def test_set_object_security(call: Caller, name: str) -> None:
+    auth, one = await context(call), of(name, MACHINES, "dir1", MACHINE)
+    for what, algorithm in ((KEYX, 0xA400), (SIGN, 0x2400)):
+        given = public_key(algorithm)
+        await call(name, **one, what=what, sd=given, length=len(given))
+        back = await call("GetObjectSecurityGuid", type=MACHINES, guid=MACHINE, what=what, length=84, **auth)
+        assert back["sd"][: back["needed"]] == given[4:], "BLOBHEADER and RSAPUBKEY"
+        await fails(call, ILLEGAL_PROPERTY_VALUE, name, **one, what=what, sd=given[:-1], length=len(given) - 1)
+    everybody = security.Descriptor(None, None, None, security.acl_of((security.EVERYONE, security.GENERIC_ALL)))
+    given = everybody.encode()
+    await call(name, **one, what=4, sd=given, length=len(given))
+    back = await call("GetObjectSecurityGuid", type=MACHINES, guid=MACHINE, what=0xF, length=512, **auth)
+    assert security.Descriptor.decode(back["sd"]) == security.Descriptor(
+        security.ADMINISTRATORS, security.ADMINISTRATORS, None, everybody.dacl
+    )
+    await fails(call, ILLEGAL_PROPERTY_VALUE, name, **one, what=4, sd=b"none", length=4)
+    await fails(call, INVALID_PARAMETER, name, **one, what=4, sd=None, length=0)
+    await fails(call, INVALID_PARAMETER, name, **one, what=0x10, sd=given, length=len(given))
+    await fails(call, WRONG_TYPE, name, **of(name, USER, "u", MACHINE), what=4, sd=given, length=len(given))
+    await fails(call, NOT_FOUND, name, **of(name, QUEUE, "dir1\\no", b"o" * 16), what=4, sd=given, length=len(given))
+    await faults(call, BAD_STUB, name, **one, what=4, sd=given, length=3)
+
+
+# -- queries (3.1.4.17-3.1.4.19), and 4.3 --
+
+
+async def looked_up(call: Caller, room: int, columns: tuple[int, ...], **query: Any) -> list[list[tuple[int, Any]]]:
+    """The sequence of 4.3: begin, next until nothing comes, end."""
+    auth = await context(call)
+    asked: dict[str, Any] = {"context": None, "restrictions": None, "sort": None} | query
+    handle = (await call("LookupBegin", **asked, columns=columns, auth=auth["auth"]))["handle"]
+    rows, counts = [], []
+    while True:
+        answer = await call("LookupNext", handle=handle, room=room, **auth)
+        _, values = answer["values"]
+        assert len(values) == answer["count"]
+        counts.append(answer["count"])
+        if not values:
+            break
+        rows += [values[at : at + len(columns)] for at in range(0, len(values), len(columns))]
+    assert (await call("LookupEnd", handle=handle))["handle"] == NO_HANDLE
+    await faults(call, MISMATCH, "LookupEnd", handle=handle)
+    await faults(call, MISMATCH, "LookupNext", handle=handle, room=room, **auth)
+    return rows
+
+
+async def test_a_query_from_its_beginning_to_its_end(call: Caller) -> None:
+    for name, quota in (("a", 5), ("b", 7), ("c", 5), ("D", 9)):
+        await queue(call, f"dir1\\{name}", Q_QUOTA=quota)
+    less = [Restriction(0, 105, (19, 9))]
+    sort = [SortKey(105, descending=True), SortKey(103, descending=False)]
+    rows = await looked_up(call, 4, (103, 105), restrictions=less, sort=sort)
+    assert rows == [[(31, f"dir1\\{name}"), (19, quota)] for name, quota in (("b", 7), ("a", 5), ("c", 5))]
+    both = [Restriction(3, 105, (19, 7)), Restriction(4, 103, (31, "DIR1\\d"))]
+    assert await looked_up(call, 128, (105,), restrictions=both) == [[(19, 9)]]
+    for rel, found in ((0, 2), (1, 3), (2, 1), (3, 2), (4, 1), (5, 3)):
+        assert len(await looked_up(call, 9, (101,), restrictions=[Restriction(rel, 105, (19, 7))])) == found, rel
+    assert len(await looked_up(call, 9, (123,))) == 4, "what an object does not have is VT_NULL"
+
+
+async def test_room_that_is_too_small_gives_nothing_and_loses_nothing(call: Caller) -> None:
+    await queue(call)
+    auth = await context(call)
+    asked = {"context": "ignored", "restrictions": None, "columns": (101, 103), "sort": None}
+    handle = (await call("LookupBegin", **asked, auth=auth["auth"]))["handle"]
+    assert (await call("LookupNext", handle=handle, room=1, **auth))["count"] == 0
+    assert (await call("LookupNext", handle=handle, room=2, **auth))["count"] == 2
+    await call("LookupEnd", handle=handle)
+
+
+@pytest.mark.parametrize(
+    ("status", "query"),
+    [
+        (ILLEGAL_PROPID, {"columns": (101, 201)}),  # of two types
+        (ILLEGAL_PROPID, {"columns": ()}),
+        (ILLEGAL_PROPID, {"columns": (501,)}),  # connected networks are none of the types that are looked for
+        (ILLEGAL_PROPID, {"columns": (2002,)}),
+        (ILLEGAL_PROPID, {"columns": (1101,)}),
+        (ILLEGAL_PROPID, {"columns": (101,), "restrictions": [Restriction(4, 203, (31, "x"))]}),
+        (ILLEGAL_PROPID, {"columns": (101,), "sort": [SortKey(203, descending=False)]}),
+        (INVALID_PARAMETER, {"columns": (101,), "restrictions": [Restriction(6, 103, (31, "x"))]}),
+        (INVALID_PARAMETER, {"columns": (101,), "restrictions": [Restriction(4, 103, (19, 1))]}),
+    ],
+)
+async def test_what_cannot_be_asked(call: Caller, status: int, query: dict[str, Any]) -> None:
+    auth = await context(call)
+    asked = {"context": None, "restrictions": None, "sort": None, **query, "auth": auth["auth"]}
+    assert (await fails(call, status, "LookupBegin", **asked)).answer["handle"] == NO_HANDLE
+
+
+async def test_create_servers_cache(call: Caller, server: DirectoryServer) -> None:
+    auth = await context(call)
+    await new_object(call, MACHINES, "copy", QM_SERVICE=SERVICE_BSC)
+    answer = await call("CreateServersCache", index=0, servers=None, **auth)
+    assert (answer["servers"], answer["signature_size"]) == ("site;\\\\10copy", 0)
+    await fails(call, NO_MORE_DATA, "CreateServersCache", index=1, servers=None, **auth)
+
+
+# -- dscomm2 (3.3.4) --
+
+
+async def test_get_computer_sites(call: Caller) -> None:
+    auth, other = await context(call), b"o" * 16
+    await call("SetProps", type=MACHINES, path="dir1", **properties(QM_SITE_IDS=(SITE, other)))
+    assert (await call("GetComputerSites", path="dir1", **auth))["sites"] == (SITE, other)
+    await fails(call, NOT_FOUND, "GetComputerSites", path="nobody", **auth)
+    await fails(call, NOT_FOUND, "GetComputerSites", path=None, **auth)
+    await fails(call, ILLEGAL_PROPERTY_VALUE, "SetProps", type=MACHINES, path="dir1", **properties(QM_SITE_IDS=()))
+
+
+@pytest.mark.parametrize("name", ["GetPropsEx", "GetPropsGuidEx"])
+async def test_get_props_ex(call: Caller, name: str) -> None:
+    auth, guid = await context(call), await queue(call)
+    by_guid = name == "GetPropsGuidEx"
+    machine: dict[str, Any] = {"type": MACHINES} | ({"guid": MACHINE} if by_guid else {"path": "dir1"})
+    one: dict[str, Any] = {"type": QUEUE} | ({"guid": guid} if by_guid else {"path": "dir1\\q"})
+    for which, prop in ((machine, 234), (one, 1102)):
+        (value,) = (await call(name, **which, **wanted(prop), **auth))["values"]
+        assert security.Descriptor.decode(value[1]) == security.DEFAULT
+    await call("SetObjectSecurity", type=MACHINES, path="dir1", what=KEYX, sd=public_key(0xA400), length=88)
+    (value,) = (await call(name, **machine, **wanted(238), **auth))["values"]
+    assert value[1].endswith(KEY)
+    assert (await call(name, **machine, **wanted(239), **auth))["values"] == [(65, b"")]
+    for which, ids in (
+        (machine, (1102,)),
+        (one, (234,)),
+        (one, (108,)),
+        (machine, (238, 239)),
+        ({**one, "type": 3}, (301,)),
+    ):
+        await fails(call, ILLEGAL_PROPID, name, **which, **wanted(*ids), **auth)
+    gone = {"type": QUEUE} | ({"guid": b"o" * 16} if by_guid else {"path": "dir1\\no"})
+    await fails(call, NOT_FOUND, name, **gone, **wanted(1102), **auth)
+
+
+async def test_delete_notification(call: Caller) -> None:
+    """4.4: begin, the client deletes, notify, end."""
+    auth = await context(call)
+    await queue(call)
+    for path in ("dir1\\q", "dir1"):
+        handle = (await call("BeginDeleteNotification", path=path, auth=auth["auth"]))["handle"]
+        if path != "dir1":
+            await call("DeleteObject", type=QUEUE, path=path)
+        await call("NotifyDelete", handle=handle)
+        assert (await call("EndDeleteNotification", handle=handle))["handle"] == NO_HANDLE
+        await faults(call, MISMATCH, "NotifyDelete", handle=handle)
+        await faults(call, MISMATCH, "EndDeleteNotification", handle=handle)
+    await fails(call, NOT_FOUND, "BeginDeleteNotification", path="dir1\\q", auth=auth["auth"])
+    await faults(call, MISMATCH, "BeginDeleteNotification", path="dir1", auth=NO_HANDLE)
+
+
+async def test_is_server_gc_and_get_gc_list_in_domain(call: Caller) -> None:
+    assert (await call("IsServerGC"))["result"] == 0
+    auth = await context(call)
+    answer = await call("GetGCListInDomain", computer=None, domain="example.org", **auth)
+    assert answer["servers"] == "10dir1"
+    await fails(call, INVALID_PARAMETER, "GetGCListInDomain", computer="x", domain="example.org", **auth)
