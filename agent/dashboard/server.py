@@ -8,6 +8,7 @@
     /events        what event numbers mean, and what to do: docs/events.md as a page
     /api/summary   the last summary of `frs summarize`, 404 before there is one
     /api/history   what its tables say: ?table=hours&level=fleet&counter=NAME, see `agent.counters.history`
+    /api/history/own   what the samples of this member say: ?counter=NAME&since=ISO&step=S, see `agent.counters.own`
     /metrics       the counters for Prometheus
     /healthz       200 while all sets replicate, else 503 and why not
     /api/files...  names of files, and giving them back, for whoever shows a token: see `agent.dashboard.files`
@@ -52,6 +53,8 @@ log = logging.getLogger(__name__)
 MAX_SUMMARY: Final = 8 << 20
 #: Seconds for which an answer that takes work (the database is asked) is good for others who ask the same.
 FRESH_S: Final = 1.0
+#: And one that was read from the samples.
+OWN_FRESH_S: Final = 20.0
 _MAX_ASKED: Final = 4096
 CHART_FILES: Final = ("chart-light.svg", "chart-dark.svg")
 
@@ -89,7 +92,8 @@ class DashboardServer:
     """Serves the dashboard of one member.
 
     ``summary_dirs`` are folders that ``frs summarize --output`` writes to, or that hold such folders: the newest
-    summary of all counts. ``allowed_hosts`` are further names that the page may be asked for by.
+    summary of all counts. ``allowed_hosts`` are further names that the page may be asked for by. ``samples`` is the
+    folder of this member's samples. Without ``tokens`` nobody is told of files by their names.
     """
 
     def __init__(
@@ -102,6 +106,7 @@ class DashboardServer:
         allowed_hosts: Iterable[str] = (),
         incidents: Incidents | None = None,
         tokens: Tokens | None = None,
+        samples: Path | None = None,
     ) -> None:
         self._provider = provider
         self._host = host
@@ -115,6 +120,7 @@ class DashboardServer:
         self._edge: HttpEdge | None = None
         self._kept: dict[str, tuple[float, Any]] = {}  # by what was asked, with the loop's time
         self._past = Past()
+        self._samples = samples
         self._live = Live(self._view, self._may_send, self._fault)
         self._checked: tuple[object, bytes] | None = None  # a summary that is JSON, by what tells it from others
         self._summarised: dict[str, Any] | None = None  # and what it says
@@ -176,6 +182,7 @@ class DashboardServer:
         app.router.add_get("/api/fleet", self._fleet)
         app.router.add_get("/api/summary", self._summary)
         app.router.add_get("/api/history", self._history)
+        app.router.add_get("/api/history/own", self._own_history)
         app.router.add_get("/events", self._events)
         app.router.add_routes(self._files.routes())
         for name in CHART_FILES:
@@ -295,9 +302,17 @@ class DashboardServer:
         folder = await asyncio.to_thread(self._newest)
         if folder is None:
             return _json({"error": "there is no summary yet: run `frs summarize`"}, status=404)
+        version = (folder / SUMMARY_FILE).stat().st_mtime_ns
+        return await self._ask_past("agent.counters.history", folder, version, request)
+
+    async def _own_history(self, request: web.Request) -> web.Response:
+        if self._samples is None:
+            return _json({"error": "there are no samples here"}, status=404)
+        return await self._ask_past("agent.counters.own", self._samples, int(time.time() // OWN_FRESH_S), request)
+
+    async def _ask_past(self, module: str, folder: Path, version: int, request: web.Request) -> web.Response:
         try:
-            version = (folder / SUMMARY_FILE).stat().st_mtime_ns
-            body = await self._past.ask(folder, version, list(request.query.items()))
+            body = await self._past.ask(module, folder, version, list(request.query.items()))
         except NotAnswered as error:
             return _json({"error": str(error)}, status=503 if isinstance(error, TooMany) else 400)
         return web.Response(body=body, content_type="application/json")

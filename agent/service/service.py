@@ -259,6 +259,7 @@ class Service:
             summary_dirs=self._summary_dirs(),
             incidents=self.incidents,
             tokens=tokens,
+            samples=config.state_dir / SAMPLES_FOLDER,
         )
         try:
             port = await dashboard.start()

@@ -3,6 +3,7 @@
 import { showCounters, showInstances } from "./counters.js";
 import "./files.js";
 import { partner, showFleet, showMatrix } from "./fleet.js";
+import "./history.js";
 import { byId, duration, setText } from "./pieces.js";
 import { sets } from "./sets.js";
 import { showSummary } from "./summary.js";

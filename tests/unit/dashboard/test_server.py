@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -110,7 +111,8 @@ async def test_the_page_and_all_it_names_come_from_here(client: TestClient) -> N
         answer = await client.get(path)
         assert answer.status == 200, path
         assert await answer.read()
-    ours = [one for one in resources.files("agent.dashboard").joinpath("static").iterdir() if one.name[-3:] in SCRIPTS]
+    static = resources.files("agent.dashboard").joinpath("static")
+    ours = [one for one in static.iterdir() if one.name[-3:] in SCRIPTS and not one.name.startswith("uPlot.")]
     assert len(ours) > 5
     for file in ours:
         text = file.read_text()
@@ -158,6 +160,20 @@ async def test_there_is_nothing_to_change(client: TestClient, method: str) -> No
         response = await client.request(method, path)
         assert response.status == 405
         assert response.headers["Allow"] == "GET,HEAD"
+
+
+def test_what_is_not_ours_is_as_its_makers_published_it() -> None:
+    """uPlot 1.6.32, of the package whose checksum script/vendor has."""
+    static = resources.files("agent.dashboard").joinpath("static")
+    assert {
+        one.name: hashlib.sha256(one.read_bytes()).hexdigest() for one in static.iterdir() if "uPlot" in one.name
+    } == {
+        "uPlot.LICENSE": "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd",
+        "uPlot.iife.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
+        "uPlot.min.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
+    }
+    vendor = (Path(__file__).parents[3] / "script" / "vendor").read_text()
+    assert "version=1.6.32\nsha512=KIMVnG68zvu5XXUbC4LQEPnhwOxBuLyW1AHtpm6IKTXImkbLgkMy" in vendor
 
 
 async def test_status_and_counters(client: TestClient, agent: FakeAgent) -> None:
