@@ -31,8 +31,6 @@ ADVICE: Final = {
 }
 #: The events (docs/events.md) that have more of it.
 EVENTS: Final = {"not joined": 13508, "staging full": 13570, "clock": 13548}
-#: A clock that is, or was, wrong by more seconds is told of.
-WRONG_CLOCK_S: Final = 120
 ORDER: Final = (*WHOSE, "rule", "time")
 
 _NUMBERS: Final = {

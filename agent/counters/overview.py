@@ -21,6 +21,7 @@ from agent.counters.derived import derive
 from agent.counters.registry import CONN_OBJECT, SET_OBJECT, counter_types
 from agent.counters.samples import iso_ms
 from agent.counters.stretches import SAMPLE, SUMS, Life
+from agent.reporting.health import WRONG_CLOCK_S
 
 FORMAT: Final = 3
 #: Of instances of each kind, and of findings.
@@ -193,7 +194,7 @@ def _wrong_clocks(starts: Mapping[Life, Start]) -> list[dict[str, Any]]:
             newest[whose] = (life, start)
     found = []
     for _, (life, start) in sorted(newest.items()):
-        if (wrong := start.wrong_s()) > health.WRONG_CLOCK_S:
+        if (wrong := start.wrong_s()) > WRONG_CLOCK_S:
             set_name = next(iter(start.instances.values()))[0]
             of = {"fleet": life.fleet, "host": start.host, "member": start.member, "member_guid": life.member_guid}
             times = (_at(start, start.low_us), _at(start, start.high_us))

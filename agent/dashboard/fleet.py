@@ -11,12 +11,11 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from agent.counters.health import WRONG_CLOCK_S
 from agent.counters.registry import CONN_OBJECT, Snapshot
 from agent.dashboard.eventspage import remedies
 from agent.engine.latency import quantile
 from agent.reporting.events import number_of
-from agent.reporting.health import JOINED
+from agent.reporting.health import JOINED, WRONG_CLOCK_S
 
 #: What a summary says of itself, in its folder.
 SUMMARY_FILE: Final = "summary.json"
