@@ -58,7 +58,7 @@ def history(
         only &= pc.field("time") < pa.scalar(until, pa.timestamp("us", "UTC"))
     rows: list[dict[str, Any]] = []
     for folder in sorted((output / table).glob("date=*")):
-        if len(rows) <= most and _may_have(folder.name, since, until):
+        if len(rows) <= most and may_have(folder.name, since, until):
             data = ds.dataset(sorted(folder.glob("*.parquet")), format="parquet")
             found = data.to_table(columns=list(_SHOWN), filter=only, use_threads=False)
             ordered = found.sort_by([(name, "ascending") for name in ("time", *NAMES, "counter")])
@@ -66,7 +66,8 @@ def history(
     return {"table": table, "rows": [_row(row) for row in rows[:most]], "more": len(rows) > most}
 
 
-def _may_have(name: str, since: datetime | None, until: datetime | None) -> bool:
+def may_have(name: str, since: datetime | None, until: datetime | None) -> bool:
+    """Whether a folder may have something of that time, by its name."""
     day = DATE.fullmatch(name)
     return day is not None and (
         (since is None or day[1] >= f"{since.astimezone(UTC):%Y-%m-%d}")

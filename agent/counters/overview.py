@@ -21,6 +21,7 @@ from agent.counters.derived import derive
 from agent.counters.registry import CONN_OBJECT, SET_OBJECT, counter_types
 from agent.counters.samples import iso_ms
 from agent.counters.stretches import SAMPLE, SUMS, Life
+from agent.reporting.health import WRONG_CLOCK_S
 
 FORMAT: Final = 3
 #: Of instances of each kind, and of findings.
@@ -39,8 +40,7 @@ _DAY_S: Final = 86_400
 _TRAFFIC: Final = ("Packets Received in Bytes", "Packets Sent in Bytes")
 _INSTANCE: Final = ("fleet", "member_guid", "set_guid", "connection_guid")
 _NAMES: Final = ("host", "member", "set", "connection")
-#: A clock that was wrong by more seconds is told of; a member that is silent for longer than others is.
-_WRONG_S: Final = 120
+#: A member that is silent for longer than others is told of.
 _SILENT: Final = timedelta(minutes=15)
 
 
@@ -194,7 +194,7 @@ def _wrong_clocks(starts: Mapping[Life, Start]) -> list[dict[str, Any]]:
             newest[whose] = (life, start)
     found = []
     for _, (life, start) in sorted(newest.items()):
-        if (wrong := start.wrong_s()) > _WRONG_S:
+        if (wrong := start.wrong_s()) > WRONG_CLOCK_S:
             set_name = next(iter(start.instances.values()))[0]
             of = {"fleet": life.fleet, "host": start.host, "member": start.member, "member_guid": life.member_guid}
             times = (_at(start, start.low_us), _at(start, start.high_us))

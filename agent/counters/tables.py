@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow.parquet as pq
 
 from agent.counters import health, rates
+from agent.counters.footer import put_in_order
 from agent.counters.ledger import DAY_US, Identity, Ledger, Member, bucket
 from agent.counters.series import numbered
 from agent.counters.stretches import Stretch
@@ -158,6 +159,7 @@ def _part(number: int) -> str:
 
 def _replace(path: Path, into: Path) -> None:
     into.parent.mkdir(parents=True, exist_ok=True)
+    put_in_order(path)
     with path.open("rb") as file:
         os.fsync(file.fileno())
     path.replace(into)

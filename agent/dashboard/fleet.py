@@ -6,6 +6,7 @@ Put together of what this member knows at the moment (its status and counters) a
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
@@ -14,13 +15,16 @@ from agent.counters.registry import CONN_OBJECT, Snapshot
 from agent.dashboard.eventspage import remedies
 from agent.engine.latency import quantile
 from agent.reporting.events import number_of
-from agent.reporting.health import JOINED
+from agent.reporting.health import JOINED, WRONG_CLOCK_S
 
 #: What a summary says of itself, in its folder.
 SUMMARY_FILE: Final = "summary.json"
 #: Rows and columns of the matrix, at most: those of whom something is wrong come first.
 MOST_MEMBERS: Final = 24
+#: Of what is wrong, at most.
+MOST_WRONG: Final = 50
 _NAMED: Final = 3
+_CLOCK_EVENT: Final = 13548
 
 
 def fleet(
@@ -28,15 +32,17 @@ def fleet(
 ) -> dict[str, Any]:
     """What there is to see of the fleet at `now` (Unix seconds); whatever is None is not known.
 
-    Returns ``{"sentence", "wrong": [{"who", "what", "since", "live", "event", "advice"}], "members": [NAME],
-    "left_out": n, "matrix": {FROM: {TO: cell}}, "partners": [{"partner", "joined", "wanted", "backlog_in",
-    "backlog_out", "since", "latency_p50_s", "latency_p95_s", "connections": [cell]}]}``, a cell being ``{"set",
-    "connection", "live", "joined", "scheduled", "state", "backlog", "since", "latency_p50_s", "latency_p95_s", "why",
-    "event"}``. Times are in ISO 8601, or None where they are not known. ``live``: known at the moment, by this member.
+    Returns ``{"state": "bad" | "busy" | "good", "sentence", "wrong": [{"who", "what", "since", "live", "event",
+    "advice"}], "wrong_left_out": n, "members": [NAME], "left_out": n, "matrix": {FROM: {TO: cell}}, "partners":
+    [{"partner", "joined", "wanted", "backlog_in", "backlog_out", "since", "latency_p50_s", "latency_p95_s",
+    "clock_offset_s", "connections": [cell]}]}``, a cell being ``{"set", "connection", "live", "joined", "scheduled",
+    "state", "backlog", "since", "latency_p50_s", "latency_p95_s", "why", "event"}``. Times are in ISO 8601, or None
+    where they are not known. ``live``: known at the moment, by this member.
     """
     own = _own(status or {}, counters or {})
+    clocks = {one["name"]: one["clock_offset_s"] for one in (status or {}).get("partners") or []}
     cells = [*own, *_summarised(summary or {}, {(one["set"], one["connection"]) for one in own})]
-    wrong = [*_wrong_here(status or {}, own), *_wrong_there(summary or {})]
+    wrong = [*_wrong_here(status or {}, own), *_wrong_clocks(clocks), *_wrong_there(summary or {})]
     members = _members(status or {}, summary or {}, cells, wrong)
     shown = members[:MOST_MEMBERS]
     matrix: dict[str, dict[str, Any]] = {}
@@ -46,20 +52,29 @@ def fleet(
             before = matrix.setdefault(upstream, {}).get(downstream)
             matrix[upstream][downstream] = cell if before is None else _worse(before, cell)
     return {
+        "state": "bad" if wrong else "busy" if any(_is_busy(cell) for cell in own) else "good",
         "sentence": _sentence(wrong, own, members, now),
-        "wrong": wrong,
+        "wrong": wrong[:MOST_WRONG],
+        "wrong_left_out": max(len(wrong) - MOST_WRONG, 0),
         "members": sorted(shown),
         "left_out": len(members) - len(shown),
         "matrix": matrix,
-        "partners": _partners(own),
+        "partners": _partners(own, clocks),
     }
+
+
+def _is_busy(cell: Mapping[str, Any]) -> bool:
+    return bool(cell["scheduled"] and not cell["joined"]) or bool(cell["backlog"])
 
 
 def for_how_long(since: str | None, now: float) -> str:
     """As one says it: "4 min"; empty where it is not known."""
     if since is None:
         return ""
-    seconds = max(now - datetime.fromisoformat(since).timestamp(), 0)
+    return _long(max(now - datetime.fromisoformat(since).timestamp(), 0))
+
+
+def _long(seconds: float) -> str:
     for bound, unit, name in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
         if seconds < bound:
             return f"{seconds // unit:.0f} {name}"
@@ -74,6 +89,7 @@ def _own(status: Mapping[str, Any], counters: Snapshot) -> list[dict[str, Any]]:
             "inbound": conn["direction"] == "inbound", "live": True, "joined": conn["state"] in JOINED,
             "scheduled": conn["scheduled"], "state": conn["state"], "backlog": conn["backlog"],
             "since": conn.get("since"), "why": conn["last_error"], "event": conn.get("event"),
+            "last_join_time": conn.get("last_join_time"), "retry_in_s": conn.get("retry_in_s"),
         }
         | _latency(values.get(f"{one['name']}/{conn['name']}", {}))
         for one in status.get("sets") or []
@@ -112,19 +128,30 @@ def _summarised(summary: Mapping[str, Any], known: set[tuple[str, str]]) -> list
 def _wrong_here(status: Mapping[str, Any], own: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The problems of this member, a partner's together."""
     found: list[dict[str, Any]] = []
-    partners: dict[str, list[dict[str, Any]]] = {}
+    partners: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    by_name = {(one["set"], one["connection"]): one for one in own}
     for problem in status.get("problems") or []:
         if problem["partner"] is not None:
-            partners.setdefault(problem["partner"], []).append(problem)
+            partners[problem["partner"]].append(problem)
             continue
         away = [one for one in own if one["set"] == problem["set"] and one["scheduled"] and not one["joined"]]
         found.append(_one(f"set {problem['set']}", f"does not replicate: {_why(problem)}", _latest(away), problem))
     for partner, problems in partners.items():
-        names = {(problem["set"], problem["connection"]) for problem in problems}
-        away = [one for one in own if (one["set"], one["connection"]) in names]
+        away = [by_name[problem["set"], problem["connection"]] for problem in problems]
         waiting = sum(one["backlog"] or 0 for one in away)
         files = f", {waiting} change{'s wait' if waiting != 1 else ' waits'}" if waiting else ""
         found.append(_one(partner, f"is not joined{files}: {_why(problems[0])}", _earliest(away), problems[0]))
+    return found
+
+
+def _wrong_clocks(clocks: Mapping[str, float | None]) -> list[dict[str, Any]]:
+    """Joins are refused from half an hour on; long before that it is doubtful which of two changes was the later."""
+    told = {name: offset for name, offset in clocks.items() if offset is not None and abs(offset) > WRONG_CLOCK_S}
+    found = []
+    for name, offset in sorted(told.items()):
+        which = "ahead of" if offset > 0 else "behind"
+        what = f"has a clock that is {_long(abs(offset))} {which} that of this host"
+        found.append(_one(name, what, None, {"event": _CLOCK_EVENT}))
     return found
 
 
@@ -175,10 +202,12 @@ def _worse(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     return max(one, other, key=rank)
 
 
-def _partners(own: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _partners(own: list[dict[str, Any]], clocks: Mapping[str, float | None]) -> list[dict[str, Any]]:
     found = []
-    for name in sorted({one["partner"] for one in own}):
-        mine = [one for one in own if one["partner"] == name]
+    by_partner: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for one in own:
+        by_partner[one["partner"]].append(one)
+    for name, mine in sorted(by_partner.items()):
         wanted = [one for one in mine if one["scheduled"]]
         away = [one for one in wanted if not one["joined"]]
         coming = [one for one in mine if one["inbound"]]
@@ -189,6 +218,7 @@ def _partners(own: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "backlog_in": sum(one["backlog"] or 0 for one in coming),
             "backlog_out": sum(one["backlog"] or 0 for one in mine if not one["inbound"]),
             "since": _earliest(away or wanted),
+            "clock_offset_s": clocks.get(name),
             "connections": mine,
         }
         for key in ("latency_p50_s", "latency_p95_s"):

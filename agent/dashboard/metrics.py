@@ -98,6 +98,13 @@ CONFLICT_BYTES: Final = Family("frs_set_conflicts_kept_bytes", "gauge", "Its siz
 DELETED: Final = Family("frs_set_deleted_kept_files", "gauge", "Files that others deleted and are kept.", ("set",))
 DELETED_BYTES: Final = Family("frs_set_deleted_kept_bytes", "gauge", "The room that they take.", ("set",))
 DELETED_QUOTA: Final = Family("frs_set_deleted_quota_bytes", "gauge", "The room that they may take.", ("set",))
+CONFLICT_QUOTA: Final = Family("frs_set_conflicts_quota_bytes", "gauge", "The room that what lost may take.", ("set",))
+DISK_FREE: Final = Family("frs_set_disk_free_bytes", "gauge", "What is left of the disk that the tree is on.", ("set",))
+DISK_SIZE: Final = Family("frs_set_disk_size_bytes", "gauge", "The size of that disk.", ("set",))
+CLOCK: Final = Family(
+    "frs_partner_clock_offset_seconds", "gauge",
+    "By how much the clock of a partner was ahead of this host's when it last told.", ("set", "partner"),
+)  # fmt: skip
 ERROR_TIME: Final = Family(
     "frs_set_last_error_timestamp_seconds", "gauge", "When the last error was that is not over; else absent.", ("set",)
 )
@@ -124,7 +131,8 @@ PROCESS: Final = (
 )
 BEYOND: Final = (
     AGENT, REPLICATING, SET_STATE, ENTRIES, PENDING, QUOTA, CONFLICTS, CONFLICT_BYTES, DELETED, DELETED_BYTES,
-    DELETED_QUOTA, ERROR_TIME, STATE, JOINED_CONN, SCHEDULED, BACKLOG, JOIN_TIME, INCIDENTS,
+    DELETED_QUOTA, CONFLICT_QUOTA, DISK_FREE, DISK_SIZE, CLOCK, ERROR_TIME, STATE, JOINED_CONN, SCHEDULED, BACKLOG,
+    JOIN_TIME, INCIDENTS,
 )  # fmt: skip
 FAMILIES: Final = (*dict.fromkeys(of_counter(one) for one in described()), *BEYOND, *PROCESS)
 
@@ -204,6 +212,11 @@ def _states(status: Mapping[str, Any]) -> Iterator[Metric]:
     yield of_sets(DELETED, "deleted", "files")
     yield of_sets(DELETED_BYTES, "deleted", "used_kib", scale=1024)
     yield of_sets(DELETED_QUOTA, "deleted", "quota_kib", scale=1024)
+    yield of_sets(CONFLICT_QUOTA, "conflicts", "quota_kib", scale=1024)
+    yield of_sets(DISK_FREE, "disk", "free_kib", scale=1024)
+    yield of_sets(DISK_SIZE, "disk", "size_kib", scale=1024)
+    clocks = (((one["set"], one["name"]), one["clock_offset_s"]) for one in status.get("partners") or [])
+    yield CLOCK.of((labels, offset) for labels, offset in clocks if offset is not None)
     errors = ((one["name"], _at(one, ("last_error", "time"))) for one in sets)
     yield ERROR_TIME.of(((name,), _seconds(when)) for name, when in errors if when is not None)
     conns = [(_conn(one, conn), conn) for one in sets for conn in one.get("connections") or []]

@@ -1,8 +1,8 @@
-"""Asks the tables of a summary for the dashboard, in a process that ends with the answer.
+"""Asks the tables of a summary, or the member's own samples, for the dashboard, in a process that ends with the answer.
 
-No agent is to have pyarrow in its memory, nor rows of a fleet: ``agent.counters.history`` reads what is asked for, and
-the answer goes through as it is, bounded. One question is asked at a time; the same again, of the same summary, is
-answered from memory.
+No agent is to have pyarrow in its memory, nor rows of a fleet: ``agent.counters.history`` or ``agent.counters.own``
+reads what is asked for, and the answer goes through as it is, bounded. One question is asked at a time; the same again,
+of the same summary or of samples that were read a moment ago, is answered from memory.
 """
 
 from __future__ import annotations
@@ -14,8 +14,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-#: What may be asked, as ``agent.counters.history`` has it.
-ASKED: Final = ("table", "level", "counter", "since", "until", "fleet", "member", "set", "connection", "most")
+#: What may be asked, as these modules have it.
+ASKED: Final = {
+    "agent.counters.history": (
+        "table", "level", "counter", "since", "until", "fleet", "member", "set", "connection", "most",
+    ),
+    "agent.counters.own": ("counter", "since", "step", "set", "connection"),
+}  # fmt: skip
 #: Seconds and bytes that an answer may take.
 PATIENCE_S: Final = 30.0
 MOST_BYTES: Final = 4 << 20
@@ -33,27 +38,27 @@ class TooMany(NotAnswered):
 
 
 class Past:
-    """The tables of summaries."""
+    """The tables of summaries, and the samples of this member."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
         self._waiting = 0
         self._kept: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
 
-    async def ask(self, output: Path, version: int, asked: Iterable[tuple[str, str]]) -> bytes:
-        """JSON; ``version`` tells the summary in ``output`` from those before. Raises ``NotAnswered``,
+    async def ask(self, module: str, folder: Path, version: int, asked: Iterable[tuple[str, str]]) -> bytes:
+        """JSON; ``version`` tells what is in ``folder`` from what was there before. Raises ``NotAnswered``,
         ``TooMany``, ``OSError``."""
-        options = [f"--{name}={value}" for name, value in asked]
-        if any(name not in ASKED for name, _ in asked) or any("\0" in option for option in options):
-            raise NotAnswered(f"what can be asked is {', '.join(ASKED)}")
-        key = (output, version, *options)
+        options, known = [f"--{name}={value}" for name, value in asked], ASKED[module]
+        if any(name not in known for name, _ in asked) or any("\0" in option for option in options):
+            raise NotAnswered(f"what can be asked is {', '.join(known)}")
+        key = (module, folder, version, *options)
         if self._waiting > MOST_WAITING:
             raise TooMany("too many questions are being answered; try again shortly")
         self._waiting += 1
         try:
             async with self._lock:
                 if key not in self._kept:
-                    self._kept[key] = await self._run(output, options)
+                    self._kept[key] = await self._run(module, folder, options)
                     while len(self._kept) > _KEPT:
                         self._kept.popitem(last=False)
                 self._kept.move_to_end(key)
@@ -61,9 +66,9 @@ class Past:
         finally:
             self._waiting -= 1
 
-    async def _run(self, output: Path, options: list[str]) -> bytes:
+    async def _run(self, module: str, folder: Path, options: list[str]) -> bytes:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", "agent.counters.history", *options, "--", str(output),
+            sys.executable, "-P", "-m", module, *options, "--", str(folder),
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         try:

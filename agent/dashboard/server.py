@@ -1,16 +1,19 @@
-"""The dashboard's web server: read-only, one page, a little JSON, and metrics.
+"""The dashboard's web server: one page, a little JSON, and metrics.
 
     /              the page
+    /api/live      what the page shows, as it changes: see `agent.dashboard.live`
     /api/status    the status of this member, as `frs status --json` gives it
     /api/counters  the counters of this member
     /api/fleet     what is wrong, who has joined whom, and each partner: see `agent.dashboard.fleet`
     /events        what event numbers mean, and what to do: docs/events.md as a page
     /api/summary   the last summary of `frs summarize`, 404 before there is one
     /api/history   what its tables say: ?table=hours&level=fleet&counter=NAME, see `agent.counters.history`
+    /api/history/own   what the samples of this member say: ?counter=NAME&since=ISO&step=S, see `agent.counters.own`
     /metrics       the counters for Prometheus
     /healthz       200 while all sets replicate, else 503 and why not
+    /api/files...  names of files, and giving them back, for whoever shows a token: see `agent.dashboard.files`
 
-There is no route that changes anything and nothing comes from elsewhere. A request whose Host names neither an
+No other route changes anything, and nothing comes from elsewhere. A request whose Host names neither an
 address nor this host is refused, so that a page of another site cannot read along by DNS rebinding.
 """
 
@@ -35,8 +38,11 @@ from aiohttp import web
 
 from agent.counters.registry import Snapshot
 from agent.dashboard import eventspage
+from agent.dashboard.files import FileProvider, Files
 from agent.dashboard.fleet import SUMMARY_FILE, fleet
+from agent.dashboard.live import Live, Parts, parts, raw
 from agent.dashboard.past import NotAnswered, Past, TooMany
+from agent.dashboard.tokens import Tokens
 from agent.edge.http import HttpEdge
 from agent.reporting.causes import Cause
 from agent.reporting.health import stopped
@@ -47,14 +53,12 @@ log = logging.getLogger(__name__)
 MAX_SUMMARY: Final = 8 << 20
 #: Seconds for which an answer that takes work (the database is asked) is good for others who ask the same.
 FRESH_S: Final = 1.0
+#: And one that was read from the samples.
+OWN_FRESH_S: Final = 20.0
+_MAX_ASKED: Final = 4096
 CHART_FILES: Final = ("chart-light.svg", "chart-dark.svg")
 
-_STATIC: Final = {
-    "/": ("index.html", "text/html"),
-    "/dashboard.js": ("dashboard.js", "text/javascript"),
-    "/dashboard.css": ("dashboard.css", "text/css"),
-    "/icon.svg": ("icon.svg", "image/svg+xml"),
-}
+_TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 _HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -74,8 +78,8 @@ _CHART_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; sandbox; 
 T = TypeVar("T")
 
 
-class Provider(Protocol):
-    """What the dashboard shows. Each method may also be a coroutine function."""
+class Provider(FileProvider, Protocol):
+    """What the dashboard shows. These methods may also be coroutine functions."""
 
     def status(self) -> Mapping[str, Any] | Awaitable[Mapping[str, Any]]:
         """The status of this member."""
@@ -88,7 +92,8 @@ class DashboardServer:
     """Serves the dashboard of one member.
 
     ``summary_dirs`` are folders that ``frs summarize --output`` writes to, or that hold such folders: the newest
-    summary of all counts. ``allowed_hosts`` are further names that the page may be asked for by.
+    summary of all counts. ``allowed_hosts`` are further names that the page may be asked for by. ``samples`` is the
+    folder of this member's samples. Without ``tokens`` nobody is told of files by their names.
     """
 
     def __init__(
@@ -100,6 +105,8 @@ class DashboardServer:
         *,
         allowed_hosts: Iterable[str] = (),
         incidents: Incidents | None = None,
+        tokens: Tokens | None = None,
+        samples: Path | None = None,
     ) -> None:
         self._provider = provider
         self._host = host
@@ -108,10 +115,13 @@ class DashboardServer:
         names = {"localhost", host, socket.gethostname(), *allowed_hosts}
         self._allowed_hosts = {name.lower() for name in names if name}
         self._incidents = incidents if incidents is not None else Incidents(log)
+        self._files = Files(provider, tokens, self._incidents)
         self._runner: web.AppRunner | None = None
         self._edge: HttpEdge | None = None
         self._kept: dict[str, tuple[float, Any]] = {}  # by what was asked, with the loop's time
         self._past = Past()
+        self._samples = samples
+        self._live = Live(self._view, self._may_send, self._fault)
         self._checked: tuple[object, bytes] | None = None  # a summary that is JSON, by what tells it from others
         self._summarised: dict[str, Any] | None = None  # and what it says
 
@@ -139,6 +149,7 @@ class DashboardServer:
 
     async def close(self) -> None:
         """Stop listening. Does nothing where it is not."""
+        self._live.close()
         if self._edge is not None:
             await self._edge.close()
             self._edge = None
@@ -159,15 +170,21 @@ class DashboardServer:
 
     def app(self) -> web.Application:
         """The web application, without a listener."""
-        app = web.Application(middlewares=[self._guard])
-        for path, (name, content_type) in _STATIC.items():
-            app.router.add_get(path, _static(name, content_type))
+        app = web.Application(middlewares=[self._guard], client_max_size=_MAX_ASKED)
+        app.on_response_prepare.append(_secured)
+        app.router.add_get("/", _static("index.html", "text/html"))
+        for file in resources.files(__package__).joinpath("static").iterdir():
+            if (content_type := _TYPES.get(Path(file.name).suffix)) is not None:
+                app.router.add_get(f"/{file.name}", _static(file.name, content_type))
+        app.router.add_get("/api/live", self._stream, allow_head=False)
         app.router.add_get("/api/status", self._status)
         app.router.add_get("/api/counters", self._counters)
         app.router.add_get("/api/fleet", self._fleet)
         app.router.add_get("/api/summary", self._summary)
         app.router.add_get("/api/history", self._history)
+        app.router.add_get("/api/history/own", self._own_history)
         app.router.add_get("/events", self._events)
+        app.router.add_routes(self._files.routes())
         for name in CHART_FILES:
             app.router.add_get(f"/summary/{name}", self._chart)
         app.router.add_get("/metrics", self._metrics)
@@ -189,17 +206,20 @@ class DashboardServer:
                 if "Allow" in error.headers:
                     response.headers["Allow"] = error.headers["Allow"]
             except Exception as error:
-                told = "".join(traceback.format_exception(error))
-                self._incidents.report(
-                    Cause.FAULT, "dashboard", f"the dashboard could not answer {request.path}\n{told}", level="error"
-                )
+                self._fault(request.path, error)
                 response = _json({"error": "the agent could not answer; its log says why"}, status=503)
-        if self._edge is not None and not self._edge.may_send(response.content_length or 0):
+        if not response.prepared and not self._may_send(response.content_length or 0):
             response = _json({"error": "too much is being sent to others; try again shortly"}, status=503)
-        for name, value in _HEADERS.items():
-            response.headers.setdefault(name, value)
         response.force_close()  # see agent.edge.http
         return response
+
+    def _may_send(self, size: int) -> bool:
+        return self._edge is None or self._edge.may_send(size)
+
+    def _fault(self, path: str, error: Exception) -> None:
+        told = "".join(traceback.format_exception(error))
+        text = f"the dashboard could not answer {path}\n{told}"
+        self._incidents.report(Cause.FAULT, "dashboard", text, level="error")
 
     def _is_ours(self, host_header: str) -> bool:
         try:
@@ -244,10 +264,30 @@ class DashboardServer:
         return _json({"ok": not why, "member": status.get("member"), "why": why}, status=503 if why else 200)
 
     async def _fleet(self, _request: web.Request) -> web.Response:
+        return _json(await self._fresh("fleet", self._seen))
+
+    async def _seen(self) -> dict[str, Any]:
         status = await self._fresh("status", self._provider.status)
         counters = await self._fresh("counters", self._provider.counters)
         await asyncio.to_thread(self._read_summary)
-        return _json(fleet(status, counters, self._summarised, time.time()))
+        return fleet(status, counters, self._summarised, time.time())
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        found: web.StreamResponse = await self._live.stream(request, self._lasting)
+        return found
+
+    def _lasting(self, transport: asyncio.BaseTransport | None) -> None:
+        if self._edge is not None:
+            self._edge.lasting(transport)
+
+    async def _view(self, instance: str | None) -> Parts:
+        async def view() -> Parts:
+            seen: dict[str, Any] = await self._fresh("fleet", self._seen)
+            status, counters = (self._kept[name][1] for name in ("status", "counters"))
+            return parts(status, counters, self._provider.transfers(), self._summarised, seen)
+
+        found: Parts = await self._fresh("view", view)
+        return found if instance is None else found | raw(self._kept["counters"][1], instance)
 
     async def _events(self, _request: web.Request) -> web.Response:
         return web.Response(text=await asyncio.to_thread(eventspage.page), content_type="text/html", charset="utf-8")
@@ -262,9 +302,17 @@ class DashboardServer:
         folder = await asyncio.to_thread(self._newest)
         if folder is None:
             return _json({"error": "there is no summary yet: run `frs summarize`"}, status=404)
+        version = (folder / SUMMARY_FILE).stat().st_mtime_ns
+        return await self._ask_past("agent.counters.history", folder, version, request)
+
+    async def _own_history(self, request: web.Request) -> web.Response:
+        if self._samples is None:
+            return _json({"error": "there are no samples here"}, status=404)
+        return await self._ask_past("agent.counters.own", self._samples, int(time.time() // OWN_FRESH_S), request)
+
+    async def _ask_past(self, module: str, folder: Path, version: int, request: web.Request) -> web.Response:
         try:
-            version = (folder / SUMMARY_FILE).stat().st_mtime_ns
-            body = await self._past.ask(folder, version, list(request.query.items()))
+            body = await self._past.ask(module, folder, version, list(request.query.items()))
         except NotAnswered as error:
             return _json({"error": str(error)}, status=503 if isinstance(error, TooMany) else 400)
         return web.Response(body=body, content_type="application/json")
@@ -317,6 +365,12 @@ def _read(path: Path) -> bytes | None:
     except OSError:
         return None
     return body if len(body) <= MAX_SUMMARY else None
+
+
+async def _secured(_request: web.Request, response: web.StreamResponse) -> None:
+    """Whatever is answered."""
+    for name, value in _HEADERS.items():
+        response.headers.setdefault(name, value)
 
 
 class _ToIncidents(logging.Handler):

@@ -75,6 +75,12 @@ class HttpEdge:
         """Whether there is room for an answer of so many bytes. A small one may always be sent."""
         return size <= _SMALL or self.unsent + size <= MOST_UNSENT
 
+    def lasting(self, transport: asyncio.BaseTransport | None) -> None:
+        """What is answered over this connection has no end, and is ended by whoever answers."""
+        for one in self._answering:
+            if one.transport is transport:
+                one.last()
+
     def _admit(self, arrival: Arrival, data: memoryview) -> None:
         source = arrival.source
         if not (self._rate_of_one.take(source) and self._rate.take()):
@@ -120,30 +126,34 @@ class HttpEdge:
 
 
 class _Answering(asyncio.Protocol):
-    """One connection whose request is being answered, and no longer than _PATIENCE_S."""
+    """One connection whose request is being answered, and no longer than _PATIENCE_S unless it lasts."""
 
     def __init__(self, inner: asyncio.Protocol, ended: Callable[[_Answering], Any]) -> None:
         self._inner = inner
         self._ended = ended
-        self._transport: asyncio.Transport | None = None
+        self.transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def unsent(self) -> int:
-        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+        return self.transport.get_write_buffer_size() if self.transport is not None else 0
 
     def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
+        if self.transport is not None:
+            self.transport.abort()
+
+    def last(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self.transport = transport
         self._timer = asyncio.get_running_loop().call_later(_PATIENCE_S, transport.abort)
         self._inner.connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+        self.transport = None
         if self._timer is not None:
             self._timer.cancel()
         self._ended(self)

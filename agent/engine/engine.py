@@ -131,6 +131,7 @@ class Engine:
         ctx.on_deleted, self.mass_deletions = deletions.deleted, deletions.told
         tell = Telling(ctx, self.inbound, self.outbound, self.in_sessions, self.out_sessions)
         self.waiting = tell.waiting
+        self.transfers = tell.transfers
         self.pending, self.pending_text, self.connections = tell.pending, tell.pending_text, tell.connections
         self.is_at_rest = tell.is_at_rest
         self.awaits = self.outbound.awaits

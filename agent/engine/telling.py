@@ -84,6 +84,20 @@ class Telling:
             if e.waits_for is not None
         ]
 
+    def transfers(self, most: int) -> list[dict[str, Any]]:
+        """Staging files that are being fetched, and how many bytes of them are there; their size where it is known."""
+        fetched = (e for e in self.inbound.entries.values() if e.stage is Stage.FETCHING)
+        return [
+            {
+                "id": guid_text(e.co.change_order_guid),
+                "partner": self.inbound.sessions[e.cxtion].cxtion.partner.name,
+                "path": self._path(e),
+                "received": e.received,
+                "size": e.stage_size or None,
+            }
+            for e in islice(fetched, most)
+        ]
+
     def _path(self, entry: Entry) -> str:
         """Where the file is; where it is to be, if it is not here."""
         there = self.ctx.store.path_of(entry.co.file_guid)

@@ -58,6 +58,8 @@ class Reaching:
         #: by what the partner was called last, "key", "secret", "former secret" or "Kerberos"; None while that was not
         #: possible
         self.called_by: str | None = None
+        #: by how many seconds its clock was ahead of this host's when it last asked to join, or told its state
+        self.clock_offset_s: float | None = None
         self._refusals: dict[str, str] = {}  # why packets of a connection are refused, or, with "", all of them
         self._warned: set[str] = set()  # of these, those that were told
         self._lines = Rate(_LINES_PER_MINUTE / 60, _LINES_AT_ONCE)

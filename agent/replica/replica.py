@@ -186,6 +186,10 @@ class Replica:
         """See ReplicaStatus.waiting()."""
         return await self.shown.waiting()
 
+    def transfers(self) -> list[dict[str, Any]]:
+        """See ReplicaStatus.transfers()."""
+        return self.shown.transfers()
+
     def amounts(self) -> dict[str, dict[str, int]]:
         """See ReplicaStatus.amounts()."""
         return self.shown.amounts()

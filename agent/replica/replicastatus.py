@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from agent.conflicts.deleted import DeletedStore
 from agent.conflicts.kept import KeptStore
@@ -22,6 +22,9 @@ from idtable.store import Store
 from staging.area import StagingArea
 from staging.rootdir import RootDir
 from staging.unstored import by_name
+
+#: Staging files that are told of while they are fetched.
+MOST_TRANSFERS: Final = 50
 
 
 class ReplicaStatus:
@@ -132,6 +135,14 @@ class ReplicaStatus:
         except StoreError:
             return []  # the set has stopped, and says why
         return await asyncio.to_thread(awaited.told, self._root, waiting) if waiting else []
+
+    def transfers(self) -> list[dict[str, Any]]:
+        """Staging files that are being fetched, at most MOST_TRANSFERS."""
+        try:
+            with self._lock:
+                return [one | {"set": self._local().name} for one in self._engine().transfers(MOST_TRANSFERS)]
+        except StoreError:
+            return []
 
     def amounts(self) -> dict[str, dict[str, int]]:
         """What there is now, by connection: unfinished change orders, and whether it is not joined though its schedule

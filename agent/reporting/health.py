@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from agent.reporting.events import number_of
 
+#: A clock that is, or was, wrong by more seconds is told of.
+WRONG_CLOCK_S: Final = 120
 #: What sessions are in whose connection is joined.
 JOINED = ("joined", "vvjoin")
 

@@ -12,7 +12,9 @@ from agent.partners.reaching import Reaching
 from agent.replica.eventqueue import is_control
 from agent.replica.replica import Replica
 from agent.reporting.causes import Cause
+from agent.wire.filetime import SECOND
 from agent.wire.packet import encode_packet
+from agent.work.clock import filetime_now
 from config.model import LocalSet, Member
 
 if TYPE_CHECKING:
@@ -50,10 +52,20 @@ class PartnerLinks:
         """Of which set a partner refuses something until somebody mends it, and why."""
         return [(name, reaching.refusal) for name, reaching in self._reaching.values() if reaching.refusal is not None]
 
-    def called_by(self) -> list[dict[str, Any]]:
-        """By what each partner was called last, as `frs status` shows it."""
+    def clock_told(self, partner: bytes, when: int) -> None:
+        """It was `when` (FILETIME) by the partner's clock a moment ago."""
+        if partner in self._reaching:
+            self._reaching[partner][1].clock_offset_s = round((when - filetime_now()) / SECOND, 1)
+
+    def told(self) -> list[dict[str, Any]]:
+        """By what each partner was called last, and how its clock is, as `frs status` shows it."""
         return [
-            {"set": set_name, "name": reaching.name, "called_by": reaching.called_by}
+            {
+                "set": set_name,
+                "name": reaching.name,
+                "called_by": reaching.called_by,
+                "clock_offset_s": reaching.clock_offset_s,
+            }
             for set_name, reaching in self._reaching.values()
         ]
 

@@ -110,6 +110,8 @@ class Receiving:
             return c.ERROR_INVALID_PARAMETER
         if packets.isEnabledFor(logging.DEBUG):
             packets.debug("received from %s:%d: %s", context.peer, context.port, describe(packet))
+        if packet.command == c.CMD_JOINING and packet.join_time:
+            self._service.partners.clock_told(packet.from_.guid, packet.join_time)
         status = replica.receive(packet, minor, context.connection_id)
         if status == 0:
             replica.count("Packets Received")

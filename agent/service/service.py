@@ -42,10 +42,12 @@ from agent.service.directory import Directory
 from agent.service.partnerlinks import PartnerLinks
 from agent.service.receiving import Receiving
 from agent.service.sets import Sets
+from agent.service.shown import Shown, tokens_for
 from agent.tree.identity import ReplicaError
 from agent.work import descriptors
 from agent.work.clock import filetime_now, iso_time
 from agent.work.supervise import Supervisor
+from config.errors import ConfigError
 from config.files import FileSource
 from config.model import AgentConfig
 from idtable.errors import StoreError
@@ -245,12 +247,19 @@ class Service:
             return
         from agent.dashboard.server import DashboardServer
 
+        try:
+            tokens = tokens_for(config.dashboard_host, self)
+        except (ConfigError, OSError) as error:
+            log.error("20103 no dashboard: %s", error)
+            return
         dashboard = DashboardServer(
-            _Shown(self),
+            Shown(self),
             config.dashboard_host,
             config.dashboard_port,
             summary_dirs=self._summary_dirs(),
             incidents=self.incidents,
+            tokens=tokens,
+            samples=config.state_dir / SAMPLES_FOLDER,
         )
         try:
             port = await dashboard.start()
@@ -317,7 +326,7 @@ class Service:
             "directory": self.directory.status()
             | ({"reading": self.reader.status()} if self.reader is not None else {})
             | ({"active_directory": self.active_directory.status()} if self.active_directory is not None else {}),
-            "partners": self.partners.called_by(),
+            "partners": self.partners.told(),
             "incidents": self.incidents.counts(),
         }
 
@@ -332,14 +341,6 @@ class Service:
             for replica in self.sets.replicas.values()
             for name, amounts in replica.amounts().items()
         }
-
-
-class _Shown:
-    """The service as the dashboard sees it."""
-
-    def __init__(self, service: Service) -> None:
-        self.status = service.status
-        self.counters = service.snapshot
 
 
 def _version() -> str:

@@ -7,6 +7,7 @@ import pytest
 from agent.engine import events as ev
 from agent.engine.context import Limits
 from agent.reporting.events import number_of
+from agent.wire import constants as c
 from agent.wire.filetime import DAY
 from tests.simulation.test_refused import refuse
 from tests.simulation.users import make, started
@@ -36,3 +37,24 @@ def test_attempts_are_not_told_one_by_one(how: ev.Outcome) -> None:
         world.run(3600)
         (report,) = b.reports[before:]
         assert number_of(report.text) == ev.Outcome.FAILED.event, "another reason is told at once, where it is serious"
+
+
+def test_a_staging_file_that_is_fetched_is_told_of_with_what_is_there_of_it() -> None:
+    world = started("ab")
+    a, b = (world.members[n] for n in "ab")
+    size = 20 * c.MAX_BLOCK
+    make(a, "big", bytes(size))
+    seen = []
+    for _ in range(6000):
+        world.run(0.01)
+        seen += b.engine.transfers(9)
+    assert {(one["partner"], one["path"]) for one in seen} == {("a", "big")}
+    assert len({one["id"] for one in seen}) == 1
+    came = [one["received"] for one in seen]
+    assert came == sorted(came)
+    assert len(set(came)) > 2, "it was seen on its way"
+    assert all(one["received"] < one["size"] for one in seen if one["size"] is not None)
+    [whole] = {one["size"] for one in seen} - {None}
+    assert whole >= size, "a header is before the content"
+    assert b.tree() == a.tree()
+    assert b.engine.transfers(9) == []

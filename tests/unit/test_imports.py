@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -93,3 +95,13 @@ def test_nobody_outside_reaches_into_the_engine() -> None:
     for path in sorted(AGENT.rglob("*.py")):
         if path.parent.name != "engine":
             assert not re.search(r"engine(\(\))?\.ctx\b", path.read_text()), path
+
+
+def test_an_agent_has_no_arrow_in_its_memory() -> None:
+    """pyarrow takes 42 MiB: what reads samples and tables is a process of its own."""
+    script = (
+        "import sys, agent.service.service, agent.dashboard.server, agent.dashboard.metrics;"
+        "print([one for one in sys.modules if one.partition('.')[0] in ('pyarrow', 'pyspark', 'numpy')])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -270,7 +270,7 @@ async def test_questions_of_those_who_have_gone_keep_nobody_waiting(
     asked: list[list[str]] = []
     answers = asyncio.Event()
 
-    async def run(self: Past, output: Path, options: list[str]) -> bytes:
+    async def run(self: Past, module: str, folder: Path, options: list[str]) -> bytes:
         asked.append(options)
         await answers.wait()
         return b"{}"

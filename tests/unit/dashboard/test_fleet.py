@@ -11,7 +11,7 @@ import pytest
 
 from agent.counters.registry import Counters
 from agent.dashboard import eventspage
-from agent.dashboard.fleet import MOST_MEMBERS, fleet, for_how_long
+from agent.dashboard.fleet import MOST_MEMBERS, MOST_WRONG, fleet, for_how_long
 from agent.engine import latency
 from agent.reporting.health import problems
 from agent.wire.filetime import SECOND
@@ -135,3 +135,26 @@ def test_every_event_of_the_docs_has_its_place_on_the_page_and_no_markup_of_its_
     assert "](" not in page
     known = "!doctype|html|head|meta|title|link|body|header|div|h1|h2|p|a|main|dl|dt|dd|code"
     assert not re.search(rf"<(?!/?(?:{known})\b)", page)
+
+
+def test_a_clock_that_differs_by_minutes_is_wrong_long_before_joins_are_refused() -> None:
+    seen = fleet(
+        status(*WELL)
+        | {"partners": [{"set": "docs", "name": name, "called_by": "key", "clock_offset_s": offset}
+                        for name, offset in (("b", -130.0), ("c", 7200.0), ("d", 119.0), ("e", None))]},
+        {}, None, NOON,
+    )  # fmt: skip
+    assert [(one["who"], one["what"], one["event"]) for one in seen["wrong"]] == [
+        ("b", "has a clock that is 2 min behind that of this host", 13548),
+        ("c", "has a clock that is 2 h ahead of that of this host", 13548),
+    ]
+    assert seen["partners"][0]["clock_offset_s"] == -130.0
+    assert seen["state"] == "bad"
+
+
+def test_of_a_thousand_that_are_away_the_first_are_told_and_the_others_counted() -> None:
+    away = (conn(f"a->m{i}", "unjoined", error="13508 cannot be reached") for i in range(1000))
+    seen = fleet(status(*WELL, *away), {}, None, NOON)
+    assert len(seen["wrong"]) == MOST_WRONG
+    assert seen["wrong_left_out"] == 1000 - MOST_WRONG
+    assert len(seen["partners"]) == 1001

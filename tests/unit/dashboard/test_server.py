@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -15,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from aiohttp import ClientSession
+from aiohttp import ClientResponse, ClientSession
 from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
@@ -26,6 +27,7 @@ from agent.dashboard.metrics import FAMILIES, of_counter, page, render
 from agent.engine import latency
 from agent.wire.filetime import SECOND
 
+SCRIPTS = (".js", "css")
 NAME = 'odd "set"\\ of\nfiles'
 
 
@@ -36,6 +38,10 @@ class FakeAgent:
         self.fails = False
         self.state = "seeding"
         self.problems: list[dict[str, Any]] = []
+        self.connections = [{
+            "name": "a->b", "direction": "outbound", "partner": "b", "state": "vvjoin", "backlog": 7,
+            "scheduled": True, "last_error": None, "last_join_time": "2026-01-01T00:00:01Z",
+        }]  # fmt: skip
         self.registry = Counters()
         self.registry.add_set(NAME)
         self.registry.add_cxtion(NAME, "a->b")
@@ -48,14 +54,11 @@ class FakeAgent:
     async def status(self) -> Mapping[str, Any]:
         if self.fails:
             raise RuntimeError("a secret that belongs into the log")
-        connection = {
-            "name": "a->b", "direction": "outbound", "partner": "b", "state": "vvjoin", "backlog": 7,
-            "scheduled": True, "last_error": None, "last_join_time": "2026-01-01T00:00:01Z",
-        }  # fmt: skip
         return {
             "member": "a",
             "version": "0.1.0",
             "problems": self.problems,
+            "partners": [{"set": NAME, "name": "b", "called_by": "key", "clock_offset_s": -1.5}],
             "incidents": {"mass deletion": 2},
             "sets": [
                 {
@@ -63,16 +66,26 @@ class FakeAgent:
                     "state": self.state,
                     "error": None,
                     "last_error": {"time": "2026-01-01T00:00:00Z", "text": ""},
-                    "conflicts": {"kept": 17, "used_kib": 5, "newest": None},
+                    "conflicts": {"kept": 17, "used_kib": 5, "quota_kib": 6, "newest": None},
+                    "disk": {"free_kib": 7, "size_kib": 8},
                     "idtable": {"files": 5, "folders": 2, "tombstones": 1},
                     "pending": {"aging": 0, "local": 1, "inbound": 2, "outbound": 3},
-                    "connections": [connection],
+                    "connections": list(self.connections),
                 }
             ],
         }
 
     def counters(self) -> Snapshot:
         return self.registry.snapshot()
+
+    def transfers(self) -> list[dict[str, Any]]:
+        return [{"id": "1", "set": NAME, "partner": "b", "path": "secret plans", "received": 1, "size": 4}]
+
+    async def changes(self) -> list[dict[str, Any]]:
+        return []
+
+    async def conflicts(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        return {"items": [], "groups": []}
 
 
 @pytest.fixture
@@ -98,11 +111,15 @@ async def test_the_page_and_all_it_names_come_from_here(client: TestClient) -> N
         answer = await client.get(path)
         assert answer.status == 200, path
         assert await answer.read()
-    for name in ("dashboard.js", "dashboard.css"):
-        text = resources.files("agent.dashboard").joinpath("static", name).read_text()
-        assert not re.search(r"\b(innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval)\b", text)
-        assert "url(" not in text
-        assert "//cdn" not in text
+    static = resources.files("agent.dashboard").joinpath("static")
+    ours = [one for one in static.iterdir() if one.name[-3:] in SCRIPTS and not one.name.startswith("uPlot.")]
+    assert len(ours) > 5
+    for file in ours:
+        text = file.read_text()
+        assert not re.search(r"\b(innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval)\b", text), file.name
+        assert not re.search(r"url\(|//cdn|https?://(?!www\.w3\.org/2000/svg)", text), file.name
+        for path in re.findall(r'from "\./([^"]*)"', text):
+            assert (await client.get(f"/{path}")).content_type == "text/javascript"
     assert not re.search(r"\sstyle=|<style|<script(?![^>]*\ssrc=)|\son\w+=", page), "the policy forbids inline"
 
 
@@ -145,10 +162,100 @@ async def test_there_is_nothing_to_change(client: TestClient, method: str) -> No
         assert response.headers["Allow"] == "GET,HEAD"
 
 
+def test_what_is_not_ours_is_as_its_makers_published_it() -> None:
+    """uPlot 1.6.32, of the package whose checksum script/vendor has."""
+    static = resources.files("agent.dashboard").joinpath("static")
+    assert {
+        one.name: hashlib.sha256(one.read_bytes()).hexdigest() for one in static.iterdir() if "uPlot" in one.name
+    } == {
+        "uPlot.LICENSE": "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd",
+        "uPlot.iife.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
+        "uPlot.min.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
+    }
+    vendor = (Path(__file__).parents[3] / "script" / "vendor").read_text()
+    assert "version=1.6.32\nsha512=KIMVnG68zvu5XXUbC4LQEPnhwOxBuLyW1AHtpm6IKTXImkbLgkMy" in vendor
+
+
 async def test_status_and_counters(client: TestClient, agent: FakeAgent) -> None:
     status = await (await client.get("/api/status")).json()
     assert status["sets"][0]["connections"][0]["state"] == "vvjoin"
     assert await (await client.get("/api/counters")).json() == agent.registry.snapshot()
+
+
+async def told(response: ClientResponse) -> dict[str, Any]:
+    """The next event of a stream."""
+    assert response.content_type == "text/event-stream"
+    line = await response.content.readuntil(b"\n\n")
+    event: dict[str, Any] = json.loads(line.decode().removeprefix("data: "))
+    return event
+
+
+async def test_a_page_is_told_what_has_changed_and_nothing_else(
+    client: TestClient, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.dashboard.server.FRESH_S", -1)
+    monkeypatch.setattr("agent.dashboard.live.EVERY_S", 0.01)
+    async with client.get("/api/live") as response:
+        assert "unsafe" not in response.headers["Content-Security-Policy"]
+        event = await told(response)
+        assert set(event["parts"]) == {
+            "member", "fleet", "matrix", "transfers", "summary", f"set/{NAME}", "partner/b",
+        }  # fmt: skip
+        assert "secret plans" not in str(event), "names are for those who have a token"
+        assert event["parts"]["partner/b"]["connections"][0]["state"] == "vvjoin"
+        assert event["parts"]["member"]["state"] == "busy", "seven change orders are on their way"
+        assert event["gone"] == []
+        for _ in range(3):
+            event = await told(response)
+            assert (event["parts"], event["gone"]) == ({}, [])
+        agent.state = "online"
+        while not (event := await told(response))["parts"]:
+            pass
+        assert list(event["parts"]) == [f"set/{NAME}"]
+        agent.registry.inc_set(NAME, "Joins")
+        for _ in range(3):
+            assert (await told(response))["parts"] == {}, "the page does not show that one"
+        agent.connections = []
+        while not (event := await told(response))["parts"]:
+            pass
+        assert event["gone"] == ["partner/b"]
+
+
+async def test_a_page_that_asks_for_the_counters_of_an_instance_has_those(client: TestClient, agent: FakeAgent) -> None:
+    for asked, instance in ((f"{NAME}/a->b", f"{NAME}/a->b"), (NAME, NAME), ("none", NAME), ("", NAME)):
+        async with client.get("/api/live", params={"counters": asked}) as response:
+            parts = (await told(response))["parts"]
+        assert parts["instances"] == [NAME, f"{NAME}/a->b"]
+        kind = "FileReplicaConn" if "->" in instance else "FileReplicaSet"
+        values = agent.registry.snapshot()[kind][instance]
+        assert parts["counters"] == {"instance": instance, "object": kind, "values": values}
+
+
+async def test_pages_are_as_many_as_are_allowed_and_end_with_the_agent(
+    client: TestClient, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.dashboard.live.MOST_STREAMS", 1)
+    agent.fails = True
+    assert (await client.get("/api/live")).status == 503
+    agent.fails = False
+    async with client.get("/api/live") as response:
+        await told(response)
+        assert (await client.get("/api/live")).status == 503
+        assert (await client.get("/healthz")).status == 200
+
+
+async def test_open_pages_outlast_the_time_of_an_answer_and_end_at_the_stop(
+    agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.edge.http._PATIENCE_S", 0.05)
+    monkeypatch.setattr("agent.dashboard.live.EVERY_S", 0.05)
+    server = DashboardServer(agent)
+    await server.start()
+    async with ClientSession() as session, session.get(f"{server.url}api/live") as response:
+        for _ in range(5):
+            await told(response)
+        await server.close()
+        assert await response.content.read() == b"" or response.content.at_eof()
 
 
 async def test_health_is_that_of_the_sets(
@@ -191,6 +298,9 @@ async def test_metrics_are_understood_by_a_foreign_parser(client: TestClient) ->
     assert samples["frs_set_entries", ("kind", "folders"), the_set] == 2
     assert samples["frs_set_pending_changes", ("kind", "outbound"), the_set] == 3
     assert samples["frs_set_conflicts_kept", the_set] == 17
+    assert samples["frs_set_conflicts_quota_bytes", the_set] == 6 << 10
+    assert samples["frs_set_disk_free_bytes", the_set] == 7 << 10
+    assert samples["frs_partner_clock_offset_seconds", ("partner", "b"), the_set] == -1.5
     assert samples["frs_set_last_error_timestamp_seconds", the_set] == 1_767_225_600
     conn = (the_conn, ("direction", "outbound"), ("partner", "b"), the_set)
     assert samples["frs_connection_backlog", *conn] == 7

@@ -1,0 +1,5 @@
+import sys
+
+from tests.spark.campaign import main
+
+sys.exit(main())
