@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from staging import attributes, sparse
-from staging.errors import NoSpace, StagingError, TooLarge
+from staging.errors import DiskTooSmall, NoSpace, StagingError, TooLarge
 from staging.generate import Kind
 from staging.source import StageReader
-from staging.space import room, too_little
+from staging.space import capacity, room, too_little
 from staging.streams import (
     BACKUP_ALTERNATE_DATA,
     BACKUP_DATA,
@@ -83,9 +83,12 @@ class DataWriter:
             raise TooLarge(f"a file of {size} bytes, more than this file system can hold in one") from error
 
     def expect(self, size: int) -> None:
-        """Raises NoSpace when `size` bytes of data cannot fit."""
-        if size >= sparse.WINDOW and size > (free := room(self.fd)):
-            raise NoSpace(too_little("the tree", size, free))
+        """Raises NoSpace when `size` bytes of data cannot fit, DiskTooSmall when they never could."""
+        if size < sparse.WINDOW or size <= (free := room(self.fd)):
+            return
+        if size > (whole := capacity(self.fd)):
+            raise DiskTooSmall(f"{size} bytes are needed, and the disk that holds the tree has {whole}: make it larger")
+        raise NoSpace(too_little("the tree", size, free))
 
     def write(self, data: memoryview, offset: int) -> None:
         """Raises NoSpace, OSError."""

@@ -33,6 +33,10 @@ class NoSpace(StagingError):
     """The disk is full, a disk quota is reached, or the quota of the staging area is."""
 
 
+class DiskTooSmall(StagingError):
+    """More room is needed than the disk would have if it were empty: nobody can make that."""
+
+
 class TooLarge(NoSpace):
     """The file system cannot hold a file of that size, whatever is free."""
 

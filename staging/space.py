@@ -24,6 +24,13 @@ def room(place: int | str) -> int:
     return max(found.f_bavail * found.f_frsize - reserve(found.f_blocks * found.f_frsize), 0)
 
 
+def capacity(place: int | str) -> int:
+    """The bytes that the file system of a path or descriptor could hold if it were empty; any number where it does not
+    say. Raises OSError."""
+    found = os.statvfs(place)
+    return found.f_blocks * found.f_frsize or sys.maxsize
+
+
 def too_little(what: str, size: int, free: int) -> str:
     """What to tell when `size` bytes do not fit on the disk that holds this, of which `free` may be used."""
     return (

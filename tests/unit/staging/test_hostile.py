@@ -7,6 +7,7 @@ import random
 import resource
 import stat
 import sys
+import types
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from staging import sd, space
 from staging.compression import COMPRESSION_LZNT1, COMPRESSION_ZSTD, SUPPORTED, compressor
 from staging.content import STREAMS_MAX
-from staging.errors import NoSpace, StagingError, TooLarge, Unsupported
+from staging.errors import DiskTooSmall, NoSpace, StagingError, TooLarge, Unsupported
 from staging.generate import generate
 from staging.header import FILE_ATTRIBUTE_DIRECTORY, FILE_ATTRIBUTE_SPARSE_FILE, HEADER_SIZE, StageHeader
 from staging.restore import apply_folder, restore, verify
@@ -175,6 +176,14 @@ def test_the_disk_is_never_filled(tmp_path, monkeypatch):
     blocks = b"".join(stream(9, (i << 16).to_bytes(8, "little") + b"x" * 65536, 8) for i in range(4))
     refused(tmp_path, write(tmp_path / "s", SECURITY + stream(1, b"", 8) + blocks, size=1 << 20), NoSpace)
     assert not written
+
+
+@pytest.mark.parametrize(("blocks", "error"), [(256, DiskTooSmall), (1024, NoSpace)], ids=["in all", "for now"])
+def test_a_file_that_the_disk_has_no_room_for(tmp_path, monkeypatch, blocks, error):
+    """In all: whoever waits for that waits in vain, unless there is another disk."""
+    disk = types.SimpleNamespace(f_blocks=blocks, f_frsize=4096, f_bavail=200)
+    monkeypatch.setattr("os.statvfs", lambda place: disk)
+    refused(tmp_path, write(tmp_path / "s", SECURITY + stream(1, b"x" * (2 << 20)) + IDENTITY, size=2 << 20), error)
 
 
 def test_what_is_left_to_others_of_a_disk():
