@@ -340,6 +340,13 @@ def leaving(site: Site) -> None:
     assert "plans" in sets_of(site.one)
     until(lambda: (site.one.poll(), "plans" not in sets_of(site.one))[1], site.one.log)
     assert all((site.one.root("plans") / name).exists() for name in site.made.pop("plans"))
+    site.imports("plans", "FS1", "FS2")
+    site.one.poll()
+    assert "plans" in sets_of(site.one)
+    site.one.asked("leave", "--set", "plans", expect=2)
+    site.dc.change("".join(f"dn: {dn}\nchangetype: delete\n\n" for dn in gone))
+    site.one.asked("leave", "--set", "plans")
+    assert "plans" not in sets_of(site.one)
     site.arrive()
     for of_set in site.made:
         assert same(*(member.root(of_set) for member in site.members))
