@@ -94,12 +94,12 @@ class Reader:
         self._add(computers)
         for computer in computers[:1]:
             self._read_sets(computer, context)
+        sites = f"CN=Sites,{root.text('configurationNamingContext') or f'CN=Configuration,{context}'}"
         if any(one.number("fRSReplicaSetType") in (1, 2) for one in of_kind(self._found.values(), "nTFRSReplicaSet")):
-            sites = f"CN=Sites,{root.text('configurationNamingContext') or f'CN=Configuration,{context}'}"
             self._add(self._search(sites, _SUBTREE, f"(|{_OF_SITES})", _ASKED))
         self._read_computers(context)
         absent, denied = self._look_for_the_rest()
-        folders = self._folders(computers, settings)
+        folders = self._folders(computers, settings, sites)
         token = identities(root.attributes.get("tokengroups", ()))
         return Answer(
             server=server,
@@ -115,9 +115,9 @@ class Reader:
             unlisted=frozenset(dn for at, dn in folders.items() if not is_listed(self._rights[at], token)),
         )
 
-    def _folders(self, computers: Sequence[Entry], settings: str) -> dict[str, str]:
-        """All that is here of which something may be below that the topology is made of, and the folders that it is in
-        up to the top of the sets, this computer, or the sites."""
+    def _folders(self, computers: Sequence[Entry], settings: str, sites: str) -> dict[str, str]:
+        """All that is shown of which something may be below that the topology is made of, and the folders that it is in
+        up to the top of the sets, this computer, or the sites; also where what is in them is not shown itself."""
         wanted = [settings, *(one.dn for one in (*computers, *of_kind(self._found.values(), *_FOLDERS)))]
         references = (one.text("serverReference") for one in of_kind(self._found.values(), "nTFRSMember"))
         wanted += [reference for reference in references if reference is not None]
@@ -125,10 +125,10 @@ class Reader:
         while wanted:
             dn = wanted.pop()
             at = names.normal(dn)
-            of_sets = names.is_below(dn, settings)
-            if at not in self._found and of_sets:
+            within = names.is_below(dn, settings) or names.is_below(dn, sites)
+            if at not in self._found and within:
                 self._add(self._search(dn, _BASE, _ANY, _ASKED))
-            if at not in folders and (at in self._found or of_sets):
+            if at not in folders and (at in self._found or within):
                 wanted.append(names.parent(dn))
             if at in self._found:
                 folders[at] = dn

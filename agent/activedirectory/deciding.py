@@ -9,7 +9,7 @@ What it has and cannot be used stays as it was.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -75,10 +75,18 @@ class Deciding:
         self.vanished.clear()
 
     def take(
-        self, answer: Answer, found: Found, roots: Mapping[bytes, Path], current: Topology, now: float, interval: float
+        self,
+        answer: Answer,
+        found: Found,
+        roots: Mapping[bytes, Path],
+        current: Topology,
+        now: float,
+        interval: float,
+        confirmed: Collection[bytes] = (),
     ) -> Decision:
         """What follows from a complete answer. `roots`: where each set is here, by its GUID; `current`: what is in
-        force; `now` in seconds. Raises Disbelieved."""
+        force; `now` in seconds; `confirmed`: sets that an administrator says this member has left, of which one answer
+        is enough. Raises Disbelieved."""
         self._refuse(answer, found)
         here = {one.guid for one in answer.entries if one.guid is not None}
         new = {one.guid: one for one in found.sets if one.guid in roots}
@@ -90,7 +98,7 @@ class Deciding:
             if guid in new:
                 missing |= _parts(former) - _parts(new[guid]) - here
         self.vanished = {guid: self.vanished.get(guid, now) for guid in missing}
-        gone = {guid for guid, first in self.vanished.items() if now - first >= interval}
+        gone = {guid for guid, first in self.vanished.items() if now - first >= interval or guid in confirmed}
         kept: list[str] = []
         sets: dict[bytes, ReplicaSet] = {}
         for guid, former in old.items():

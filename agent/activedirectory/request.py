@@ -63,10 +63,15 @@ async def ask(request: Request, patience_s: float = PATIENCE_S) -> Reply:
             process.kill()
             await process.wait()
     try:
-        found: dict[str, Any] = json.loads(out)
+        return await asyncio.to_thread(_reply_of, out)
     except ValueError:
         said = err.decode("utf-8", "replace").strip().splitlines()
         return _failed(f"the process that asks has failed: {said[-1] if said else f'exit code {process.returncode}'}")
+
+
+def _reply_of(out: bytes) -> Reply:
+    """What the process wrote: of many members, tens of MiB. Raises ValueError."""
+    found: dict[str, Any] = json.loads(out)
     answer = found.pop("answer")
     counts = {name: int(found[name]) for name in _COUNTS}
     return Reply(answer_of(answer) if answer is not None else None, tuple(found["errors"]), counts)

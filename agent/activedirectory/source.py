@@ -125,15 +125,15 @@ class Reading:
         """There was no answer."""
         self._deciding.failed()
 
-    def take(self, answer: Answer, client: DirectoryClient, now: float) -> Outcome:
-        """What follows from an answer, which is remembered. Raises Disbelieved, ConfigError for what cannot be a
-        topology."""
+    def take(self, answer: Answer, client: DirectoryClient, now: float, confirmed: Collection[bytes] = ()) -> Outcome:
+        """What follows from an answer, which is remembered; see Deciding.take(). Raises Disbelieved, ConfigError for
+        what cannot be a topology."""
         there, path = client.there, client.topology_path
         found = translate(answer, there.computer, client.member_name)
         roots = roots_of(found, there)
         self.faults = tuple(found.faults)
         before, current = self._in_force(path)
-        decision = self._deciding.take(answer, found, roots, current, now, client.poll_interval_s)
+        decision = self._deciding.take(answer, found, roots, current, now, client.poll_interval_s, confirmed)
         self.kept = decision.kept
         if not decision.sets and before is None:
             raise Disbelieved(f"the computer {there.computer} is in no replica set that can be used")
@@ -219,8 +219,9 @@ class ActiveDirectorySource:
         """Poll now, and go on from then."""
         self._asked.set()
 
-    async def poll(self) -> list[str]:
-        """Poll now; returns what was changed. Where something was under way already, after that."""
+    async def poll(self, confirmed: Collection[bytes] = ()) -> list[str]:
+        """Poll now; returns what was changed. Where something was under way already, after that. `confirmed` are sets
+        that an administrator says this member has left."""
         async with self._one_at_a_time:
             config = self._config()
             there = config.active_directory
@@ -240,7 +241,9 @@ class ActiveDirectorySource:
                     return self._fail("; ".join(problems) or "no server was asked")
                 answer = reply.answer
                 try:
-                    outcome = await asyncio.to_thread(self._take, answer, there, config)  # it is not cut short
+                    outcome = await asyncio.to_thread(
+                        self._take, answer, there, config, confirmed
+                    )  # it is not cut short
                 except (Disbelieved, ConfigError, OSError) as error:
                     problems.append(f"{answer.server}: {error}")
                     refused.append(answer.server)
@@ -255,11 +258,13 @@ class ActiveDirectorySource:
             self.problem, self._read_at = "", filetime_now()
             return await self._changed(outcome.left) if changed else []
 
-    def _take(self, answer: Answer, there: ActiveDirectory, config: AgentConfig) -> Outcome:
+    def _take(
+        self, answer: Answer, there: ActiveDirectory, config: AgentConfig, confirmed: Collection[bytes]
+    ) -> Outcome:
         client = DirectoryClient(
             there, config.member_name, config.topology_path, config.state_dir, config.keytab, config.poll_interval_s
         )
-        outcome = self._reading.take(answer, client, time.monotonic())
+        outcome = self._reading.take(answer, client, time.monotonic(), confirmed)
         if outcome.text is not None:
             write_file(config.topology_path, outcome.text)
             log.info("the topology has changed in Active Directory, says %s", answer.server)

@@ -274,8 +274,8 @@ def set_(
 ) -> None:
     """Set what a set, a member or a connection says. An empty value is the default.
 
-    Of a set: primary, type, file_filter and directory_filter (names with commas between), schedule. Of a connection:
-    priority, enabled, schedule, ignore_schedule, two_way_sync. Of a member: address, key.
+    Of a set: primary, type, file_filter and directory_filter (names with commas between), rename_open, schedule. Of a
+    connection: priority, enabled, schedule, ignore_schedule, two_way_sync. Of a member: address, key.
     """
     if member is not None and connection is not None:
         raise click.UsageError("--member or --connection, not both")

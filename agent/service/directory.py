@@ -192,17 +192,21 @@ class Directory:
         if guid is None:
             known = ", ".join(f'"{name}"' for name in sorted(self._known)) or "none"
             return {"refused": f'this member is in no replica set "{set_name}"; it is or was in {known}'}
+        active, config = self._service.active_directory, self._service.config
+        changes = await active.poll({guid}) if active is not None else []
         answer = await self.read(confirmed={guid})
         if answer["problems"]:
             return answer
-        if guid in self._view.set_guids:
-            member = self._service.config.member_name
-            return {
-                "refused": f"{self._service.config.topology_path} and {self._source.path} have this member in the set "
-                f'"{set_name}" still: remove it first, with `frs topology remove-member {member} --set {set_name}`, or '
-                f"by the [[set]] in agent.toml"
-            }
-        return answer
+        if guid not in self._view.set_guids:
+            return answer | {"changes": [*changes, *answer["changes"]]}
+        how = (
+            f"with `frs topology remove-member {config.member_name} --set {set_name}`, or by the [[set]] in agent.toml"
+        )
+        where = f"{config.topology_path} and {self._source.path}"
+        if active is not None:
+            how = "its subscriber and its member object, with the tools of the domain; `frs ad check` names them"
+            where = f"Active Directory ({active.problem or 'as it was read just now'})"
+        return {"refused": f'{where} has this member in the set "{set_name}" still: remove it first, {how}'}
 
     # -- what is said --
 

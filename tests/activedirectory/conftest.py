@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.activedirectory.domain import SERVER, DomainController, Namespace, missing
+from tests.activedirectory.domain import ADDRESSES, SERVER, DomainController, Namespace, missing
 from tests.activedirectory.fleet import HOSTS, Fleet
 
 
@@ -16,7 +16,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     if missing():
         pytest.skip(f"needs {', '.join(missing())}")
     folder = tmp_path_factory.mktemp("domain")
-    space = Namespace(folder, {SERVER: "127.0.0.1", **HOSTS})
+    space = Namespace(folder, ADDRESSES | HOSTS)
     controller = DomainController(folder, space)
     try:
         controller.provision()

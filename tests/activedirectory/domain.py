@@ -22,7 +22,8 @@ from cryptography.x509.oid import NameOID
 
 REPOSITORY = Path(__file__).parents[2]
 REALM, DOMAIN, NC = "FRS.TEST", "frs.test", "DC=frs,DC=test"
-SERVER = "dc1.frs.test"
+SERVER, SECOND = "dc1.frs.test", "dc2.frs.test"
+ADDRESSES = {SERVER: "127.0.0.1", SECOND: "127.0.0.2"}
 PASSWORD = "Secret-1-for-Tests"
 PROGRAMS = ("samba", "samba-tool", "ldapmodify", "ldapsearch", "ip", "unshare", "nsenter", "mount")
 PROVISION = Path("/usr/share/samba/setup/provision.ldif")
@@ -62,13 +63,15 @@ class Namespace:
         self.folder = folder
         (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(f"{ip} {n}\n" for n, ip in names.items()))
         (folder / "resolv.conf").write_text(f"nameserver 127.0.0.1\nsearch {DOMAIN}\noptions timeout:2 attempts:1\n")
+        centers = "".join(f"  kdc = {ip}\n" for ip in ADDRESSES.values())
         (folder / "krb5.conf").write_text(
             f"[libdefaults]\n default_realm = {REALM}\n dns_lookup_kdc = false\n dns_lookup_realm = false\n"
             f" dns_canonicalize_hostname = false\n rdns = false\n"
-            f"[realms]\n {REALM} = {{\n  kdc = 127.0.0.1\n }}\n[domain_realm]\n .{DOMAIN} = {REALM}\n"
+            f"[realms]\n {REALM} = {{\n{centers} }}\n[domain_realm]\n .{DOMAIN} = {REALM}\n"
         )
+        loopback = f"ip link set lo up && ip address add {ADDRESSES[SECOND]}/8 dev lo"
         binds = " && ".join(f"mount --bind {folder}/{name} /etc/{name}" for name in ("hosts", "resolv.conf"))
-        script = f"mount --make-rprivate / && {binds} && ip link set lo up && echo ready && exec cat"
+        script = f"mount --make-rprivate / && {binds} && {loopback} && echo ready && exec cat"
         self.holder = subprocess.Popen(
             ["unshare", "--net", "--mount", "sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
@@ -104,40 +107,55 @@ class Namespace:
 
 
 class DomainController:
-    """Runs from start() to stop(), and again. Its data are in `folder`/dc; see keep() and put_back()."""
+    """Runs from start() to stop(), and again. Its data are in `folder`/NAME; see keep() and put_back()."""
 
-    def __init__(self, folder: Path, space: Namespace) -> None:
-        self.folder, self.space = folder, space
-        self.data = folder / "dc"
+    def __init__(self, folder: Path, space: Namespace, server: str = SERVER) -> None:
+        self.folder, self.space, self.server = folder, space, server
+        self.name, self.address = server.partition(".")[0], ADDRESSES[server]
+        self.data = folder / self.name
         self.ca = folder / "ca.pem"
         self._process: subprocess.Popen[bytes] | None = None
 
     def provision(self) -> None:
         """Make the domain."""
+        _certificate(self.folder)
+        self._make("provision", f"--realm={REALM}", "--domain=FRSTEST", "--server-role=dc",
+                   "--dns-backend=SAMBA_INTERNAL", f"--adminpass={PASSWORD}", f"--host-name={self.name}",
+                   f"--host-ip={self.address}", "--use-rfc2307")  # fmt: skip
+
+    def join(self, other: DomainController) -> None:
+        """Become another controller of a domain that runs, with all that it has."""
+        self._make("join", DOMAIN, "DC", f"--server={other.server}", f"--realm={REALM}", "-UAdministrator",
+                   f"--password={PASSWORD}", "--dns-backend=NONE", f"--option=netbios name={self.name}")  # fmt: skip
+
+    def pull(self, other: DomainController) -> None:
+        """Take over what has changed at another controller, which runs."""
+        self.tool("drs", "replicate", self.server, other.server, NC, "--local", "-UAdministrator",
+                  f"--password={PASSWORD}")  # fmt: skip
+
+    def _make(self, how: str, *arguments: str) -> None:
         self.space.run(
-            "samba-tool", "domain", "provision", f"--targetdir={self.data}", f"--realm={REALM}", "--domain=FRSTEST",
-            "--server-role=dc", "--dns-backend=SAMBA_INTERNAL", f"--adminpass={PASSWORD}", "--host-name=dc1",
-            "--host-ip=127.0.0.1", "--option=interfaces=lo", "--option=bind interfaces only=yes",
+            "samba-tool", "domain", how, *arguments, f"--targetdir={self.data}",
+            f"--option=interfaces={self.address}/8", "--option=bind interfaces only=yes",
             environment={"TDB_NO_FSYNC": "1"},
         )  # fmt: skip
-        _certificate(self.folder)
-        (self.folder / "run").mkdir()
+        run = self.folder / f"run-{self.name}"
+        run.mkdir()
         text = (self.data / "etc/smb.conf").read_text()
         ours = {
-            "server services": "rpc, ldap, cldap, kdc, dns",
+            "server services": "rpc, ldap, cldap, kdc" + (", dns" if how == "provision" else ""),
             "log file": f"{self.folder}/samba.log",
-            "pid directory": f"{self.folder}/run",
-            "ncalrpc dir": f"{self.folder}/run/ncalrpc",
-            "lock directory": f"{self.folder}/run",
+            "pid directory": f"{run}",
+            "ncalrpc dir": f"{run}/ncalrpc",
+            "lock directory": f"{run}",
             "tls certfile": f"{self.folder}/cert.pem",
             "tls keyfile": f"{self.folder}/key.pem",
             "tls cafile": f"{self.folder}/ca.pem",
             "dns forwarder": "",
-            "kdc force enable rc4 weak session keys": "no",
         }
         lines = [line for line in text.splitlines() if line.partition("=")[0].strip() not in ours]
         at = lines.index("[global]") + 1
-        lines[at:at] = [f"\t{name} = {value}" for name, value in ours.items() if "rc4" not in name]
+        lines[at:at] = [f"\t{name} = {value}" for name, value in ours.items()]
         (self.data / "etc/smb.conf").write_text("\n".join(lines) + "\n")
 
     def tool(self, *arguments: str) -> str:
@@ -157,8 +175,9 @@ class DomainController:
                 env=self.space.environment | {"TDB_NO_FSYNC": "1"}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
         until = time.monotonic() + PATIENCE_S
-        look = "import socket,sys; [socket.create_connection(('127.0.0.1', int(p))).close() for p in sys.argv[1:]]"
-        while self.space.run(sys.executable, "-c", look, "88", "389", "636", "53", expect=None).returncode:
+        look = "import socket,sys; [socket.create_connection((sys.argv[1], int(p))).close() for p in sys.argv[2:]]"
+        ports = ("88", "389", "636", *(("53",) if self.server == SERVER else ()))
+        while self.space.run(sys.executable, "-c", look, self.address, *ports, expect=None).returncode:
             assert self._process.poll() is None, (self.folder / "samba.out").read_text()[-4000:]
             assert time.monotonic() < until
             time.sleep(0.05)
@@ -166,6 +185,7 @@ class DomainController:
     def stop(self) -> None:
         """End it."""
         if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
             self._process.terminate()
             try:
                 self._process.wait(60)
@@ -193,10 +213,17 @@ class DomainController:
     def change(self, ldif: str) -> None:
         """As an administrator does it: with ldapmodify, over TLS. What is there already is passed over."""
         done = self.space.run(
-            "ldapmodify", "-c", "-H", f"ldaps://{SERVER}", "-x", "-D", f"Administrator@{REALM}", "-w", PASSWORD,
+            "ldapmodify", "-c", "-H", f"ldaps://{self.server}", "-x", "-D", f"Administrator@{REALM}", "-w", PASSWORD,
             said=ldif, expect=None, environment={"LDAPTLS_CACERT": str(self.ca)},
         )  # fmt: skip
         assert done.returncode in (0, ALREADY_EXISTS), f"{done.stdout}\n{done.stderr}"
+
+    def add(self, ldif: str) -> None:
+        """Objects of classes that only a controller may make."""
+        environment = {"TDB_NO_FSYNC": "1", "PYTHONPATH": ""}
+        self.space.run(
+            "/usr/bin/python3", "-c", _RELAXED, f"{self.data}/etc/smb.conf", said=ldif, environment=environment
+        )
 
     def denies(self, dn: str, ace: str) -> contextlib.AbstractContextManager[None]:
         """For as long as this lasts, an entry (SDDL) stands before all others of the access control list of an
@@ -218,7 +245,7 @@ class DomainController:
 
 
 #: With Samba's own library, on the files of a controller.
-_DESCRIPTOR = """
+_DATABASE = """
 import sys
 from samba.auth import system_session
 from samba.param import LoadParm
@@ -227,6 +254,11 @@ from samba.sd_utils import SDUtils
 from samba.dcerpc import security
 settings = LoadParm(filename_for_non_global_lp=sys.argv[1])
 database = SamDB(lp=settings, session_info=system_session(settings))
+"""
+_RELAXED = f"""{_DATABASE}
+database.add_ldif(sys.stdin.read(), controls=["relax:0"])
+"""
+_DESCRIPTOR = f"""{_DATABASE}
 descriptors = SDUtils(database)
 print(descriptors.read_sd_on_dn(sys.argv[2]).as_sddl(security.dom_sid(database.get_domain_sid())))
 if sys.argv[3]:
@@ -249,11 +281,11 @@ def _sockets(folder: str, names: list[str]) -> list[str]:
 
 
 def _certificate(folder: Path) -> None:
-    """A key, and a certificate that has signed itself, for the names of the controller."""
+    """A key, and a certificate that has signed itself, for the names of the controllers."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, SERVER)])
     now = datetime.datetime.now(datetime.UTC)
-    names = [x509.DNSName(SERVER), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    names = [*map(x509.DNSName, ADDRESSES), *(x509.IPAddress(ipaddress.ip_address(ip)) for ip in ADDRESSES.values())]
     made = (
         x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
         .serial_number(x509.random_serial_number()).not_valid_before(now - datetime.timedelta(days=1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import struct
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ from tests.unit.activedirectory.entries import (
     DENIED_OBJECT,
     READ,
     SETS,
+    SITES,
     a_set,
     answer,
     computer_dn,
@@ -42,7 +44,7 @@ from tests.unit.activedirectory.entries import (
     rights,
     sid,
 )
-from tests.unit.activedirectory.test_translation import changed
+from tests.unit.activedirectory.test_translation import changed, settings_of, sysvol
 
 DOCS = f"CN=docs,{SETS}"
 A, B = f"CN=A,{DOCS}", f"CN=B,{DOCS}"
@@ -58,14 +60,14 @@ class Member:
         self.topology = Topology((), 0)
         self.kept: tuple[str, ...] = ()
 
-    def reads(self, entries: list[Entry], now: float, **values: object) -> Decision:
-        return self.takes(answer(*entries, **values), now)
+    def reads(self, entries: list[Entry], now: float, confirmed: Collection[bytes] = (), **values: object) -> Decision:
+        return self.takes(answer(*entries, **values), now, confirmed)
 
-    def takes(self, one: Answer, now: float) -> Decision:
+    def takes(self, one: Answer, now: float, confirmed: Collection[bytes] = ()) -> Decision:
         found = translate(one, "A", "A")
         roots = {guid: Path(place.root) for guid, place in found.places.items()}
         try:
-            decision = self.deciding.take(one, found, roots, self.topology, now, INTERVAL)
+            decision = self.deciding.take(one, found, roots, self.topology, now, INTERVAL, confirmed)
         except Disbelieved:
             self.deciding.failed()  # there is no other controller
             raise
@@ -102,6 +104,16 @@ def test_a_set_goes_when_two_readings_an_interval_apart_lack_it(member: Member) 
     assert member.reads(without, 10.0 + INTERVAL).left == {guid_of(f"CN=plans,{SETS}")}
     assert "plans" not in member.has
     assert member.kept == ()
+
+
+def test_one_answer_is_enough_where_an_administrator_confirms_it(member: Member) -> None:
+    """But not where it has the set, or may not be read."""
+    plans = guid_of(f"CN=plans,{SETS}")
+    assert not member.reads([*HOSTS, *a_set(), *PLANS], 5.0, confirmed={plans}).left
+    with pytest.raises(Disbelieved):
+        member.reads([*HOSTS, *a_set(), Entry(f"CN=plans,{SETS}", {})], 6.0, confirmed={plans})
+    assert member.reads([*HOSTS, *a_set()], 10.0, confirmed={plans}).left == {plans}
+    assert list(member.has) == ["docs"]
 
 
 @pytest.mark.parametrize("between", ["back", "failed", "partial", "empty", "older"])
@@ -410,6 +422,25 @@ def test_what_may_only_be_hidden_is_not_taken_for_gone(unlisted: set[str], delet
         assert sets["docs"] == {"A->B", "B->A"} - gone
     if not unlisted and not {guid_of(A), guid_of(f"CN=docs,{BOX}")} & there:
         assert sets == {}
+
+
+@pytest.mark.parametrize("levels", range(5))
+def test_what_may_only_be_hidden_of_a_controller_is_not_taken_for_gone(levels: int) -> None:
+    """Its connections, its settings, its server, the servers of its site, and the site; of a set of SYSVOL."""
+    of_b = settings_of("B", "Paris")
+    above = {names.above(of_b, 1): "server", names.above(of_b, 2): "serversContainer", names.above(of_b, 3): "site"}
+    everything = [*HOSTS, *sysvol(), entry(SITES, "sitesContainer"), *(entry(dn, kind) for dn, kind in above.items())]
+    folder, member = names.above(of_b, levels), Member()
+    everything += [entry(names.above(settings_of("A", "Berlin"), at), "site") for at in (1, 2, 3)]
+    member.takes(reads(Controller(everything)), 0.0)
+    before = member.topology
+    assert member.has == {"SYSVOL": ["A->B", "B->A"]}
+    known = tuple(member.deciding.memory.objects)
+    said = reads(Controller(everything, unlisted=frozenset({folder})), known)
+    assert said.unlisted == {folder}
+    with pytest.raises(Disbelieved, match="may not all be shown"):
+        member.takes(said, 10.0)
+    assert member.topology == before
 
 
 def test_an_attribute_that_goes_without_a_change_is_hidden(member: Member) -> None:

@@ -1,0 +1,409 @@
+"""Three members whose topology comes from a real domain, and all that may become of it, as root:
+python -m tests.activedirectory.campaign. Prints a line for each scenario; exits 1 where one failed. script/test has the
+first ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from agent.activedirectory import names
+from config.load import load_topology
+from tests.activedirectory.domain import ADDRESSES, NC, PASSWORD, SECOND, SERVER, DomainController, Namespace, missing
+from tests.activedirectory.fleet import HOSTS, NAMES, SETS, DomainMember, Fleet, a_set, computer, computers, same, until
+
+#: The set of SYSVOL, by the name that it has in every domain.
+SYSVOL = "Domain System Volume (SYSVOL share)"
+DOCS, PLANS = f"CN=docs,{SETS}", f"CN=plans,{SETS}"
+SITES = f"CN=Sites,CN=Configuration,{NC}"
+SITE_OF = {"FS1": "Default-First-Site-Name", "FS2": "Default-First-Site-Name", "FS3": "North"}
+#: All rights on an object, and on what is below it, are denied to the computers of the domain.
+DENIED = "(D;CI;GA;;;DC)"
+#: They may not list what is below it.
+UNLISTED = "(D;;LC;;;DC)"
+#: How long a member may take to find out of itself what has changed, in seconds.
+INTERVAL = 5
+NEVER = "A" * 112  # 84 octets of 0, in Base64
+
+
+def settings_dn(name: str) -> str:
+    """Where the NTDS settings of a controller are."""
+    return f"CN=NTDS Settings,CN={name},CN=Servers,CN={SITE_OF[name]},{SITES}"
+
+
+class Site:
+    """A fleet that runs, with everything that was ever made in its sets."""
+
+    def __init__(self, fleet: Fleet, folder: Path) -> None:
+        self.fleet, self.dc = fleet, fleet.controller
+        self.folder = folder
+        servers = f'servers = ["{SERVER}", "{SECOND}"]\n'
+        said = {"poll_interval": "1", "more": f"{servers}short_interval = 3600"}
+        self.one, self.two = fleet.members(folder, "FS1", "FS2", **said)
+        said["more"] = f"{servers}short_interval = {INTERVAL}\nlong_interval = {INTERVAL}"
+        (self.three,) = fleet.members(folder, "FS3", **said)
+        self.members = [self.one, self.two, self.three]
+        self.made: dict[str, list[str]] = {}
+        self._numbers = itertools.count()
+
+    def imports(self, name: str, *names: str) -> None:
+        """A new set of these members, in a full mesh."""
+        for member in self.members:
+            if member.name in names:
+                member.root(name)
+        self.fleet.import_set(a_set(name, names), self.folder)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[Site]:
+        with contextlib.ExitStack() as started:
+            for member in self.members:
+                started.callback(member.stop)
+                member.start()
+            yield self
+
+    def arrive(self, *of_sets: str) -> None:
+        """A new file of each member comes to all others, in each of these sets, and nothing that was made is gone."""
+        for of_set in of_sets or tuple(self.made):
+            roots = [member.root(of_set) for member in self.members if of_set in sets_of(member)]
+            for root in roots:
+                name = f"{next(self._numbers)}-of-{root.parents[1].name}"
+                (root / name).write_text(name)
+                self.made.setdefault(of_set, []).append(name)
+            until(lambda roots=roots, of_set=of_set: all((r / n).exists() for r in roots for n in self.made[of_set]),
+                  self.one.log)  # fmt: skip
+
+    def nothing_changes(self, said: str, *, of: DomainMember | None = None) -> None:
+        """What a member is told is not believed, of which its status says that; and all goes on as it was."""
+        member = of or self.one
+        before = [sets_of(one) for one in self.members]
+        for _ in range(2):
+            member.poll()
+            problem = member.directory()["problem"]
+            assert problem
+            assert said in problem, problem
+        assert said in member.asked("status")
+        assert [sets_of(one) for one in self.members] == before
+        self.arrive()
+
+    def all_is_well(self) -> None:
+        """Everybody can read it again."""
+        for member in self.members:
+            member.poll()
+            assert member.directory()["problem"] == "", member.directory()
+
+
+def sets_of(member: DomainMember) -> dict[str, list[str]]:
+    """The connections of each set that it runs."""
+    return {one["name"]: sorted(c["name"] for c in one["connections"]) for one in member.status().get("sets", [])}
+
+
+def sysvol_ldif(site: Site) -> tuple[str, str]:
+    """The objects of SYSVOL (2.3.2) of three controllers in two sites: those that only controllers make, and others.
+    All connections between FS1 and the others have a schedule that is never open."""
+    made = [
+        f"dn: CN=North,{SITES}\nobjectClass: site\n",
+        f"dn: CN=Servers,CN=North,{SITES}\nobjectClass: serversContainer\n",
+    ]
+    set_dn = f"CN={SYSVOL},{SETS}"
+    said = [
+        f"dn: {set_dn}\nchangetype: add\nobjectClass: nTFRSReplicaSet\nfRSReplicaSetType: 2\nfRSFileFilter: *.tmp\n"
+    ]
+    for name in NAMES:
+        server = settings_dn(name).partition(",")[2]
+        made.append(f"dn: {server}\nobjectClass: server\nserverReference: {computer(name)}\n")
+        made.append(f"dn: {settings_dn(name)}\nobjectClass: nTDSDSA\n")
+        said.append(
+            f"dn: CN={name},{set_dn}\nchangetype: add\nobjectClass: nTFRSMember\n"
+            f"frsComputerReference: {computer(name)}\nserverReference: {settings_dn(name)}\n"
+        )
+    said.append(f"dn: {set_dn}\nchangetype: modify\nadd: fRSPrimaryMember\nfRSPrimaryMember: CN=FS1,{set_dn}\n-\n")
+    for up, down in itertools.permutations(NAMES, 2):
+        closed = f"schedule:: {NEVER}\n" if "FS1" in (up, down) else ""
+        said.append(
+            f"dn: CN=from {up},{settings_dn(down)}\nchangetype: add\nobjectClass: nTDSConnection\n"
+            f"fromServer: {settings_dn(up)}\nenabledConnection: TRUE\noptions: 0\n{closed}"
+        )
+    for member in site.members:
+        said.append(
+            f"dn: CN={SYSVOL},CN=NTFRS Subscriptions,{computer(member.name)}\nchangetype: add\n"
+            f"objectClass: nTFRSSubscriber\nfRSMemberReference: CN={member.name},{set_dn}\n"
+            f"fRSRootPath: {member.root(SYSVOL)}\nfRSStagingPath: /var/lib/frs\n"
+        )
+    return "\n".join(made), "\n".join(said)
+
+
+# -- scenarios, in this order --
+
+
+def everything(site: Site) -> None:
+    """A set of the kind DFS, by `frs ad ldif`: members begin with nothing but their keytabs."""
+    assert "nothing is wrong" in site.one.asked("ad", "check")
+    until(lambda: all(len(one.joined()) == 4 for one in site.members), site.one.log)
+    site.arrive("docs")
+    called = {each["name"]: each["called_by"] for each in site.one.status()["partners"]}
+    assert called == {"FS2": "Kerberos", "FS3": "Kerberos"}
+
+
+def sysvol(site: Site) -> None:
+    """A set of the kind SYSVOL: its connections are below the NTDS settings, and have no schedule within a site."""
+    made, said = sysvol_ldif(site)
+    site.dc.add(made)
+    site.dc.change(said)
+    for member in site.members:
+        member.poll()
+    shown = site.one.asked("ad", "check", expect=1)
+    assert f"set {SYSVOL}, type sysvol, primary member FS1" in shown
+    assert "site North" in shown
+    mine = {f"{SYSVOL}/{key}" for key in ("FS1->FS2", "FS2->FS1")}
+    until(lambda: mine == {one for one in site.one.joined() if SYSVOL in one}, site.one.log)
+    other = {f"{SYSVOL}/{key}" for key in ("FS3->FS2", "FS2->FS3")}
+    until(lambda: other == {one for one in site.three.joined() if SYSVOL in one}, site.three.log)
+    site.arrive(SYSVOL)
+    exported = site.folder / "exported.toml"
+    exported.write_text(site.one.asked("ad", "export"))
+    assert load_topology(exported) == load_topology(site.one.folder / "topology.toml")
+
+
+def changes(site: Site) -> None:
+    """A change arrives with "poll now", and without it at the interval."""
+    connection = f"CN=FS2,CN=FS1,{DOCS}"
+    site.dc.change(f"dn: {connection}\nchangetype: modify\nreplace: options\noptions: {3 << 28}\n")
+    assert any("FS2->FS1: priority 7 becomes 3" in line for line in site.one.poll()["changes"])
+    serial = site.three.status()["directory"]["serial"]
+    site.dc.change(f"dn: CN=FS2,CN=FS3,{DOCS}\nchangetype: modify\nreplace: options\noptions: {4 << 28}\n")
+    until(lambda: site.three.status()["directory"]["serial"] > serial, site.three.log)
+    assert "FS2->FS3: priority 7 becomes 4" in site.three.log()
+    site.arrive()
+
+
+def stopped(site: Site) -> None:
+    """The controller is away. A member that starts meanwhile has what it had; its partners it can call when there are
+    tickets again."""
+    site.dc.stop()
+    site.nothing_changes(f"{SERVER}: cannot bind")
+    before = sets_of(site.two)
+    site.two.stop()
+    site.two.start()
+    until(lambda: sets_of(site.two) == before, site.two.log)
+    site.dc.start()
+    site.all_is_well()
+    site.arrive()
+
+
+def hidden(site: Site) -> None:
+    """Half of the objects may not be read, or are not shown at all, as if they were gone."""
+    hiding(site, (f"CN=FS2,{DOCS}", DENIED), (f"CN=FS1,{DOCS}", UNLISTED))
+
+
+def more_hidden(site: Site) -> None:
+    """The same, of what leads there: the subscriptions, a set, all sets, a controller's settings, and its server."""
+    box, server = f"CN=NTFRS Subscriptions,{computer('FS1')}", settings_dn("FS2").partition(",")[2]
+    hiding(site, *((dn, UNLISTED) for dn in (box, DOCS, SETS, settings_dn("FS2"), server)))
+
+
+def hiding(site: Site, *what: tuple[str, str]) -> None:
+    """So nobody may read these objects, one after the other."""
+    for dn, ace in what:
+        with site.dc.denies(dn, ace):
+            site.nothing_changes("not all of it may be read")
+            assert "may not" in site.one.asked("ad", "check", expect=1)
+    site.all_is_well()
+
+
+def odd(site: Site) -> None:
+    """Objects with names of everything that has to be escaped, members without a computer, doubles, and schedules that
+    are none: they are told of, and nothing else is touched."""
+    before, name = [sets_of(one) for one in site.members], 'odd, "set" \\ #1;\n<=>'
+    of_set, box = names.child(name, SETS), f"CN=NTFRS Subscriptions,{computer('FS1')}"
+    first, stray = f"CN=FS1,{DOCS}", names.child(name, DOCS)
+    objects = {
+        of_set: "nTFRSReplicaSet\nfRSReplicaSetType: 3\n",
+        names.child(name, of_set): f"nTFRSMember\nfrsComputerReference: {computer('FS1')}\n",
+        names.child(name, box): f"nTFRSSubscriber\nfRSMemberReference: {names.child(name, of_set)}\n"
+        f"fRSRootPath: /etc\nfRSStagingPath: x\n",
+        stray: "nTFRSMember\n",
+        names.child(name, first): f"nTDSConnection\nfromServer: {stray}\nenabledConnection: TRUE\noptions: 0\n",
+        f"CN=again,{first}": f"nTDSConnection\nfromServer: CN=FS2,{DOCS}\nenabledConnection: FALSE\noptions: 0\n"
+        "schedule:: c2hvcnQ=\n",
+    }
+    site.dc.change("\n".join(f"dn: {dn}\nchangetype: add\nobjectClass: {said}" for dn, said in objects.items()))
+    said = site.one.asked("ad", "check", expect=1)
+    for text in ("its name must be", "has no frsComputerReference", "is a second connection FS2->FS1",
+                 "schedule has 5 octets and is none", "which is no member of this set that can be used"):  # fmt: skip
+        assert text in said, (text, said)
+    for member in site.members:
+        member.poll()
+    assert site.one.directory()["problem"] == ""
+    assert [sets_of(one) for one in site.members] == before
+    site.arrive()
+    site.dc.change("\n".join(f"dn: {dn}\nchangetype: delete\n" for dn in reversed(objects)))
+    site.all_is_well()
+
+
+def older(site: Site) -> None:
+    """The controller comes out of a backup that is older."""
+    site.dc.stop()
+    site.dc.keep("old")
+    site.dc.start()
+    site.dc.change(f"dn: CN=FS2,CN=FS1,{DOCS}\nchangetype: modify\nreplace: options\noptions: {2 << 28}\n")
+    site.all_is_well()
+    site.dc.stop()
+    site.dc.keep("now")
+    site.dc.put_back("old")
+    site.dc.start()
+    site.nothing_changes("older than")
+    site.dc.stop()
+    site.dc.put_back("now")
+    site.dc.start()
+    site.all_is_well()
+
+
+def empty(site: Site) -> None:
+    """In its place there is a controller of a new domain of that name: without the computers, and with them."""
+    site.dc.stop()
+    folder = site.folder / "empty"
+    folder.mkdir()
+    other = DomainController(folder, site.dc.space)
+    try:
+        other.provision()
+        other.start()
+        other.tool("spn", "add", f"ldap/{SERVER}", "DC1$")
+        site.nothing_changes("cannot bind")
+        other.change(computers())
+        for name in NAMES:
+            other.tool("user", "setpassword", f"{name}$", f"--newpassword={PASSWORD}")
+        site.nothing_changes("another domain of that name")
+    finally:
+        other.stop()
+    site.dc.start()
+    site.all_is_well()
+
+
+def hanging(site: Site) -> None:
+    """The controller takes connections, and says nothing."""
+    site.dc.pause(on=True)
+    try:
+        site.nothing_changes("")
+    finally:
+        site.dc.pause(on=False)
+    site.all_is_well()
+
+
+def second(site: Site) -> None:
+    """Another controller takes over, with a change that the first does not know yet when it comes back."""
+    other = DomainController(site.dc.folder, site.dc.space, SECOND)
+    other.join(site.dc)
+    site.dc.tool("spn", "add", f"ldap/{SECOND}", "DC2$")
+    other.pull(site.dc)
+    other.start()
+    try:
+        site.dc.stop()
+        for member in site.members:
+            member.poll()
+            assert (member.directory()["server"], member.directory()["problem"]) == (SECOND, "")
+        assert f"passed over {SERVER}: cannot bind" in site.one.asked("status")
+        other.change(f"dn: CN=FS2,CN=FS1,{DOCS}\nchangetype: modify\nreplace: options\noptions: {5 << 28}\n")
+        assert any("becomes 5" in line for line in site.one.poll()["changes"])
+        site.arrive()
+        site.dc.start()
+        other.stop()
+        site.nothing_changes("has been changed since")
+        other.start()
+        site.all_is_well()
+        site.dc.pull(other)
+        other.stop()
+        site.all_is_well()
+        assert site.one.directory()["server"] == SERVER
+    finally:
+        other.stop()
+
+
+def leaving(site: Site) -> None:
+    """A set comes, and a member leaves it: two readings, at least an interval apart, have to say so."""
+    site.imports("plans", "FS1", "FS2")
+    for member in (site.one, site.two):
+        member.poll()
+    site.arrive("plans")
+    gone = (f"CN=plans,CN=NTFRS Subscriptions,{computer('FS1')}", f"CN=FS1,CN=FS2,{PLANS}", f"CN=FS2,CN=FS1,{PLANS}",
+            f"CN=FS1,{PLANS}")  # fmt: skip
+    site.dc.change("".join(f"dn: {dn}\nchangetype: delete\n\n" for dn in gone))
+    site.one.poll()
+    assert "plans" in sets_of(site.one)
+    until(lambda: (site.one.poll(), "plans" not in sets_of(site.one))[1], site.one.log)
+    assert all((site.one.root("plans") / name).exists() for name in site.made.pop("plans"))
+    site.imports("plans", "FS1", "FS2")
+    site.one.poll()
+    assert "plans" in sets_of(site.one)
+    site.one.asked("leave", "--set", "plans", expect=2)
+    site.dc.change("".join(f"dn: {dn}\nchangetype: delete\n\n" for dn in gone))
+    site.one.asked("leave", "--set", "plans")
+    assert "plans" not in sets_of(site.one)
+    site.arrive()
+    for of_set in site.made:
+        assert same(*(member.root(of_set) for member in site.members))
+
+
+SHORT: tuple[Callable[[Site], None], ...] = (everything, sysvol, changes, stopped, hidden)
+SCENARIOS = (*SHORT, more_hidden, odd, older, empty, hanging, second, leaving)
+
+
+def site_of(fleet: Fleet, folder: Path) -> Site:
+    """Members of one set, that do not run yet."""
+    site = Site(fleet, folder)
+    site.imports("docs", *NAMES)
+    return site
+
+
+def main() -> int:
+    """Run them all, or those that are named, after the first two."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    known = [one.__name__ for one in SCENARIOS[2:]]
+    parser.add_argument("scenarios", nargs="*", metavar="NAME", help=f"of {', '.join(known)} [default: all]")
+    chosen = parser.parse_args().scenarios or known
+    if unknown := set(chosen) - set(known):
+        parser.error(f"no such scenario: {', '.join(unknown)}")
+    if missing():
+        print(f"needs {', '.join(missing())}", file=sys.stderr)
+        return 2
+    folder = Path(tempfile.mkdtemp(prefix="frs-domain."))
+    space = Namespace(folder, ADDRESSES | HOSTS)
+    controller = DomainController(folder, space)
+    failed = 0
+    try:
+        controller.provision()
+        controller.start()
+        controller.tool("spn", "add", f"ldap/{SERVER}", "DC1$")
+        with site_of(Fleet(folder, space, controller), folder).running() as site:
+            for one in SCENARIOS:
+                if one not in SCENARIOS[:2] and one.__name__ not in chosen:
+                    continue
+                began = time.monotonic()
+                try:
+                    one(site)
+                    said = "holds"
+                except Exception:
+                    traceback.print_exc()
+                    failed += 1
+                    said = "FAILED"
+                print(f"{one.__name__:12} {said} after {time.monotonic() - began:.0f} s", flush=True)
+                if failed:
+                    break
+    finally:
+        controller.stop()
+        space.close()
+    if not failed:
+        shutil.rmtree(folder)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
