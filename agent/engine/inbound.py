@@ -27,7 +27,7 @@ from agent.engine.session import JoinState, Session
 from agent.engine.stored import change_order_of, extension_of
 from agent.reporting.causes import Cause
 from agent.wire import constants as c
-from agent.wire.change_order import CoExtension2
+from agent.wire.change_order import ChangeOrder, CoExtension2
 from agent.wire.guid import guid_text
 from idtable.records import InlogRow
 
@@ -232,10 +232,13 @@ class Inbound:
         entry = self.entry_of(self._renamed.get((cxtion, said), said))
         return entry if entry is not None and entry.cxtion == cxtion else None
 
-    def arrives(self, co_guid: bytes) -> bool:
-        """Whether what goes by this GUID is not done: its staging file is what a partner says it is, and no more."""
-        entry = self.entry_of(co_guid)
-        return entry is not None and entry.stage < Stage.FINISHED
+    def arrives(self, co: ChangeOrder) -> bool:
+        """Whether what goes by the GUID of this change order is not done, and is another change or not whole: its
+        staging file is what a partner says it is, and no more."""
+        entry = self.entry_of(co.change_order_guid)
+        if entry is None or entry.stage >= Stage.FINISHED:
+            return False
+        return not entry.staged or entry.key != (co.file_guid, co.originator_guid, co.frs_vsn)
 
     def of_file(self, file_guid: bytes) -> Iterator[Key]:
         """The change orders of that file which have not ended, in order of arrival."""

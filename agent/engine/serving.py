@@ -25,10 +25,10 @@ from idtable.records import IDRecord
 
 
 class Serving:
-    """The answers to those who fetch. `arrives`: whether a change order of that GUID is in the inbound log, and not
-    done."""
+    """The answers to those who fetch. `arrives`: whether the GUID of a change order is that of something in the
+    inbound log which is not done, and not that very change."""
 
-    def __init__(self, ctx: Context, outbound: Outbound, arrives: Callable[[bytes], bool]) -> None:
+    def __init__(self, ctx: Context, outbound: Outbound, arrives: Callable[[ChangeOrder], bool]) -> None:
         self.ctx = ctx
         self.outbound = outbound
         self._arrives = arrives
@@ -131,7 +131,7 @@ class Serving:
                 initial=initial,
                 regenerate=same,
                 coc_ext=bytes(0x28) if extension is None else extension.encode(),
-                at_hand=not self._arrives(co_in.change_order_guid),
+                at_hand=not self._arrives(co_in),
             )
         )
 
