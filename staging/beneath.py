@@ -149,8 +149,10 @@ def make_accessible(dir_fd: int, name: str) -> int:
 
 
 def inherit_lists(above: int, fd: int) -> None:
-    """Gives a new folder the access control lists that it would have had, had it been made in the folder `above`.
-    To be followed by its mode. Raises OSError."""
+    """Gives a new folder the access control lists that it would have had, had it been made in the folder `above`, if
+    that is trusted with it. To be called when it has its owner, and followed by its mode. Raises OSError."""
+    if not trusted_above(above, os.fstat(fd).st_uid):
+        return
     try:
         default = os.getxattr(above, posixacl.DEFAULT_XATTR)
     except OSError as error:
@@ -159,6 +161,12 @@ def inherit_lists(above: int, fd: int) -> None:
         raise
     for name in (posixacl.DEFAULT_XATTR, posixacl.ACCESS_XATTR):
         os.setxattr(fd, name, default)
+
+
+def trusted_above(above: int, uid: int) -> bool:
+    """Whether the owner of the folder `above`, who says which lists a new folder in it has, is nobody whom a folder of
+    the user `uid` could be closed to: he would let himself in. Raises OSError."""
+    return os.fstat(above).st_uid in (0, os.geteuid(), uid)
 
 
 # -- names in open folders --

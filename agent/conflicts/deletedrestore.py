@@ -15,7 +15,7 @@ from agent.conflicts.deletedroom import Group
 from agent.conflicts.kept import KeptError, UnknownItem
 from agent.conflicts.keptrestore import put_back
 from staging import fsops
-from staging.beneath import Entry
+from staging.beneath import Entry, make_private, trusted_above
 from staging.errors import StagingError
 from staging.rootdir import FolderKey, RootDir, RootKey, check_name
 
@@ -180,6 +180,8 @@ def _give_away(above: int, name: str, like: DeletedFolder) -> FolderKey | None:
         st = os.fstat(fd)
         if st.st_uid != os.geteuid() or stat.S_IMODE(st.st_mode) & 0o777 != 0o700 or os.listdir(fd):
             return None
+        if not trusted_above(above, like.uid):
+            make_private(fd)  # without the lists of the folder above
         with contextlib.suppress(PermissionError):
             os.fchown(fd, like.uid, like.gid)
         os.fchmod(fd, stat.S_IMODE(like.mode) | (0o700 if os.geteuid() else 0))

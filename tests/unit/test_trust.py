@@ -18,7 +18,7 @@ from staging import fsops, install
 from staging.beneath import Entry
 from staging.generate import generate
 from staging.preinstall import RESERVED_NAME, Preinstall
-from tests.unit.exchanges import GUID, ROOT, USER, Host, file, folder
+from tests.unit.exchanges import GUID, ROOT, USER, Host, file, folder, give
 
 Step = ev.InstallStep
 only_root = pytest.mark.skipif(not ROOT, reason="only root gives files away")
@@ -213,11 +213,28 @@ def test_a_folder_made_again_has_the_lists_of_the_one_above(host: Host) -> None:
     except OSError:
         pytest.skip("no access control lists here")
     host.x.mkdir()
+    give(host.x, stat.S_IMODE(host.x.stat().st_mode))  # whose the one above is
     expected, value = host.facts(host.x), os.getxattr(host.x, "system.posix_acl_default")
     host.x.rmdir()
     assert host.install(Step.FOLDER, expected=expected, is_dir=True).outcome is ev.Outcome.DONE
     assert os.getxattr(host.x, "system.posix_acl_default") == value == acl
     assert host.x.stat().st_mode == expected.mode
+
+
+@only_root
+def test_a_folder_made_again_has_no_lists_of_whoever_owns_the_one_above(host: Host) -> None:
+    """Its owner is another: who put it out of the tree would be let into it when it comes back."""
+    acl = bytes.fromhex("02000000 01000700ffffffff 0200070039300000 04000500ffffffff 10000700ffffffff 20000500ffffffff")
+    folder(host.x, 0o750, 0)
+    expected = host.facts(host.x)
+    host.x.rmdir()
+    try:
+        os.setxattr(host.d, "system.posix_acl_default", acl)
+    except OSError:
+        pytest.skip("no access control lists here")
+    assert host.install(Step.FOLDER, expected=expected, is_dir=True).outcome is ev.Outcome.DONE
+    assert (mode_of(host.x), host.x.stat().st_uid) == (0o750, 0)
+    assert not [name for name in os.listxattr(host.x) if name.startswith("system.posix_acl")]
 
 
 def test_another_name_of_a_file_is_not_changed_with_it(host: Host) -> None:

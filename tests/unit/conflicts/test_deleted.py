@@ -93,6 +93,24 @@ def test_all_of_a_group_comes_back_folders_included(bench: Bench) -> None:
     (bench.root / "d").chmod(0o700)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
+def test_a_folder_that_comes_back_has_no_lists_of_whoever_owns_the_one_above(bench: Bench) -> None:
+    """He would be let into it, as he was not before."""
+    acl = bytes.fromhex("02000000 01000700ffffffff 0200070039300000 04000500ffffffff 10000700ffffffff 20000500ffffffff")
+    (bench.root / "his").mkdir()
+    os.chown(bench.root / "his", 12345, 12345)
+    try:
+        os.setxattr(bench.root / "his", "system.posix_acl_default", acl)
+    except OSError:
+        pytest.skip("no access control lists here")
+    bench.keep("his/d/f")
+    bench.folder_gone("his/d", 0o750, 0, 0)
+    restore_group(bench.store, bench.group(), str(bench.root))
+    folder = bench.root / "his" / "d"
+    assert (stat.S_IMODE(folder.stat().st_mode), folder.stat().st_uid) == (0o750, 0)
+    assert not [name for name in os.listxattr(folder) if name.startswith("system.posix_acl")]
+
+
 def test_a_folder_whose_mode_is_not_known_is_like_the_one_above(bench: Bench) -> None:
     bench.root.chmod(0o2770)
     bench.keep("d/e/f")
