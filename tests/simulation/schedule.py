@@ -63,8 +63,8 @@ JOURNAL_FROM = 1_000_000_000
 TOPOLOGY_FROM = 2_000_000_000
 #: From this seed on commits fail and engines fail on packets, too; what is left of a seed is a schedule as above.
 FAILING_FROM = 4_000_000_000
-#: From this seed on members are removed and added again while they run; what is left of a seed is a schedule as above,
-#: without the journal and without failures.
+#: From this seed on members are removed and added again, and connections disabled, while they run; what is left of a
+#: seed is a schedule as above, without the journal and without failures.
 MEMBERS_FROM = 8_000_000_000
 #: Graphs that a schedule draws for itself: at random, and always so that everybody's changes reach everybody.
 DRAWN = ("digraph", "graph", "oneway")
@@ -213,12 +213,14 @@ def with_topology(rng: random.Random, schedule: Schedule) -> Schedule:
 
 
 def with_members(rng: random.Random, schedule: Schedule) -> Schedule:
-    """The same, while members are removed, work on alone, and are added again."""
+    """The same, while members are removed, work on alone, and are added again, and connections are disabled."""
     steps: list[Step] = []
     for step in schedule.steps:
         steps.append(step)
         if step[0] in ("op", "run") and rng.random() < 0.3:
-            steps.append((rng.choice(("remove", "add", "add")), rng.randrange(len(schedule.names))))
+            count = len(schedule.names)
+            kind = rng.choice(("remove", "remove", "add", "add", "add", "disable", "enable"))
+            steps.append((kind, rng.randrange(count), rng.randrange(count)))
             if rng.random() < 0.5:
                 steps.append(("run", round(rng.random() * rng.choice((0.1, 1, 10, 100)), 2)))
     return replace(schedule, seed=schedule.seed + MEMBERS_FROM, steps=tuple(steps))

@@ -28,6 +28,7 @@ def local_set(world: World, name: str) -> model.LocalSet:
             up,
             down,
             priority=world.priorities.get((up, down), 7),
+            enabled=frozenset((up, down)) not in world.disabled,
             **(options | ({"schedule": bytes(84)} if {up, down} in world.shut else {})),
         )
         for up, down in world.edges

@@ -70,6 +70,7 @@ class World:
         self.slow, self.cut = self.network.slow, self.network.cut
         self.whole = list(edges)  # the connections as they are in the end
         self.shut: set[frozenset[str]] = set()  # whose schedule is closed
+        self.disabled: set[frozenset[str]] = set()
         self.packets = 0
         self.operations = 0
         self.violations: list[str] = []
@@ -326,7 +327,7 @@ class World:
                 self.cut.discard(pair)
             case "flap":
                 self.network.break_between(one, other, alone=True)
-            case "disconnect" | "connect" | "close" | "open":
+            case "disconnect" | "connect" | "close" | "open" | "disable" | "enable":
                 self.change_topology(kind, pair)
             case "slow":
                 self.slow[pair] = int(rest[2]) * SECOND // 10  # type: ignore[call-overload]
@@ -337,6 +338,8 @@ class World:
             self.edges[:] = [edge for edge in self.edges if frozenset(edge) != pair]
         elif kind == "connect":
             self.edges[:] = [edge for edge in self.whole if edge in self.edges or frozenset(edge) == pair]
+        elif kind in ("disable", "enable"):
+            (self.disabled.add if kind == "disable" else self.disabled.discard)(pair)
         else:
             (self.shut.add if kind == "close" else self.shut.discard)(pair)
         self.topology_changed()
@@ -383,8 +386,9 @@ class World:
         """No more faults: everybody comes back, and everything settles."""
         self.cut.clear()
         self.slow.clear()
-        if self.shut or self.edges != self.whole:
+        if self.shut or self.disabled or self.edges != self.whole:
             self.shut.clear()
+            self.disabled.clear()
             self.edges[:] = self.whole
             self.topology_changed()
             self.run(3)  # all have heard of it, or start below
