@@ -61,6 +61,7 @@ ALLOWED = {
     ("agent.conflicts.keptindex", "Index._append"): STATE,
     ("agent.conflicts.keptindex", "Index.rewrite"): STATE,
     ("agent.ntfrsapi.polling", "Polling.set"): STATE,
+    ("agent.dashboard.tokens", "_token"): STATE,
     ("agent.directory.store.store", "DirectoryStore.__init__"): STATE,
     ("agent.service.control", "ControlServer.start"): STATE,
     ("agent.service.control", "ControlServer.close"): STATE,
