@@ -187,7 +187,10 @@ def _told(found: dict[str, Any]) -> list[str]:
         words = [f"owner {one['owner']}", f"last {one['last']}", f"purged {one['purged']}"]
         words += [one["state"]] * (one["state"] != "normal") + ["not complete"] * (not one["complete"])
         words += ["DISPUTED: `frs directory promote` on one server, `resign` on the others"] * one["disputed"]
-        words += [f"{name} has {seq}" for name, seq in one["acknowledged"].items()]
+        words += [
+            f"{name} acknowledged {seq}" + (f" ({one['behind'][name]} changed since)" if one["behind"][name] else "")
+            for name, seq in one["acknowledged"].items()
+        ]
         lines.append(f"  {what}: {', '.join(words)}")
     told = found["told"]
     lines.append(

@@ -346,6 +346,9 @@ class DirectoryServer:
                     "state": one.state.name.lower(),
                     "complete": rules.complete(one.id),
                     "disputed": one.disputed,
+                    "behind": {
+                        name: self.store.count_after(one.id, seq) for name, seq in self.store.acked(one.id).items()
+                    },
                     "acknowledged": {name: seq_text(seq) for name, seq in sorted(self.store.acked(one.id).items())},
                 }
                 for one in rules.partitions
