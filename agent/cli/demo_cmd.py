@@ -57,6 +57,12 @@ def default_directory() -> Path:
     is_flag=True,
     help="Members take a secret besides their keys, for clients that know NTLM only. Said when the demo is made.",
 )
+@click.option(
+    "--directory",
+    "with_directory",
+    is_flag=True,
+    help="Members take their topology from a directory server, which runs, too. Said when the demo is made.",
+)
 def demo(
     directory: Path | None,
     members: int | None,
@@ -65,6 +71,7 @@ def demo(
     dashboard_port: int | None,
     aging: float | None,
     shared_secret: bool,
+    with_directory: bool,
 ) -> int:
     """Run several members on this host, to see replication work.
 
@@ -85,5 +92,6 @@ def demo(
         dashboard_port=dashboard_port,
         aging_s=aging,
         shared_secret=shared_secret,
+        with_directory=with_directory,
     )
     return asyncio.run(run_demo(options))

@@ -4,9 +4,10 @@
     DIR/demo.json       all of it for programs, 0600   DIR/NAME/agent.toml  the member's configuration
     DIR/demo.lock       held while a demo runs here    DIR/NAME/key.toml    its private key, 0600
     DIR/secret.toml     with --shared-secret, 0600     DIR/NAME/state/      database, staging area, agent.log
-                                                       DIR/NAME/agent.pid   the member's process
+    DIR/directory/      with --directory, its server   DIR/NAME/agent.pid   the member's process
 
-topology.toml is written last: a folder that has one is a demo that was completely made.
+With a directory, topology.toml is what that began with, and each member has one of its own in DIR/NAME. topology.toml
+is written last: a folder that has one is a demo that was completely made.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any
 
 import click
 
+from agent.cli.demo_directory import NAME, DemoServer, make_server
 from agent.cli.demo_ports import DEFAULT_PORT_BASE, HOST, check_free, dashboard_ports, dashboards_beside, rpc_ports
 from agent.cli.key_cmd import KEY_NAME, load_or_make
 from config.errors import ConfigError
@@ -52,6 +54,7 @@ class DemoOptions:
     dashboard_port: int | None = None
     aging_s: float | None = None
     shared_secret: bool = False
+    with_directory: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,7 @@ class Demo:
     set: ReplicaSet
     members: tuple[DemoMember, ...]
     secret: Secret | None
+    server: DemoServer | None = None
 
     @property
     def topology_file(self) -> Path:
@@ -117,6 +121,7 @@ class Demo:
             "primary": self.set.primary,
             "topology": self.kind,
             "topology_file": str(self.topology_file),
+            "server": str(self.server.config) if self.server is not None else None,
             "ntlm": dataclasses.asdict(self.secret) if self.secret is not None else None,
             "members": [
                 {
@@ -154,8 +159,9 @@ def _make(options: DemoOptions) -> Demo:
     kind = options.topology if options.topology is not None else DEFAULT_TOPOLOGY
     names = string.ascii_lowercase[:count]
     base = options.port_base if options.port_base is not None else DEFAULT_PORT_BASE
-    ports = rpc_ports(names, base)
-    dashboards = dashboard_ports(names, options.dashboard_port, dashboards_beside(ports), ports)
+    *ports, server_port = rpc_ports([*names, NAME], base) if options.with_directory else [*rpc_ports(names, base), 0]
+    taken = [*ports, server_port]
+    dashboards = dashboard_ports(names, options.dashboard_port, dashboards_beside(ports), taken)
     replica_set = new_replica_set(SET_NAME, [(name, HOST, port) for name, port in zip(names, ports)], kind)
     secret = Secret("FRS", "frs", secrets.token_urlsafe(24)) if options.shared_secret else None
     demo = _demo(options, replica_set, dashboards, secret)
@@ -163,11 +169,16 @@ def _make(options: DemoOptions) -> Demo:
     for member in demo.members:
         _make_folders(member)
         keys[member.name] = public_key(load_or_make(member.key, member.name))
-        _write_agent_file(demo, member, options.aging_s if options.aging_s is not None else DEFAULT_AGING_S)
     if secret is not None:
         write_file(demo.directory / "secret.toml", secret_text(secret), SECRET_MODE)
     members = {name: dataclasses.replace(one, key=keys[name]) for name, one in replica_set.members.items()}
     demo = dataclasses.replace(demo, set=dataclasses.replace(replica_set, members=MappingProxyType(members)))
+    if demo.server is not None:
+        make_server(demo.server, server_port, demo.set)
+    for member in demo.members:
+        _write_agent_file(demo, member, options.aging_s if options.aging_s is not None else DEFAULT_AGING_S)
+        if demo.server is not None:
+            write_file(member.folder / "topology.toml", topology_text([demo.set], f"{_COMMENT} From the directory."))
     _write_topology(demo)
     return demo
 
@@ -175,12 +186,17 @@ def _make(options: DemoOptions) -> Demo:
 def _reopen(options: DemoOptions) -> Demo:
     file = options.directory / "topology.toml"
     replica_set = _checked(file, options)
+    there = DemoServer(options.directory / NAME).exists
+    if options.with_directory and not there:
+        raise click.UsageError(f"{options.directory} holds a demo without a directory; choose another --dir")
     names = list(replica_set.members)
     secret_file = options.directory / "secret.toml"
     secret = load_secret(secret_file) if secret_file.exists() else None
     before = {name: load_agent_config(options.directory / name / "agent.toml") for name in names}
     old_ports = [member.port for member in replica_set.members.values()]
-    if options.port_base is not None and options.port_base != old_ports[0]:
+    if there and options.port_base not in (None, 0, old_ports[0]):
+        raise click.UsageError("the ports of a demo with a directory are in that: leave --port-base out")
+    if not there and options.port_base is not None and options.port_base != old_ports[0]:
         ports = rpc_ports(names, options.port_base)
     else:
         ports = old_ports
@@ -231,7 +247,10 @@ def _demo(options: DemoOptions, replica_set: ReplicaSet, dashboards: Iterable[in
         DemoMember(member.name, member.guid, member.port, dashboard, directory / member.name)
         for member, dashboard in zip(replica_set.members.values(), dashboards)
     )
-    return Demo(directory, kind, replica_set, members, secret)
+    server = DemoServer(directory / NAME)
+    return Demo(
+        directory, kind, replica_set, members, secret, server if options.with_directory or server.exists else None
+    )
 
 
 def _pairs(replica_set: ReplicaSet) -> set[str]:
@@ -256,7 +275,8 @@ def _write_agent_file(demo: Demo, member: DemoMember, aging_s: float) -> None:
     text = agent_text(
         comment=f"{_COMMENT} Paths are relative to this file.",
         member=member.name,
-        topology="../topology.toml",
+        topology="../topology.toml" if demo.server is None else "topology.toml",
+        directory=demo.server.source() if demo.server is not None else None,
         state="state",
         key=KEY_NAME if member.key.exists() else None,
         secret="../secret.toml" if demo.secret is not None else None,

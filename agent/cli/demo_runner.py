@@ -20,6 +20,7 @@ from typing import Any
 
 import agent
 from agent.cli import CommandFailed
+from agent.cli.demo_directory import NAME, DemoServer
 from agent.cli.demo_layout import Demo, DemoMember, DemoOptions, prepare, tail
 from agent.cli.output import say
 from agent.cli.run_cmd import LOCK_NAME
@@ -73,20 +74,22 @@ class _Runner:
     async def run(self, demo: Demo) -> int:
         self._demo = demo
         try:
+            if demo.server is not None:
+                await self._start(demo.server, "directory", "run")
             for member in demo.members:
-                await self._start(member)
+                await self._start(member, "run")
             self._write_json()
             self._introduce()
             return await self._watch()
         finally:
             await self._stop_all()
 
-    async def _start(self, member: DemoMember) -> None:
+    async def _start(self, member: DemoMember | DemoServer, *command: str) -> None:
         if member.log.exists() and member.log.stat().st_size > _LOG_KEPT_BYTES:
-            os.replace(member.log, member.log.with_name("agent.log.1"))
+            os.replace(member.log, member.log.with_name(f"{member.log.name}.1"))
         with open(member.log, "ab") as log:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "agent.cli", "run"),
+                *(sys.executable, "-P", "-m", "agent.cli", *command),
                 *("--config", str(member.config), "--parent-pid", str(os.getpid())),
                 stdin=DEVNULL,
                 stdout=log,
@@ -94,25 +97,29 @@ class _Runner:
                 env=_environment(),
                 start_new_session=True,  # Ctrl-C reaches us alone, and we stop the members in order
             )
-        self._children[member.name] = process
-        self._pids[member.name] = process.pid
-        self._watchers.append(asyncio.create_task(self._report_end(member, process)))
+        name = member.name if isinstance(member, DemoMember) else NAME
+        self._children[name] = process
+        if isinstance(member, DemoMember):
+            self._pids[name] = process.pid
+        self._watchers.append(asyncio.create_task(self._report_end(name, member, " ".join(command), process)))
 
-    async def _report_end(self, member: DemoMember, process: Process) -> None:
+    async def _report_end(self, name: str, member: DemoMember | DemoServer, command: str, process: Process) -> None:
         code = await process.wait()
-        self._pids[member.name] = None
-        _remove_pid_file(member, process.pid)
+        if isinstance(member, DemoMember):
+            self._pids[name] = None
+            _remove_pid_file(member, process.pid)
         if self._stop.is_set():
             return
-        del self._children[member.name]
+        del self._children[name]
         self._write_json()
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        _say(f"member {member.name} (pid {process.pid}) {how}; the others go on")
+        what = f"member {name}" if isinstance(member, DemoMember) else "the directory server"
+        _say(f"{what} (pid {process.pid}) {how}; the others go on")
         if code > 0:
             for line in tail(member.log, _LOG_LINES):
                 _say(f"  {line}")
         _say(f"  its log: {member.log}")
-        _say(f"  start it again with: frs run --config {member.config}")
+        _say(f"  start it again with: frs {command} --config {member.config}")
 
     def _introduce(self) -> None:
         demo = self._demo
@@ -122,6 +129,8 @@ class _Runner:
             _say(f"  {member.name}: root {member.root}")
             _say(f"     dashboard {member.dashboard_url}")
             _say(f"     rpc port {member.port}, pid {self._pids[member.name]}")
+        if demo.server is not None:
+            _say(f"directory: frs directory status --config {shlex.quote(str(demo.server.config))}")
         _say(f"dashboard: {demo.members[0].dashboard_url}")
         folder = shlex.quote(str(demo.directory))
         _say(f"summary on the dashboards: frs summarize {folder}/*/state/samples --output {folder}/summary")
@@ -134,7 +143,7 @@ class _Runner:
                 if all(states):
                     self._ready = True
                     _say("ready")
-                elif not self._children and not any(self._pids.values()):
+                elif not set(self._children) - {NAME} and not any(self._pids.values()):
                     _say("no member is left")
                     return ExitCode.FAILURE
             await self._notice_started_by_hand()
@@ -167,7 +176,7 @@ class _Runner:
             _, late = await asyncio.wait(self._watchers, timeout=_STOP_S)
             for name, process in children.items():
                 if late and process.returncode is None:
-                    _say(f"member {name} (pid {process.pid}) did not stop in {_STOP_S:g} s and is killed")
+                    _say(f"{name} (pid {process.pid}) did not stop in {_STOP_S:g} s and is killed")
                     _signal(process, signal.SIGKILL)
             await asyncio.gather(*self._watchers)
         for member in self._demo.members:
@@ -240,11 +249,15 @@ def _holds_lock(folder: Path) -> bool:
         os.close(descriptor)
 
 
+def _configurations(directory: Path) -> list[Path]:
+    return [*directory.glob("*/agent.toml"), *directory.glob(f"{NAME}/directory.toml")]
+
+
 async def _await_left_overs(directory: Path, stop: asyncio.Event) -> None:
     """Waits for members of an earlier demo that are still ending; raises CommandFailed where they go on."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _LEFT_OVER_S
-    while running := [path.parent.name for path in directory.glob("*/agent.toml") if _holds_lock(path.parent)]:
+    while running := [path.parent.name for path in _configurations(directory) if _holds_lock(path.parent)]:
         if loop.time() > deadline:
             raise CommandFailed(
                 f"these members of {directory} are running without a demo: {', '.join(sorted(running))}; "

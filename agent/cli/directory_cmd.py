@@ -143,15 +143,18 @@ def _own_name(host: str) -> str:
 @directory.command()
 @_config_option
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Instead of [log] level.")
-def run(config_file: Path, log_level: str | None) -> int:
+@click.option("--parent-pid", type=int, hidden=True, help="Stop when this parent process ends.")
+def run(config_file: Path, log_level: str | None, parent_pid: int | None) -> int:
     """Run a directory server in the foreground, logging to stderr. SIGTERM or Ctrl-C stops it."""
-    from agent.cli.run_cmd import exclusive, until_stopped
+    from agent.cli.run_cmd import end_with_parent, exclusive, until_stopped
     from agent.reporting.log import setup_logging
     from agent.service import signals
     from agent.service.directoryserver import run_directory
     from config.directory import load_directory_server
     from config.writers import warnings_of
 
+    if parent_pid is not None:
+        end_with_parent(parent_pid)
     signals.ignore_meaningless()
     config = load_directory_server(config_file)
     setup_logging(log_level or config.log_level)
@@ -184,8 +187,17 @@ def _told(found: dict[str, Any]) -> list[str]:
         words = [f"owner {one['owner']}", f"last {one['last']}", f"purged {one['purged']}"]
         words += [one["state"]] * (one["state"] != "normal") + ["not complete"] * (not one["complete"])
         words += ["DISPUTED: `frs directory promote` on one server, `resign` on the others"] * one["disputed"]
-        words += [f"{name} has {seq}" for name, seq in one["acknowledged"].items()]
+        words += [
+            f"{name} acknowledged {seq}" + (f" ({one['behind'][name]} changed since)" if one["behind"][name] else "")
+            for name, seq in one["acknowledged"].items()
+        ]
         lines.append(f"  {what}: {', '.join(words)}")
+    told = found["told"]
+    lines.append(
+        f"  {found['readers']} hosts wait here for changes; {told['hosts']} notifications were delivered, "
+        f"{told['unreachable']} not"
+    )
+    lines += [f"  removed: {name}" for name in found["removed"]]
     for one in found["servers"]:
         problem = f", {one['problem']}" if one["problem"] else ""
         lines.append(f"  server {one['name']} at {one['address']}: {one['waiting']} messages wait{problem}")

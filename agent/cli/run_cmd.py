@@ -42,7 +42,7 @@ def run(config_file: Path, log_level: str | None, parent_pid: int | None) -> int
     """
     signals.ignore_meaningless()
     if parent_pid is not None:
-        _end_with_parent(parent_pid)
+        end_with_parent(parent_pid)
     from agent.reporting.log import setup_logging
     from config.check import check_listen, check_roots
     from config.load import load_agent_config
@@ -135,7 +135,7 @@ def _pid_file(config: AgentConfig) -> Iterator[None]:
         path.unlink(missing_ok=True)
 
 
-def _end_with_parent(parent: int) -> None:
+def end_with_parent(parent: int) -> None:
     """Has the kernel send us SIGTERM when `parent`, which started us, ends."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:

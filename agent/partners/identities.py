@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from agent.directory.notification.interface import SERVER_PREFIX
 from agent.rpc.interface import CallContext
 from agent.rpc.security import (
     Account,
@@ -54,6 +55,9 @@ class Identities:
         mine = {local.member.guid for local in self._config.sets if own}
         members = [m for local in self._config.sets for m in local.set.members.values() if m.guid not in mine]
         keys = {member.key: member.name for member in members if member.key is not None}
+        if self._config.directory is not None:  # they may notify, and as no member's name begins like that, no more
+            servers = self._config.directory.servers
+            keys = {key: f"{SERVER_PREFIX}{host}:{port}" for host, port, key in servers} | keys
         principals = {m.principal: m.name for m in members if m.principal is not None}
         by_secret = any(self._takes_secret(member) for member in members)
         accounts = [self._secret] if self._secret is not None and by_secret else []

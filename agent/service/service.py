@@ -20,6 +20,7 @@ from agent.counters.instances import Origin, instances
 from agent.counters.registry import Counters, Snapshot
 from agent.counters.samples import SAMPLES_FOLDER, SampleWriter
 from agent.directory.access.reading import DirectoryReader
+from agent.directory.notification.interface import notify_interface
 from agent.edge.partners import PartnerAddresses
 from agent.ntfrsapi.access import Access
 from agent.ntfrsapi.interface import ntfrsapi_interface
@@ -169,6 +170,8 @@ class Service:
             said = config.ntfrsapi
             access = Access(said.checks, said.readers, said.writers)
             interfaces.append(ntfrsapi_interface(Administration(self), access, self.polling))
+        if self.reader is not None:
+            interfaces.append(notify_interface(self.reader.hints.notified, self.reader.malformed))
         server = RpcServer(
             interfaces,
             self.identities.store(),

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from agent.directory.objects.model import DirectoryError
-from agent.directory.replication.messages import CREATE, DirectoryChange
+from agent.directory.objects.model import DeletedObject, DirectoryError
+from agent.directory.replication.following import Following
+from agent.directory.replication.messages import CREATE, DirectoryChange, SyncReply
 from agent.directory.replication.owning import Owning
-from agent.directory.replication.ports import ENTERPRISE_PARTITION
+from agent.directory.replication.ports import ENTERPRISE_PARTITION, Partition
+from agent.directory.replication.replicator import Replicator
 from agent.directory.store.store import DirectoryStore
 from tests.directory.schedules import faults, owner_lost
 from tests.directory.world import World
@@ -81,6 +83,27 @@ def _descending(store: DirectoryStore, partition: bytes, first: int, to: int, mo
 
 
 _changed = DirectoryStore.changed
+_sync_reply = Following._sync_reply
+
+
+def _without_tombstone(store: DirectoryStore, deleted: DeletedObject) -> None:
+    store._conn.execute("DELETE FROM object WHERE guid = ?", (deleted.guid,))
+
+
+def _whatever_came_before(rules: Following, partition: Partition) -> None:
+    """As the text has it: what waits is applied when it is later than what is here (3.1.7.2.4)."""
+    for seq, change in sorted(rules._pending.pop(partition.id, {}).items()):
+        if seq > partition.last:
+            rules._in_sync(partition, change)
+
+
+def _as_the_changes_come(rules: Following, sender: str, message: SyncReply) -> None:
+    """As the text has it: each change of a synchronisation moves the number, also where more is to come."""
+    _sync_reply(rules, sender, message)
+    partition = rules._partitions.get(message.partition)
+    if partition is not None and message.complete == 1 and message.changes:
+        partition.last, partition.whole = max(partition.last, message.changes[-1].seq), True
+        rules._store.put_partition(partition)
 
 
 @pytest.mark.parametrize(
@@ -90,8 +113,21 @@ _changed = DirectoryStore.changed
         (DirectoryStore, "changed", _without_tombstones),
         (DirectoryStore, "changed", _descending),
         (DirectoryStore, "drop_marked", lambda store, partition: None),
+        (DirectoryStore, "remove", _without_tombstone),
+        (Replicator, "retry", lambda rules: []),
+        (Following, "_check_pending", _whatever_came_before),
+        (Following, "_sync_reply", _as_the_changes_come),
     ],
-    ids=["never given", "tombstones in a sync", "ascending", "what does not come again"],
+    ids=[
+        "never given",
+        "tombstones in a sync",
+        "ascending",
+        "what does not come again",
+        "a tombstone for each deletion",
+        "asked for again",
+        "what comes next",
+        "only after all of a synchronisation",
+    ],
 )
 def test_without_a_decision_the_schedules_find_a_fault(
     monkeypatch: pytest.MonkeyPatch, where: object, name: str, instead: Callable[..., Any]

@@ -12,7 +12,15 @@ from dataclasses import dataclass, field
 
 from agent.directory.objects.model import DirectoryError, DsObject
 from agent.directory.objects.table import SERVICE_BSC, Type
-from agent.directory.replication.messages import CREATE, DELETE, UPDATE, DirectoryChange, decode_message, encode_message
+from agent.directory.replication.messages import (
+    CREATE,
+    DELETE,
+    UPDATE,
+    DirectoryChange,
+    Message,
+    decode_message,
+    encode_message,
+)
 from agent.directory.replication.ports import ENTERPRISE_PARTITION, Action, Me, Send, Sizes, Told
 from agent.directory.replication.replicator import Replicator
 from agent.directory.store.store import DirectoryStore
@@ -54,6 +62,7 @@ class World:
         self.servers: dict[str, Server] = {}
         self.log: list[str] = []
         self.sent: Counter[str] = Counter()
+        self.trace: list[tuple[str, str, Message]] = []  # all that was sent: by whom, to whom
         self._ids = 0
         pec = self._add("pec", SITES[0], "")
         self.start("pec")
@@ -124,6 +133,7 @@ class World:
         for action in actions:
             if isinstance(action, Send):
                 data = encode_message(action.message)
+                self.trace.append((server.me.name, action.to, action.message))
                 self.sent[type(action.message).__name__] += 1
                 self.flying.append((server.me.name, action.to, data))
             elif isinstance(action, Told):

@@ -272,3 +272,32 @@ def descriptors() -> list[bytes]:
         streams.encode_eas([streams.Ea(b"NAME", b"value"), streams.Ea(b"OTHER", b"v")]),
         streams.encode_symlink(b"../a/b"), streams.stream(1, b"data") + streams.stream(4, b"x", 0, b"n\0"),
     ]  # fmt: skip
+
+
+def directory() -> list[bytes]:
+    """Messages of the directory's protocols."""
+    from agent.directory.mqds import security
+    from agent.directory.mqds.methods import DSCOMM, METHODS, Restriction, SortKey
+    from agent.directory.notification.messages import MACHINE_CHANGED, Body, Update, Updates
+    from agent.directory.replication import messages as m
+
+    guid, by_name = b"g" * 16, METHODS[DSCOMM]
+    change = m.DirectoryChange(m.UPDATE, guid, guid, 1, 2, 0, ((101, guid), (105, 5), (108, "label")))
+    found = [
+        m.encode_message(one)
+        for one in (
+            m.Propagation(guid, (change,), "pec", (m.PartitionNumbers(guid, 9, 1),)),
+            m.SyncReply(guid, guid, 1, 9, 0, 1, (change, change)),
+            m.ChangeRequest(guid, guid, 1, "bsc", change, "psc"),
+        )
+    ]
+    found += [Body(MACHINE_CHANGED, guid, "dir1").encode(), Updates((Update(1, guid, guid, ((214, 5),)),)).encode()]
+    values = [(72, guid), (31, "text"), (0x1048, (guid, guid)), (65, b"blob")]
+    found.append(
+        by_name["SetPropsGuid"].encode_request(
+            {"type": 1, "guid": guid, "cp": 4, "ids": (101, 108, 207, 1101), "values": values}
+        )
+    )
+    asked = {"context": None, "restrictions": [Restriction(4, 103, (31, "x"))], "columns": (101, 103)}
+    found.append(by_name["LookupBegin"].encode_request({**asked, "sort": [SortKey(103, True)], "auth": bytes(20)}))
+    return [*found, security.DEFAULT.encode()]

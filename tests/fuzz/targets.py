@@ -210,6 +210,30 @@ def _server() -> Iterator[Parse]:
         yield parse
 
 
+# -- the directory --
+
+
+def _directory(data: bytes) -> None:
+    """What servers, hosts and clients of [MS-MQDS] send each other, and what comes over UDP."""
+    from agent.directory.access.snapshot import Page, ReadRequest
+    from agent.directory.discovery.packets import TopologyClientRequest, TopologyServerReply
+    from agent.directory.mqds import security
+    from agent.directory.mqds.methods import METHODS
+    from agent.directory.notification.messages import decode_notification
+    from agent.directory.replication.messages import decode_message
+
+    methods = [one for table in METHODS.values() for one in table.values()]
+    _each(
+        TopologyClientRequest.decode, TopologyServerReply.decode, Page.decode, ReadRequest.decode,
+        decode_message, decode_notification,
+        *(one.decode_request for one in methods), *(one.decode_response for one in methods),
+        lambda given: security.Descriptor.decode(given).allows([security.EVERYONE], security.GET),
+        lambda given: security.stored_keys(given, security.SIGN_PUBLIC_KEY),
+        lambda given: security.first_key(given, security.SIGN_PUBLIC_KEY),
+        refusals=WireError,
+    )(data)  # fmt: skip
+
+
 TARGETS = {
     target.name: target
     for target in (
@@ -223,6 +247,7 @@ TARGETS = {
         Target("stage_header", seeds.headers, (StagingError, WireError), _plain(_stage_header)),
         Target("backup_stream", seeds.stages, (StagingError,), _restore),
         Target("descriptor", seeds.descriptors, (), _plain(_descriptor)),
+        Target("directory", seeds.directory, (), _plain(_directory)),
         Target("lznt1", seeds.packed, (ValueError,), _plain(_lznt1)),
     )
 }

@@ -72,7 +72,7 @@ def test_rooms_import_only_those_below(room: str) -> None:
 
 
 #: The rooms of agent/directory, from the bottom.
-DIRECTORY = ("discovery", "objects", "replication", "store", "mqds", "access")
+DIRECTORY = ("discovery", "objects", "replication", "store", "mqds", "notification", "access")
 
 
 @pytest.mark.parametrize("room", DIRECTORY)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from agent.directory.objects.table import SERVICE_PEC, SERVICE_PSC
@@ -36,9 +37,16 @@ def machine_of(
     return DirectoryChange(CREATE, None, site, 0, 0, 0, properties)
 
 
-def make_directory(config: DirectoryServerConfig, enterprise: str, site: str, host: str, port: int) -> None:
-    """The database of the first server of all, which others reach at that address; or, for a server that has an
-    upstream, an empty one. Raises DirectoryStoreError, OSError."""
+def make_directory(
+    config: DirectoryServerConfig,
+    enterprise: str,
+    site: str,
+    host: str,
+    port: int,
+    also: Iterable[DirectoryChange] = (),
+) -> None:
+    """The database of the first server of all, which others reach at that address, with these changes made in it; or,
+    for a server that has an upstream, an empty one. Raises DirectoryStoreError, DirectoryError, OSError."""
     store = DirectoryStore(config.database)
     try:
         upstream = config.upstream
@@ -59,6 +67,8 @@ def make_directory(config: DirectoryServerConfig, enterprise: str, site: str, ho
                 service = SERVICE_PEC | SERVICE_PSC
                 machine = machine_of(config.machine, config.site, config.name, service, host, port, key)
                 rules.change(config.site, machine)
+                for change in also:
+                    rules.change(change.partition, change)
     finally:
         store.close()
 

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from agent.directory.access.snapshot import MAX_PAGE, Page, ReadRequest
+from agent.directory.notification.interface import SERVER_PREFIX
 from agent.directory.replication.messages import MAX_MESSAGE, Message, decode_message
 from agent.rpc import constants as c
 from agent.rpc.client import RpcClient
@@ -25,8 +26,6 @@ DIRECTORY: Final = InterfaceId.parse("6b8f2d0e-3c52-4f6a-9d1b-7a40c5e2f913", 1, 
 DEFAULT_PORT: Final = 2879
 OP_READ: Final = 0
 OP_DELIVER: Final = 1
-#: Before the name of a directory server among those that may call, so that none is taken for a member of a set.
-SERVER_PREFIX: Final = "server/"
 
 OnRead = Callable[[str, ReadRequest], Awaitable[Page]]
 OnMessage = Callable[[str, Message], Awaitable[None]]

@@ -3,12 +3,15 @@ an administrator has removed; and the members of sets, who may read."""
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Final
 
-from agent.directory.access.interface import SERVER_PREFIX
 from agent.directory.access.outgoing import ServerAddress
+from agent.directory.notification.interface import SERVER_PREFIX
 from agent.directory.objects.model import DsObject
 from agent.directory.objects.table import SERVICE_BSC, Type
 from agent.directory.replication.ports import ENTERPRISE_PARTITION
@@ -20,6 +23,18 @@ from agent.rpc.security import Credential, CredentialStore, KeyPair
 from config.directory import DirectoryServerConfig
 
 _REMOVED: Final = "removed"
+#: So many objects are looked at before others have their turn.
+_TURN: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A member as it is told of a change: its identifier, where it is called, its public key."""
+
+    guid: bytes
+    host: str
+    port: int
+    key: bytes
 
 
 class Known:
@@ -56,6 +71,24 @@ class Known:
         sites = self._sites()
         machines = [one for site in sites for one in self._machines(site) if one.name == name]
         return [one for one in sites if one.text(304) == name] + machines
+
+    def own_place(self) -> str:
+        """Where hosts reach this server, as `host:port`; empty where the directory does not say."""
+        found = self.objects_of(self._config.name)
+        at = [(one.text(1350), one.number(1351)) if one.type == Type.SITE else (one.text(1250), one.number(1251))
+              for one in found]  # fmt: skip
+        return next((f"{host}:{port}" for host, port in at if host), "")
+
+    async def hosts_of(self, sets: Collection[bytes] | None) -> dict[str, Host]:
+        """The members of these sets, by name; all members for None. Others have their turn meanwhile."""
+        found: dict[str, Host] = {}
+        for turn, guid in enumerate(self._store.identifiers(Type.FRS_MEMBER)):
+            if turn % _TURN == _TURN - 1:
+                await asyncio.sleep(0)
+            one = self._store.get(guid)
+            if one is not None and one.data(2106) and (sets is None or one.data(2102) in sets):
+                found[one.text(2103)] = Host(guid, one.text(2104), one.number(2105), one.data(2106))
+        return found
 
     def credentials(self) -> CredentialStore:
         """Who is let in. What other servers said may be no key, or no member's name: then nobody has it, and all others

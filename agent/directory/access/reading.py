@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from agent.directory.access import interface
+from agent.directory.access.hints import Hints
 from agent.directory.access.snapshot import ReadRequest, Snapshot
 from agent.directory.access.topology import taken_over
 from agent.directory.replication.numbers import MOST_EPOCHS_AHEAD, epoch_of, reign_of, seq_text
@@ -22,6 +23,7 @@ from agent.reporting.causes import Cause
 from agent.reporting.incidents import Incidents
 from agent.rpc.client import RpcClient
 from agent.rpc.errors import RpcError
+from agent.rpc.interface import CallContext
 from agent.rpc.noise import KeyPair
 from agent.rpc.security import KeyCredential
 from agent.wire.errors import WireError
@@ -53,6 +55,7 @@ class DirectoryReader:
         self._generation = 0
         self._kept: list[str] = []
         self.problem = ""
+        self.hints = Hints(lambda: {local.member.guid for local in config().sets})
 
     async def run(self) -> None:
         """Read from one server after the other, and stay with one that answers."""
@@ -70,12 +73,15 @@ class DirectoryReader:
                 self._generation = 0
                 while True:
                     me = self._config().member_name
-                    snapshot = await whole(client, self._generation, WAIT_S, me)
+                    snapshot = await self._unless_notified(whole(client, self._generation, WAIT_S, me))
                     if snapshot is not None:
                         self._generation = snapshot.generation
                         if await asyncio.to_thread(self.take, source, snapshot):
                             self._changed()
                         self._tell("")
+                    if self.hints.arrived.is_set():
+                        self._turn_to(source, self.hints.take())
+                        break
             except (RpcError, WireError, ConfigError, OSError) as error:
                 self._tell(
                     f"the directory server {host}:{port} cannot be used, so the topology stays as it is: {error}"
@@ -85,6 +91,24 @@ class DirectoryReader:
             finally:
                 if client is not None:
                     await client.close()
+
+    async def _unless_notified(self, reading: Coroutine[Any, Any, Snapshot | None]) -> Snapshot | None:
+        """What is read, unless a notification comes before. Raises RpcError, WireError."""
+        page, notified = asyncio.ensure_future(reading), asyncio.ensure_future(self.hints.arrived.wait())
+        try:
+            await asyncio.wait((page, notified), return_when=asyncio.FIRST_COMPLETED)
+            return page.result() if page.done() else None
+        finally:
+            page.cancel()
+            notified.cancel()
+            await asyncio.gather(page, notified, return_exceptions=True)
+
+    def _turn_to(self, source: DirectorySource, named: list[str]) -> None:
+        """Read from the first of these that is a server of this host; from the same as before where none is."""
+        places = [f"{host}:{port}" for host, port, _ in source.servers]
+        there = [places.index(one) for one in named if one in places]
+        if there:
+            self._server = there[0]
 
     def take(self, source: DirectorySource, snapshot: Snapshot) -> bool:
         """Take over what a server says, where that may be; whether anything is new. Raises ConfigError."""
@@ -124,6 +148,10 @@ class DirectoryReader:
             )
         return True
 
+    def malformed(self, context: CallContext, error: WireError) -> None:
+        """Somebody has sent what is no notification."""
+        self._incidents.report(Cause.DIRECTORY, context.peer, f"a notification of {context.member} is refused: {error}")
+
     def _tell(self, problem: str) -> None:
         if problem and problem != self.problem:
             self._incidents.report(Cause.DIRECTORY, problem, problem)
@@ -141,6 +169,7 @@ class DirectoryReader:
             "generation": seq_text(self._generation),
             "problem": self.problem,
             "kept": self._kept,
+            "notified": self.hints.received,
         }
 
 

@@ -12,10 +12,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from agent.directory.access.enterprise import machine_of, site_of
-from agent.directory.access.interface import SERVER_PREFIX, directory_interface
+from agent.directory.access.interface import directory_interface
 from agent.directory.access.known import Known
+from agent.directory.access.notifying import Notifier
 from agent.directory.access.outgoing import Outgoing, ServerAddress
-from agent.directory.access.snapshot import PAGE_BYTES, Page, ReadRequest, encode_entry
+from agent.directory.access.readers import Readers
+from agent.directory.access.snapshot import Page, ReadRequest
 from agent.directory.access.topology import TOPOLOGY_TYPES
 from agent.directory.discovery.answering import Answering, Place
 from agent.directory.discovery.sockets import DiscoveryServer
@@ -51,7 +53,8 @@ REQUESTS_PER_S: Final = 20.0
 REQUESTS_AT_ONCE: Final = 200.0
 #: How long the owner of a partition may take for a change that was asked for here (3.3.7.1, note 11: 10 and 20 s).
 ANSWER_S: Final = 20.0
-MAX_WAIT_MS: Final = 60_000
+#: Of so many changes at once it is looked up whom they concern; of more, it is all members that are told.
+MOST_CHANGED: Final = 10_000
 
 
 class DirectoryServer:
@@ -66,13 +69,13 @@ class DirectoryServer:
         upstream = config.upstream
         self._me = Me(config.name, config.machine, config.site, upstream.name if upstream is not None else "")
         self._rules: Replicator
-        self._changed = asyncio.Event()
         self._outgoing = Outgoing(KeyPair(config.key), self._address, incidents)
+        self._notifier = Notifier(KeyPair(config.key), self.known)
+        self._readers = Readers(self)
         self._server: RpcServer | None = None
         self._discovery: DiscoveryServer | None = None
         self._timers: list[asyncio.Task[None]] = []
-        self._snapshots: dict[str, tuple[int, list[DsObject | DeletedObject]]] = {}
-        self._turns: dict[str, asyncio.Lock] = {}  # of those that read, by their names
+        self._turns: dict[str, asyncio.Lock] = {}  # of those that have changes made, by their names
         self._placed: Place | None = None  # until the next event: anybody may ask for it at any rate
         self._asked: dict[int, asyncio.Future[int]] = {}
         self._requests = SourceRates(REQUESTS_PER_S, REQUESTS_AT_ONCE)
@@ -113,6 +116,7 @@ class DirectoryServer:
         if self._discovery is not None:
             self._discovery.close()
         await self._outgoing.close()
+        await self._notifier.close()
         if self._server is not None:
             await self._server.close()
 
@@ -242,11 +246,19 @@ class DirectoryServer:
                     if waiting is not None and not waiting.done():
                         waiting.set_result(action.result)
         if self.generation != before:
-            if self._server is not None:
-                self._server.admit(self.known.credentials())
-            self._changed.set()
-            self._changed = asyncio.Event()
+            changed = self.store.changed(ENTERPRISE_PARTITION, before, self.generation, MOST_CHANGED)
+            self._has_changed(changed if len(changed) < MOST_CHANGED else None)
         return result
+
+    def _has_changed(self, changed: list[DsObject | DeletedObject] | None) -> None:
+        """These objects of the enterprise partition (None: too many to look at each) are not as they were: others may
+        be known now, and hosts that do not just wait for it are told by the owner."""
+        if self._server is not None:
+            if changed is None or any(one.type in (Type.FRS_MEMBER, Type.SITE) for one in changed):
+                self._server.admit(self.known.credentials())
+            if self._rules.owns(ENTERPRISE_PARTITION):
+                self._notifier.changed(changed, frozenset(self._readers.waiting))
+        self._readers.changed()
 
     # -- what calls ask --
 
@@ -254,7 +266,7 @@ class DirectoryServer:
         """A message; one that asks for a change has its turn, so whoever sends many waits with each call for the one
         before, and others do not."""
         if isinstance(message, ChangeRequest):
-            async with self._turns.setdefault(f"{SERVER_PREFIX}{sender}", asyncio.Lock()):
+            async with self._turns.setdefault(sender, asyncio.Lock()):
                 if not self._requests.take(sender):
                     await asyncio.sleep(1 / REQUESTS_PER_S)
                     self._requests.take(sender)
@@ -265,48 +277,7 @@ class DirectoryServer:
         self.incidents.report(Cause.DIRECTORY, context.peer, f"a message of {context.member} is refused: {error}")
 
     async def _read(self, who: str, request: ReadRequest) -> Page:
-        if not any(request.after) and request.known == self.generation:
-            changed = self._changed
-            try:
-                async with asyncio.timeout(min(request.wait_ms, MAX_WAIT_MS) / 1000):
-                    await changed.wait()
-            except TimeoutError:
-                return Page(self.enterprise, self.generation, self.complete, bytes(16))
-        async with self._turns.setdefault(who, asyncio.Lock()):
-            await asyncio.sleep(0)  # others have their turn, however many associations this one reads by
-            return self._page(who, request.after)
-
-    def _page(self, who: str, after: bytes) -> Page:
-        entries: list[DsObject | DeletedObject] = []
-        room, last = PAGE_BYTES, bytes(16)
-        for one in self._visible(who):
-            if one.guid <= after:
-                continue
-            room -= len(encode_entry(one))
-            if entries and room < 0:
-                last = entries[-1].guid
-                break
-            entries.append(one)
-        return Page(self.enterprise, self.generation, self.complete, last, tuple(entries))
-
-    def _visible(self, who: str) -> list[DsObject | DeletedObject]:
-        """What a caller is to know, by identifier: the sets that it is a member of, and all tombstones of such."""
-        generation, found = self._snapshots.get(who, (-1, []))
-        if generation == self.generation:
-            return found
-        objects = self.topology()
-        mine = {one.data(2102) for one in objects if one.type == Type.FRS_MEMBER and one.text(2103) == who}
-        of_set = {Type.FRS_SET: 2001, Type.FRS_MEMBER: 2102, Type.FRS_CONNECTION: 2202}
-        visible: list[DsObject | DeletedObject] = [
-            one for one in objects if (one.guid if one.type == Type.FRS_SET else one.data(of_set[one.type])) in mine
-        ]
-        for type_ in TOPOLOGY_TYPES:
-            visible += self.store.tombstones(type_, ENTERPRISE_PARTITION)
-        visible.sort(key=lambda one: one.guid)
-        self._snapshots = {name: kept for name, kept in self._snapshots.items() if kept[0] == self.generation}
-        if len(self._snapshots) < 64:
-            self._snapshots[who] = self.generation, visible
-        return visible
+        return await self._readers.read(who, request)
 
     # -- what it is --
 
@@ -375,12 +346,17 @@ class DirectoryServer:
                     "state": one.state.name.lower(),
                     "complete": rules.complete(one.id),
                     "disputed": one.disputed,
+                    "behind": {
+                        name: self.store.count_after(one.id, seq) for name, seq in self.store.acked(one.id).items()
+                    },
                     "acknowledged": {name: seq_text(seq) for name, seq in sorted(self.store.acked(one.id).items())},
                 }
                 for one in rules.partitions
             ],
             "servers": self._outgoing.status(self.servers()),
             "removed": sorted(self.known.removed),
+            "readers": self._readers.waiting.total(),
+            "told": {"hosts": self._notifier.told, "unreachable": self._notifier.unreachable},
             "incidents": self.incidents.counts(),
         }
 

@@ -202,6 +202,13 @@ class DirectoryStore:
         both: list[DsObject | DeletedObject] = [*self._objects(where, *arguments), *self._tombstones(where, *arguments)]
         return sorted(both, key=lambda one: one.seq)[:most]
 
+    def count_after(self, partition: bytes, seq: int) -> int:
+        """How many objects and tombstones have a higher number."""
+        tables = ("object", "deleted")
+        query = "SELECT count(*) FROM {} WHERE partition = ? AND seq > ?"
+        rows = [self._conn.execute(query.format(table), (partition, seq)).fetchone() for table in tables]
+        return sum(row[0] for row in rows)
+
     def nth_newest(self, partition: bytes, n: int) -> int:
         """The number that n objects and tombstones have a higher one than."""
         row = self._conn.execute(

@@ -6,12 +6,14 @@ import asyncio
 import dataclasses
 import logging
 import random
+import re
 import time
 from pathlib import Path
 from types import MappingProxyType
 
 import pytest
 
+from agent.cli.directory_cmd import _told
 from agent.directory.access import interface
 from agent.directory.access import server as server_module
 from agent.directory.access.enterprise import make_directory
@@ -310,6 +312,30 @@ async def test_a_server_whose_disk_is_full_for_a_while_goes_on(monkeypatch: pyte
         await server.close()
         server.store.close()
     assert incidents.counts() == {Cause.DIRECTORY.value: 1}
+
+
+async def test_status_says_how_much_has_changed_since_another_server_acknowledged(tmp_path: Path) -> None:
+    config = DirectoryServerConfig(
+        tmp_path / "directory.toml", "dir1", tmp_path, new_key(), ENTERPRISE, b"s" * 16, b"m" * 16, "127.0.0.1", 0
+    )
+    make_directory(config, "enterprise", "site", "127.0.0.1", 1)
+    server = open_server(config, Incidents(logging.getLogger("frs")))
+    try:
+        first = server.generation
+        docs = a_set("a", "b")
+        server.change(changes([], objects_of([docs])))
+        gone = dataclasses.replace(docs, connections=docs.connections[:1])
+        server.change(changes(server.topology(), objects_of([gone])))
+        with server.store.transaction():
+            server.store.put_ack(ENTERPRISE_PARTITION, "psc1", first)
+            server.store.put_ack(ENTERPRISE_PARTITION, "psc2", server.generation)
+        enterprise, *_ = server.status()["partitions"]
+        assert enterprise["behind"] == {"psc1": 5, "psc2": 0}  # four objects and a tombstone
+        said = "\n".join(_told(server.status()))
+        assert re.search(r"psc1 acknowledged [\d.]+ \(5 changed since\), psc2 acknowledged [\d.]+\n", said)
+    finally:
+        await server.close()
+        server.store.close()
 
 
 async def test_a_host_is_told_of_a_change_while_it_waits_and_only_of_its_own_sets(tmp_path: Path) -> None:

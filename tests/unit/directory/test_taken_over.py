@@ -21,6 +21,7 @@ from agent.directory.access import server as server_module
 from agent.directory.access.enterprise import machine_of, make_directory
 from agent.directory.access.known import Known
 from agent.directory.access.outgoing import ServerAddress
+from agent.directory.access.readers import Readers
 from agent.directory.access.reading import whole
 from agent.directory.access.server import DirectoryServer, open_server
 from agent.directory.access.snapshot import Page, ReadRequest, Snapshot
@@ -287,7 +288,7 @@ async def test_a_key_that_nobody_can_have_keeps_nobody_else_out(config: Director
 async def test_no_member_of_a_set_passes_as_a_server(server: DirectoryServer) -> None:
     docs, keys = with_keys("a", "b")
     named = objects_of([docs])
-    named[docs.members["b"].guid][1][2103] = f"{interface.SERVER_PREFIX}b"
+    named[docs.members["b"].guid][1][2103] = "server/b"
     server.change(changes([], named))
     allowed = server.known.credentials().members
     assert public_key(keys["a"]) in allowed
@@ -355,13 +356,13 @@ async def test_a_host_that_reads_without_end_is_one_among_all(
     docs, _ = with_keys("a", "b")
     server.change(changes([], objects_of([docs])))
     turns: list[str] = []
-    page = DirectoryServer._page
+    page = Readers._page
 
-    def noted(self: DirectoryServer, who: str, after: bytes) -> Page:
+    def noted(self: Readers, who: str, after: bytes) -> Page:
         turns.append(who)
         return page(self, who, after)
 
-    monkeypatch.setattr(DirectoryServer, "_page", noted)
+    monkeypatch.setattr(Readers, "_page", noted)
     request = ReadRequest(0, bytes(16), 0)
     many = [asyncio.ensure_future(server._read("b", request)) for _ in range(100)]
     await asyncio.ensure_future(server._read("a", request))

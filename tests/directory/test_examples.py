@@ -1,0 +1,316 @@
+"""The examples of [MC-MQDSRP] 4, with the production rules: who sends what to whom, and what all have at the end; and
+what the text would not bring to an end, one by one."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.directory.objects.model import DeletedObject, DirectoryError, DsObject
+from agent.directory.objects.table import SERVICE_BSC, Type
+from agent.directory.replication import content
+from agent.directory.replication import messages as m
+from agent.directory.replication.common import Common
+from agent.directory.replication.ports import ENTERPRISE_PARTITION, Answered, Partition, Send, State
+from agent.directory.replication.replicator import Replicator
+from tests.directory.world import SITES, World
+
+SITE0, SITE1, SITE2 = SITES
+
+
+def rules(world: World, name: str) -> Replicator:
+    found = world.servers[name].rules
+    assert found is not None
+    return found
+
+
+def partition(world: World, name: str, which: bytes) -> Partition:
+    return next(one for one in rules(world, name).partitions if one.id == which)
+
+
+def sent(world: World, *kinds: type) -> list[tuple[str, str, str]]:
+    return [(by, to, type(one).__name__) for by, to, one in world.trace if isinstance(one, kinds)]
+
+
+def requests(world: World, by: str) -> list[tuple[str, bytes]]:
+    return [(to, one.partition) for who, to, one in world.trace if who == by and isinstance(one, m.SyncRequest)]
+
+
+def deliver_all(world: World) -> None:
+    while world.flying:
+        world.deliver()
+
+
+def queue(world: World, site: bytes, name: str, at: str) -> bytes:
+    guid = world.new_id()
+    world.change(at, site, m.DirectoryChange(m.CREATE, None, site, 0, 0, 0, ((101, guid), (103, name))))
+    return guid
+
+
+@pytest.fixture
+def enterprise() -> World:
+    """Figure 11: a PEC and two PSCs, each with a BSC: bsc1 of pec, bsc2 of psc1, bsc3 of psc2."""
+    world = World(0, pscs=2, bscs=3)
+    assert world.differences() == []
+    world.trace.clear()
+    return world
+
+
+def test_adding_a_site() -> None:
+    """4.1."""
+    world = World(0, pscs=0, bscs=0)
+    made = ((302, SITE1), (301, "site1"), (304, "psc1"))
+    world.change("pec", ENTERPRISE_PARTITION, m.DirectoryChange(m.CREATE, None, bytes(16), 0, 0, 0, made))
+    assert rules(world, "pec").neighbours() == ["psc1"], "PSC1 is a neighbour from the creation of its site on"
+    world._add("psc1", SITE1, "pec")
+    world.trace.clear()
+    world.start("psc1")
+    assert requests(world, "psc1") == [("pec", ENTERPRISE_PARTITION)]
+    deliver_all(world)
+    assert requests(world, "psc1") == [("pec", ENTERPRISE_PARTITION), ("pec", SITE0)], "its own it has"
+    assert rules(world, "psc1").owns(SITE1)
+    world.settle()
+    assert world.differences() == []
+    queue(world, SITE1, "c14\\q", "psc1")
+    world._event("psc1", "propagate")
+    assert world.trace[-1][:2] == ("psc1", "pec")
+    # Another site: its controller asks both for what is theirs.
+    made = ((302, SITE2), (301, "site2"), (304, "psc2"))
+    world.change("pec", ENTERPRISE_PARTITION, m.DirectoryChange(m.CREATE, None, bytes(16), 0, 0, 0, made))
+    world._add("psc2", SITE2, "pec")
+    world.start("psc2")
+    deliver_all(world)
+    assert {which for _, which in requests(world, "psc2")} == {ENTERPRISE_PARTITION, SITE0, SITE1}
+    assert {to for to, _ in requests(world, "psc2")} <= {"pec", "psc1"}, "PEC has all of the partition of PSC1, too"
+    world.settle()
+    assert world.differences() == []
+
+
+def test_adding_a_bsc(enterprise: World) -> None:
+    """4.2: all that it asks, it asks of its PSC."""
+    machine = ((202, b"m" * 16), (203, "bsc01"), (201, SITE0), (210, SERVICE_BSC))
+    enterprise.change("pec", SITE0, m.DirectoryChange(m.CREATE, None, SITE0, 0, 0, 0, machine))
+    enterprise._add("bsc01", SITE0, "pec")
+    enterprise.start("bsc01")
+    assert requests(enterprise, "bsc01") == [("pec", ENTERPRISE_PARTITION)]
+    deliver_all(enterprise)
+    asked = requests(enterprise, "bsc01")
+    assert asked[0] == ("pec", ENTERPRISE_PARTITION)
+    assert set(asked) == {("pec", ENTERPRISE_PARTITION), *(("pec", site) for site in SITES)}
+    enterprise.settle()
+    assert enterprise.differences() == []
+
+
+def test_creating_a_remote_queue(enterprise: World) -> None:
+    """4.3: asked of BSC21 (here bsc3), which asks PSC2, which asks PSC1."""
+    world, guid = enterprise, b"q" * 16
+    change = m.DirectoryChange(m.CREATE, None, SITE1, 0, 0, 0, ((101, guid), (103, "c14\\testq")))
+    number = world._event("bsc3", "ask_owner", SITE1, change)
+    answered = []
+    while world.flying:
+        sender, to, data = world.flying.pop(0)
+        if to == "bsc3":
+            answered += rules(world, "bsc3").received(sender, m.decode_message(data))
+        else:
+            world._event(to, "received", sender, m.decode_message(data))
+    assert sent(world, m.ChangeRequest, m.ChangeReply) == [
+        ("bsc3", "psc2", "ChangeRequest"), ("psc2", "psc1", "ChangeRequest"),
+        ("psc1", "psc2", "ChangeReply"), ("psc2", "bsc3", "ChangeReply"),
+    ]  # fmt: skip
+    assert answered == [Answered(number, 0)]  # type: ignore[arg-type]
+    for name in ("psc1", "psc2", "pec"):
+        world._event(name, "propagate")
+        deliver_all(world)
+    there = [one[:2] for one in sent(world, m.Propagation)]
+    for pair in (("psc1", "psc2"), ("psc1", "pec"), ("psc1", "bsc2"), ("psc2", "bsc3"), ("pec", "bsc1")):
+        assert pair in there
+    world.settle()
+    assert world.differences() == []
+    assert all(one.store.get(guid) is not None for one in world.servers.values())
+
+
+def test_deleting_a_queue(enterprise: World) -> None:
+    """4.4: the tombstone goes when all other PSCs have acknowledged a later number, and not before."""
+    world = enterprise
+    guid = queue(world, SITE1, "c14\\testq", "psc1")
+    gone = world.change("psc1", SITE1, m.DirectoryChange(m.DELETE, guid, SITE1, 0, 0, 0, content.deletion(Type.QUEUE)))
+    assert gone is not None
+    for number in range(5):  # the newest three are never purged here
+        queue(world, SITE1, f"c14\\q{number}", "psc1")
+    world._event("psc1", "propagate")
+    world.flying = [one for one in world.flying if one[1] != "pec"]
+    deliver_all(world)
+    store, last = world.servers["psc1"].store, partition(world, "psc1", SITE1).last
+    for server in ("psc2", "pec"):
+        assert store.deleted(guid) is not None, f"{server} has not acknowledged it"
+        world._event("psc1", "received", server, m.PscAck(SITE1, SITE1, SITE1, last, server))
+    assert store.deleted(guid) is None
+    assert partition(world, "psc1", SITE1).purged >= gone, "the owner purges, and says so"
+    world.settle()
+    assert world.differences() == []
+    assert all(one.store.deleted(guid) is None for one in world.servers.values()), "copies purge what their owner has"
+
+
+def test_full_partition_synchronization(enterprise: World) -> None:
+    """4.5: BSC01 (here bsc1) is away, and what it missed is purged."""
+    world = enterprise
+    first = queue(world, SITE1, "c14\\testq", "psc1")
+    world.settle()
+    world.crash("bsc1")
+    world.change("psc1", SITE1, m.DirectoryChange(m.DELETE, first, SITE1, 0, 0, 0, content.deletion(Type.QUEUE)))
+    for number in range(12):
+        queue(world, SITE1, f"c14\\q{number}", "psc1")
+        world._event("psc1", "propagate")
+        deliver_all(world)
+    for _ in range(3):
+        for name in ("psc1", "psc2", "pec"):
+            world._event(name, "announce")
+            world._event(name, "propagate")
+        deliver_all(world)
+    assert partition(world, "pec", SITE1).purged > 0
+    assert world.servers["pec"].store.deleted(first) is None
+    world.trace.clear()
+    world.start("bsc1")
+    deliver_all(world)
+    about = [
+        type(one).__name__ + ("0" if getattr(one, "sync0", False) else "")
+        for by, to, one in world.trace
+        if "bsc1" in (by, to) and getattr(one, "partition", b"") == SITE1
+    ]
+    about = [one for index, one in enumerate(about) if about[:index][-1:] != [one]]  # pages
+    assert about[:4] == ["SyncRequest", "AlreadyPurged", "SyncRequest0", "SyncReply"]
+    world.settle()
+    assert world.differences() == []
+    assert world.servers["bsc1"].store.get(first) is None, "what does not come again goes"
+
+
+# -- what the text would not bring to an end --
+
+
+def test_a_synchronisation_has_the_objects_and_tombstones_of_its_partition_and_range(enterprise: World) -> None:
+    world = enterprise
+    mine, other = queue(world, SITE1, "a\\q", "psc1"), queue(world, SITE0, "b\\q", "pec")
+    for guid, site, at in ((mine, SITE1, "psc1"), (other, SITE0, "pec")):
+        world.change(at, site, m.DirectoryChange(m.DELETE, guid, site, 0, 0, 0, content.deletion(Type.QUEUE)))
+    before = partition(world, "psc1", SITE1).last
+    late = queue(world, SITE1, "c\\q", "psc1")
+
+    def asked(first: int) -> list[bytes | None]:
+        found: list[bytes | None] = []
+        request = m.SyncRequest(SITE2, SITE1, first, (1 << 64) - 1, 0, False, True, "psc2")
+        (send,) = rules(world, "psc1").received("psc2", request)
+        assert isinstance(send, Send)
+        assert isinstance(send.message, m.SyncReply)
+        found += [change.guid for change in send.message.changes]
+        if send.message.complete == 1:
+            found += asked(send.message.to)
+        return found
+
+    everything = asked(0)
+    assert mine in everything
+    assert late in everything
+    assert other not in everything
+    assert asked(before) == [late], "FromSeqNumber itself is not among it"
+
+
+def test_a_change_by_name_is_made_of_the_object_that_has_it(enterprise: World) -> None:
+    world = enterprise
+    guid = queue(world, SITE1, "c14\\q", "psc1")
+    world.change("psc1", SITE1, m.DirectoryChange(m.UPDATE, None, SITE1, 0, 0, 0, ((108, "new"),), name="C14\\Q"))
+    world._event("psc1", "propagate")
+    last = [one for _, _, message in world.trace if isinstance(message, m.Propagation) for one in message.changes][-1]
+    assert (last.guid, last.name) == (guid, ""), "to others by its GUID: they may not have the name yet"
+
+
+def test_what_is_created_by_a_synchronisation_has_the_identifier_of_its_owner(enterprise: World) -> None:
+    guid = queue(enterprise, SITE1, "c14\\q", "psc1")
+    found = enterprise.servers["psc1"].store.get(guid)
+    assert found is not None
+    change = content.as_change(found, 0)
+    assert change.guid == guid
+    assert (101, guid) in change.properties
+
+
+def test_every_deletion_leaves_a_tombstone_also_of_what_is_not_here(enterprise: World) -> None:
+    store = enterprise.servers["bsc1"].store
+    change = m.DirectoryChange(m.DELETE, b"n" * 16, SITE1, 0, 99, 0, content.deletion(Type.QUEUE))
+    with store.transaction():
+        assert content.apply(store, change) == DeletedObject(b"n" * 16, SITE1, 99, Type.QUEUE)
+    assert store.deleted(b"n" * 16) is not None
+
+
+def test_an_update_of_what_is_not_here_is_refused_and_all_is_asked_for(enterprise: World) -> None:
+    world = enterprise
+    there = partition(world, "bsc3", SITE1)
+    change = m.DirectoryChange(
+        m.UPDATE, b"n" * 16, SITE1, there.last, there.last + 1, 0, ((101, b"n" * 16), (108, "x"))
+    )
+    with pytest.raises(DirectoryError):
+        content.apply(world.servers["bsc3"].store, change)
+    actions = rules(world, "bsc3").received("psc2", m.Propagation(SITE2, (change,)))
+    assert any(isinstance(one, Send) and isinstance(one.message, m.SyncRequest) for one in actions)
+
+
+def test_requests_of_two_servers_with_the_same_number_are_told_apart(enterprise: World) -> None:
+    """RequestIdentifier is the requester's own."""
+    world = enterprise
+    machine = ((202, b"m" * 16), (203, "bsc4"), (201, SITE2), (210, SERVICE_BSC))
+    world.change("psc2", SITE2, m.DirectoryChange(m.CREATE, None, SITE2, 0, 0, 0, machine))
+    change = m.DirectoryChange(m.CREATE, None, SITE1, 0, 0, 0, ((101, b"q" * 16), (103, "c14\\q")))
+    for who in ("bsc3", "bsc4"):
+        rules(world, "psc2").received(who, m.ChangeRequest(SITE2, SITE1, 1, who, change, "psc2"))
+    for who in ("bsc4", "bsc3"):
+        (send,) = rules(world, "psc2").received("psc1", m.ChangeReply(SITE1, 1, 0, who))
+        assert isinstance(send, Send)
+        assert send.to == who
+
+
+def test_an_acknowledgement_is_sent_when_a_boundary_is_crossed_and_not_only_when_one_is_met(enterprise: World) -> None:
+    """Numbers jump here, and so they do where changes were lost: one that is a multiple may never come."""
+    world, acked = enterprise, []
+    real = Common._ack
+    there = partition(world, "psc2", SITE1)
+    first = (there.last // 8 + 1) * 8 - 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Common, "_ack", lambda self, one: acked.append(one.last) or real(self, one))
+        for seq in (first, first + 3):
+            guid = bytes([seq % 251]) * 16
+            change = m.DirectoryChange(m.CREATE, guid, SITE1, there.last, seq, 0, ((101, guid), (103, f"{seq}")))
+            with world.servers["psc2"].store.transaction():
+                rules(world, "psc2").received("psc1", m.Propagation(SITE1, (change,)))
+            there = partition(world, "psc2", SITE1)
+    assert acked == [first + 3]
+
+
+def test_a_server_that_dies_while_it_begins_anew_begins_anew_again(enterprise: World) -> None:
+    """The state in which all is marked is one transaction with the marking."""
+    world = enterprise
+    store = world.servers["bsc3"].store
+    with pytest.raises(ZeroDivisionError), store.transaction():
+        rules(world, "bsc3")._start_sync0(partition(world, "bsc3", SITE1), 0)
+        raise ZeroDivisionError
+    assert all(one.state == State.NORMAL for one in store.partitions())
+    with store.transaction():
+        rules(world, "bsc3")._start_sync0(partition(world, "bsc3", SITE1), 0)
+    world.crash("bsc3")
+    assert any(one.state == State.SYNC0 for one in store.partitions())
+    world.settle()
+    assert world.differences() == []
+
+
+def test_a_lost_request_is_sent_again(enterprise: World) -> None:
+    world = enterprise
+    world.crash("bsc3")
+    queue(world, SITE1, "c14\\q", "psc1")
+    world.start("bsc3")
+    world.flying.clear()
+    assert rules(world, "bsc3").announce() == [], "it is under way, as far as is known here"
+    again = rules(world, "bsc3").retry()
+    assert {type(one.message) for one in again if isinstance(one, Send)} == {m.SyncRequest}
+
+
+def test_two_servers_have_the_same_objects_however_they_got_them(enterprise: World) -> None:
+    queue(enterprise, SITE1, "c14\\q", "psc1")
+    enterprise.settle()
+    one, other = (enterprise.servers[name].store.of_type(Type.QUEUE, SITE1) for name in ("bsc1", "psc1"))
+    assert [isinstance(found, DsObject) for found in one] == [True]
+    assert one == other
