@@ -120,6 +120,10 @@ JOIN_TIME: Final = Family(
 INCIDENTS: Final = Family(
     "frs_incidents", "counter", "What was refused, and bounds that were reached, by cause.", ("cause",)
 )
+DIRECTORY: Final = Family(
+    "frs_directory_readable", "gauge", "1 where the directory server can be read and believed; no directory, no sample."
+)
+NOTIFIED: Final = Family("frs_directory_notifications", "counter", "Notifications of changes in the directory.")
 #: Those of the client library: https://prometheus.io/docs/instrumenting/writing_clientlibs/#process-metrics
 PROCESS: Final = (
     Family("process_virtual_memory_bytes", "gauge", "Virtual memory size in bytes."),
@@ -132,7 +136,7 @@ PROCESS: Final = (
 BEYOND: Final = (
     AGENT, REPLICATING, SET_STATE, ENTRIES, PENDING, QUOTA, CONFLICTS, CONFLICT_BYTES, DELETED, DELETED_BYTES,
     DELETED_QUOTA, CONFLICT_QUOTA, DISK_FREE, DISK_SIZE, CLOCK, ERROR_TIME, STATE, JOINED_CONN, SCHEDULED, BACKLOG,
-    JOIN_TIME, INCIDENTS,
+    JOIN_TIME, INCIDENTS, DIRECTORY, NOTIFIED,
 )  # fmt: skip
 FAMILIES: Final = (*dict.fromkeys(of_counter(one) for one in described()), *BEYOND, *PROCESS)
 
@@ -227,6 +231,9 @@ def _states(status: Mapping[str, Any]) -> Iterator[Metric]:
     yield JOIN_TIME.of(
         (labels, _seconds(conn["last_join_time"])) for labels, conn in conns if conn.get("last_join_time")
     )
+    reading = _at(status, ("directory", "reading"))
+    yield DIRECTORY.of([((), int(not reading["problem"]))] if reading else [])
+    yield NOTIFIED.of([((), reading["notified"])] if reading else [])
     # Those that did not occur, too: a sum that is not there before it is 1 never grows for Prometheus.
     incidents = {cause.value: 0 for cause in Cause} | dict(status.get("incidents") or {})
     yield INCIDENTS.of(((cause,), count) for cause, count in sorted(incidents.items()))

@@ -361,6 +361,16 @@ def test_metrics_of_a_name_that_is_no_utf8() -> None:
     assert rb'frs_set_joins_total{set="\\udcff"} 0' in render({}, counters.snapshot())[0]
 
 
+def test_whether_the_directory_can_be_read_is_a_metric() -> None:
+    def text(reading: dict[str, object] | None) -> bytes:
+        return render({"directory": {"reading": reading}}, Counters().snapshot())[0]
+
+    assert b"frs_directory_readable 1.0\n" in text({"problem": "", "notified": 3})
+    assert b"frs_directory_notifications_total 3.0\n" in text({"problem": "", "notified": 3})
+    assert b"frs_directory_readable 0.0\n" in text({"problem": "it is of another enterprise", "notified": 0})
+    assert b"\nfrs_directory_readable " not in text(None)
+
+
 def test_the_page_of_all_counters_and_metrics_is_up_to_date() -> None:
     docs = Path(__file__).parents[3] / "docs" / "counters.md"
     assert docs.read_text() == page(), "python -m agent.dashboard.metrics > docs/counters.md"
