@@ -25,7 +25,7 @@ REALM, DOMAIN, NC = "FRS.TEST", "frs.test", "DC=frs,DC=test"
 SERVER, SECOND = "dc1.frs.test", "dc2.frs.test"
 ADDRESSES = {SERVER: "127.0.0.1", SECOND: "127.0.0.2"}
 PASSWORD = "Secret-1-for-Tests"
-PROGRAMS = ("samba", "samba-tool", "ldapmodify", "ldapsearch", "ip", "unshare", "nsenter", "mount")
+PROGRAMS = ("samba", "samba-tool", "ldapmodify", "ldapsearch", "ip", "unshare", "nsenter", "setpriv", "mount")
 PROVISION = Path("/usr/share/samba/setup/provision.ldif")
 SASL = ("/usr/lib/*/sasl2/libgssapiv2.so", "/usr/lib/sasl2/libgssapiv2.so", "/usr/lib64/sasl2/libgssapiv2.so")
 PATIENCE_S = 600.0
@@ -80,9 +80,9 @@ class Namespace:
         self.environment = os.environ | {"KRB5_CONFIG": str(folder / "krb5.conf"), "PYTHONPATH": str(REPOSITORY)}
 
     def command(self, *arguments: str) -> list[str]:
-        """The command line that runs these in it."""
+        """The command line that runs these in it, for no longer than who starts it lives."""
         return ["nsenter", f"--net=/proc/{self.holder.pid}/ns/net", f"--mount=/proc/{self.holder.pid}/ns/mnt",
-                f"--wd={REPOSITORY}", *arguments]  # fmt: skip
+                f"--wd={REPOSITORY}", "setpriv", "--pdeathsig", "KILL", *arguments]  # fmt: skip
 
     def run(
         self, *arguments: str, said: str = "", expect: int | None = 0, environment: Mapping[str, str] | None = None

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from agent.service.control import ControlUnreachable, request
 from config.model import Connection, Member, ReplicaSet
@@ -19,6 +19,7 @@ from config.topology import new_guid
 from config.write import topology_text
 from tests.activedirectory.domain import DOMAIN, NC, PATIENCE_S, REALM, DomainController, Namespace
 
+T = TypeVar("T")
 FRS = "NtFrs-88f5d2bd-b646-11d2-a6d3-00c04fc9b232"
 NAMES = ("FS1", "FS2", "FS3")
 HOSTS = {f"{name.lower()}.{DOMAIN}": f"127.0.1.{number}" for number, name in enumerate(NAMES, 1)}
@@ -120,6 +121,10 @@ class DomainMember:
         """What a command of frs prints of it."""
         return self.space.frs(*command, "--config", str(self.config), expect=expect).stdout
 
+    def check(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """A command of frs about it, `frs ad check` where none is named, whatever becomes of it."""
+        return self.space.frs(*(command or ("ad", "check")), "--config", str(self.config), expect=None)
+
     def status(self) -> dict[str, Any]:
         """Its status; {} while it does not answer."""
         assert self._process is not None
@@ -167,12 +172,13 @@ class Fleet:
         self.controller.change(made)
 
 
-def until(condition: Callable[[], bool], why: Callable[[], object] = lambda: "") -> None:
-    """Wait until it holds."""
+def until(condition: Callable[[], T], why: Callable[[], object] = lambda: "") -> T:
+    """Wait until it holds; what it was then."""
     end = time.monotonic() + PATIENCE_S
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < end, why()
         time.sleep(0.1)
+    return found
 
 
 def principal(name: str) -> str:
