@@ -57,6 +57,12 @@ def default_directory() -> Path:
     is_flag=True,
     help="Members take a secret besides their keys, for clients that know NTLM only. Said when the demo is made.",
 )
+@click.option(
+    "--fault",
+    multiple=True,
+    metavar="KIND=NAMES",
+    help="What goes wrong on purpose, to see what it looks like: staging-full=c, partition=e,f, clock=g:+2h, slow=h.",
+)
 def demo(
     directory: Path | None,
     members: int | None,
@@ -65,6 +71,7 @@ def demo(
     dashboard_port: int | None,
     aging: float | None,
     shared_secret: bool,
+    fault: tuple[str, ...],
 ) -> int:
     """Run several members on this host, to see replication work.
 
@@ -86,4 +93,4 @@ def demo(
         aging_s=aging,
         shared_secret=shared_secret,
     )
-    return asyncio.run(run_demo(options))
+    return asyncio.run(run_demo(options, fault))

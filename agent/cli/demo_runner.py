@@ -14,12 +14,13 @@ import shlex
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import agent
 from agent.cli import CommandFailed
+from agent.cli.demo_faults import Faults, faults
 from agent.cli.demo_layout import Demo, DemoMember, DemoOptions, prepare, tail
 from agent.cli.output import say
 from agent.cli.run_cmd import LOCK_NAME
@@ -34,8 +35,8 @@ _LOG_LINES = 12
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-async def run_demo(options: DemoOptions) -> int:
-    """Runs a demo until it is told to stop; returns the exit code of `frs demo`."""
+async def run_demo(options: DemoOptions, fault: Iterable[str] = ()) -> int:
+    """Runs a demo until it is told to stop; returns the exit code of `frs demo`. `fault`: see demo_faults."""
     try:
         options.directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -51,13 +52,15 @@ async def run_demo(options: DemoOptions) -> int:
         await _await_left_overs(options.directory, stop)
         if stop.is_set():
             return ExitCode.OK
-        return await runner.run(prepare(options))
+        demo = prepare(options)
+        return await runner.run(demo, faults(fault, [member.name for member in demo.members]))
 
 
 class _Runner:
     def __init__(self, stop: asyncio.Event) -> None:
         self._stop = stop
         self._demo: Demo
+        self._faults: Faults
         self._children: dict[str, Process] = {}
         self._pids: dict[str, int | None] = {}
         self._watchers: list[asyncio.Task[None]] = []
@@ -70,8 +73,8 @@ class _Runner:
                 _signal(process, signal.SIGKILL)
         self._stop.set()
 
-    async def run(self, demo: Demo) -> int:
-        self._demo = demo
+    async def run(self, demo: Demo, faults: Faults) -> int:
+        self._demo, self._faults = demo, faults
         try:
             for member in demo.members:
                 await self._start(member)
@@ -80,14 +83,15 @@ class _Runner:
             return await self._watch()
         finally:
             await self._stop_all()
+            self._faults.close()
 
     async def _start(self, member: DemoMember) -> None:
         if member.log.exists() and member.log.stat().st_size > _LOG_KEPT_BYTES:
             os.replace(member.log, member.log.with_name("agent.log.1"))
+        config = await self._faults.config(member)
         with open(member.log, "ab") as log:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "agent.cli", "run"),
-                *("--config", str(member.config), "--parent-pid", str(os.getpid())),
+                *self._faults.command(member, ("run", "--config", config, "--parent-pid", str(os.getpid()))),
                 stdin=DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -130,9 +134,10 @@ class _Runner:
         """Until told to stop: says `ready` once, and notices members that were started again by hand."""
         while not self._stop.is_set():
             if not self._ready:
-                states = await asyncio.gather(*(_is_ready(member) for member in self._demo.members))
+                states = await asyncio.gather(*(_is_ready(member, self._faults.apart) for member in self._demo.members))
                 if all(states):
                     self._ready = True
+                    self._faults.begin(self._demo.members)
                     _say("ready")
                 elif not self._children and not any(self._pids.values()):
                     _say("no member is left")
@@ -187,9 +192,9 @@ async def _status(member: DemoMember) -> dict[str, Any] | None:
         return None
 
 
-async def _is_ready(member: DemoMember) -> bool:
+async def _is_ready(member: DemoMember, apart: Collection[str]) -> bool:
     status = await _status(member)
-    return status is not None and is_synchronised(status)
+    return status is not None and (member.name in apart or is_synchronised(status, apart))
 
 
 async def _running_pid(member: DemoMember) -> int | None:
@@ -197,10 +202,12 @@ async def _running_pid(member: DemoMember) -> int | None:
     return int(status["pid"]) if status is not None else None
 
 
-def is_synchronised(status: dict[str, Any]) -> bool:
-    """Whether a status answer says that every set is online and every connection joined."""
+def is_synchronised(status: dict[str, Any], apart: Collection[str] = ()) -> bool:
+    """Whether a status answer says that every set is online and every connection joined, but for those with members
+    that are to be apart."""
     return all(
-        entry["state"] == "online" and all(c["state"] == "joined" for c in entry["connections"])
+        entry["state"] == "online"
+        and all(c["state"] == "joined" for c in entry["connections"] if c["partner"] not in apart)
         for entry in status["sets"]
     )
 
