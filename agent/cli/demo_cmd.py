@@ -63,6 +63,12 @@ def default_directory() -> Path:
     is_flag=True,
     help="Members take their topology from a directory server, which runs, too. Said when the demo is made.",
 )
+@click.option(
+    "--fault",
+    multiple=True,
+    metavar="KIND=NAMES",
+    help="What goes wrong on purpose, to see what it looks like: staging-full=c, partition=e,f, clock=g:+2h, slow=h.",
+)
 def demo(
     directory: Path | None,
     members: int | None,
@@ -72,6 +78,7 @@ def demo(
     aging: float | None,
     shared_secret: bool,
     with_directory: bool,
+    fault: tuple[str, ...],
 ) -> int:
     """Run several members on this host, to see replication work.
 
@@ -94,4 +101,4 @@ def demo(
         shared_secret=shared_secret,
         with_directory=with_directory,
     )
-    return asyncio.run(run_demo(options))
+    return asyncio.run(run_demo(options, fault))

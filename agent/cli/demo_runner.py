@@ -14,13 +14,14 @@ import shlex
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import agent
 from agent.cli import CommandFailed
 from agent.cli.demo_directory import NAME, DemoServer
+from agent.cli.demo_faults import Faults, faults
 from agent.cli.demo_layout import Demo, DemoMember, DemoOptions, prepare, tail
 from agent.cli.output import say
 from agent.cli.run_cmd import LOCK_NAME
@@ -35,8 +36,8 @@ _LOG_LINES = 12
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-async def run_demo(options: DemoOptions) -> int:
-    """Runs a demo until it is told to stop; returns the exit code of `frs demo`."""
+async def run_demo(options: DemoOptions, fault: Iterable[str] = ()) -> int:
+    """Runs a demo until it is told to stop; returns the exit code of `frs demo`. `fault`: see demo_faults."""
     try:
         options.directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -52,13 +53,15 @@ async def run_demo(options: DemoOptions) -> int:
         await _await_left_overs(options.directory, stop)
         if stop.is_set():
             return ExitCode.OK
-        return await runner.run(prepare(options))
+        demo = prepare(options)
+        return await runner.run(demo, faults(fault, [member.name for member in demo.members]))
 
 
 class _Runner:
     def __init__(self, stop: asyncio.Event) -> None:
         self._stop = stop
         self._demo: Demo
+        self._faults: Faults
         self._children: dict[str, Process] = {}
         self._pids: dict[str, int | None] = {}
         self._watchers: list[asyncio.Task[None]] = []
@@ -71,8 +74,8 @@ class _Runner:
                 _signal(process, signal.SIGKILL)
         self._stop.set()
 
-    async def run(self, demo: Demo) -> int:
-        self._demo = demo
+    async def run(self, demo: Demo, faults: Faults) -> int:
+        self._demo, self._faults = demo, faults
         try:
             if demo.server is not None:
                 await self._start(demo.server, "directory", "run")
@@ -83,14 +86,20 @@ class _Runner:
             return await self._watch()
         finally:
             await self._stop_all()
+            self._faults.close()
 
     async def _start(self, member: DemoMember | DemoServer, *command: str) -> None:
         if member.log.exists() and member.log.stat().st_size > _LOG_KEPT_BYTES:
             os.replace(member.log, member.log.with_name(f"{member.log.name}.1"))
+        parent = ("--parent-pid", str(os.getpid()))
+        if isinstance(member, DemoMember):
+            arguments = (*command, "--config", await self._faults.config(member), *parent)
+            program = self._faults.command(member, arguments)
+        else:
+            program = [sys.executable, "-P", "-m", "agent.cli", *command, "--config", str(member.config), *parent]
         with open(member.log, "ab") as log:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "agent.cli", *command),
-                *("--config", str(member.config), "--parent-pid", str(os.getpid())),
+                *program,
                 stdin=DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -139,9 +148,10 @@ class _Runner:
         """Until told to stop: says `ready` once, and notices members that were started again by hand."""
         while not self._stop.is_set():
             if not self._ready:
-                states = await asyncio.gather(*(_is_ready(member) for member in self._demo.members))
+                states = await asyncio.gather(*(_is_ready(member, self._faults.apart) for member in self._demo.members))
                 if all(states):
                     self._ready = True
+                    self._faults.begin(self._demo.members)
                     _say("ready")
                 elif not set(self._children) - {NAME} and not any(self._pids.values()):
                     _say("no member is left")
@@ -196,9 +206,9 @@ async def _status(member: DemoMember) -> dict[str, Any] | None:
         return None
 
 
-async def _is_ready(member: DemoMember) -> bool:
+async def _is_ready(member: DemoMember, apart: Collection[str]) -> bool:
     status = await _status(member)
-    return status is not None and is_synchronised(status)
+    return status is not None and (member.name in apart or is_synchronised(status, apart))
 
 
 async def _running_pid(member: DemoMember) -> int | None:
@@ -206,10 +216,12 @@ async def _running_pid(member: DemoMember) -> int | None:
     return int(status["pid"]) if status is not None else None
 
 
-def is_synchronised(status: dict[str, Any]) -> bool:
-    """Whether a status answer says that every set is online and every connection joined."""
+def is_synchronised(status: dict[str, Any], apart: Collection[str] = ()) -> bool:
+    """Whether a status answer says that every set is online and every connection joined, but for those with members
+    that are to be apart."""
     return all(
-        entry["state"] == "online" and all(c["state"] == "joined" for c in entry["connections"])
+        entry["state"] == "online"
+        and all(c["state"] == "joined" for c in entry["connections"] if c["partner"] not in apart)
         for entry in status["sets"]
     )
 

@@ -39,10 +39,15 @@ def fleet(
     "state", "backlog", "since", "latency_p50_s", "latency_p95_s", "why", "event"}``. Times are in ISO 8601, or None
     where they are not known. ``live``: known at the moment, by this member.
     """
-    own = _own(status or {}, counters or {})
+    own = own_cells(status or {}, counters or {})
     clocks = {one["name"]: one["clock_offset_s"] for one in (status or {}).get("partners") or []}
-    cells = [*own, *_summarised(summary or {}, {(one["set"], one["connection"]) for one in own})]
-    wrong = [*_wrong_here(status or {}, own), *_wrong_clocks(clocks), *_wrong_there(summary or {})]
+    told = (status or {}).get("told") or []
+    known = {(one["set"], one["connection"]) for one in own}
+    others = _told(told, known)
+    cells = [*own, *others, *_summarised(summary or {}, known | {(one["set"], one["connection"]) for one in others})]
+    wrong = [*wrong_itself(status or {}, own), *_wrong_partners(status or {}, own), *_wrong_clocks(clocks)]
+    wrong += [_one(one["member"], it["what"], it["since"], it) for one in told for it in one["wrong"]]
+    wrong += _wrong_there(summary or {})
     members = _members(status or {}, summary or {}, cells, wrong)
     shown = members[:MOST_MEMBERS]
     matrix: dict[str, dict[str, Any]] = {}
@@ -81,7 +86,7 @@ def _long(seconds: float) -> str:
     return f"{seconds // 86_400:.0f} days"
 
 
-def _own(status: Mapping[str, Any], counters: Snapshot) -> list[dict[str, Any]]:
+def own_cells(status: Mapping[str, Any], counters: Snapshot) -> list[dict[str, Any]]:
     values = counters.get(CONN_OBJECT, {})
     return [
         {
@@ -99,6 +104,24 @@ def _own(status: Mapping[str, Any], counters: Snapshot) -> list[dict[str, Any]]:
 
 def _latency(totals: Mapping[str, int]) -> dict[str, float | None]:
     return {f"latency_p{share}_s": quantile(totals, share / 100) for share in (50, 95)}
+
+
+def _told(told: Iterable[Mapping[str, Any]], known: set[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Connections as their ends tell: the backlog is that of the upstream member, the latency the downstream's."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for one in told:
+        for cell in one["cells"]:
+            place = cell["set"], cell["connection"]
+            if place in known:
+                continue
+            more = {"live": True, "state": None, "why": None, "event": None}
+            before = found.setdefault(place, cell | more | {"backlog": None})
+            before["joined"] = before["joined"] and cell["joined"]
+            if one["member"] == _ends(cell["connection"])[0]:
+                before["backlog"] = cell["backlog"]
+            else:
+                before |= {name: cell[name] for name in ("latency_p50_s", "latency_p95_s")}
+    return list(found.values())
 
 
 def _summarised(summary: Mapping[str, Any], known: set[tuple[str, str]]) -> list[dict[str, Any]]:
@@ -125,17 +148,29 @@ def _summarised(summary: Mapping[str, Any], known: set[tuple[str, str]]) -> list
     return list(found.values())
 
 
-def _wrong_here(status: Mapping[str, Any], own: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The problems of this member, a partner's together."""
-    found: list[dict[str, Any]] = []
+def wrong_itself(status: Mapping[str, Any], own: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What is wrong with this member, as in ``fleet``, but for clocks; ``own`` are its connections."""
+    found = []
+    for problem in status.get("problems") or []:
+        if problem["partner"] is None:
+            away = [one for one in own if one["set"] == problem["set"] and one["scheduled"] and not one["joined"]]
+            found.append(_one(f"set {problem['set']}", f"does not replicate: {_why(problem)}", _latest(away), problem))
+    for one in status.get("sets") or []:
+        error = one.get("last_error")
+        if one["state"] != "stopped" and error is not None and error.get("event") not in (None, _CLOCK_EVENT):
+            why = _why({"why": error["text"]})
+            found.append(_one(f"set {one['name']}", f"has not done all: {why}", error["time"], error))
+    return found
+
+
+def _wrong_partners(status: Mapping[str, Any], own: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What hinders connections of this member, a partner's together."""
+    found = []
     partners: dict[str, list[dict[str, Any]]] = defaultdict(list)
     by_name = {(one["set"], one["connection"]): one for one in own}
     for problem in status.get("problems") or []:
         if problem["partner"] is not None:
             partners[problem["partner"]].append(problem)
-            continue
-        away = [one for one in own if one["set"] == problem["set"] and one["scheduled"] and not one["joined"]]
-        found.append(_one(f"set {problem['set']}", f"does not replicate: {_why(problem)}", _latest(away), problem))
     for partner, problems in partners.items():
         away = [by_name[problem["set"], problem["connection"]] for problem in problems]
         waiting = sum(one["backlog"] or 0 for one in away)

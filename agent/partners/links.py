@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from agent.rpc.epm import MAPPER_PORT
 from agent.rpc.errors import RpcError
-from agent.rpc.frsrpc import FrsPartner
+from agent.rpc.frsrpc import OP_TELL_STATE, FrsPartner
 from agent.rpc.security import Account, KeyCredential
 from agent.wire.comm_packet import encode_send_comm_pkt
 from agent.wire.constants import MAX_PACKETS
@@ -128,6 +128,7 @@ class PartnerLink:
         self._quiet = asyncio.Event()  # nothing is queued or under way
         self._quiet.set()
         self._was_connected = False
+        self._telling: asyncio.Future[bytes] | None = None
 
         def way() -> _Way:
             partner = FrsPartner(
@@ -165,6 +166,16 @@ class PartnerLink:
         self._controls += control
         self._quiet.clear()
         way.wake.set()
+
+    def tell(self, body: bytes) -> None:
+        """Tell the partner how this member is, over the association that there is; not where there is none, or the last
+        time is not answered yet: the next time will do."""
+        if not self._own.partner.connected or (self._telling is not None and not self._telling.done()):
+            return
+        with contextlib.suppress(RpcError):
+            stub = len(body).to_bytes(4, "little") + body
+            self._telling = self._own.partner.submit(OP_TELL_STATE, stub, CALL_TIMEOUT_S)
+            self._telling.add_done_callback(lambda answer: answer.cancelled() or answer.exception())
 
     @property
     def has_room(self) -> bool:

@@ -28,6 +28,9 @@ OP_SEND_COMM_PKT: Final = 0
 OP_VERIFY_PROMOTION_PARENT: Final = 1
 OP_START_PROMOTION_PARENT: Final = 2
 OP_NOP: Final = 3
+#: Of this project alone, and only called where both list STATES (agent.wire.constants): how a member is, as the number
+#: of bytes and these bytes.
+OP_TELL_STATE: Final = 64
 
 ERROR_SUCCESS: Final = 0
 ERROR_INVALID_PARAMETER: Final = 87
@@ -59,6 +62,10 @@ OnPromotion = Callable[[CallContext, "StartPromotionParent"], "Awaitable[tuple[b
 OnMalformed = Callable[[CallContext, "WireError"], None]
 
 
+#: Told how a member is, in bytes that it makes.
+OnState = Callable[[CallContext, bytes], None]
+
+
 async def _no_promotion(context: CallContext, request: StartPromotionParent) -> tuple[bytes | None, int]:
     return request.parent_guid, ERROR_INVALID_PARAMETER
 
@@ -67,6 +74,7 @@ def frsrpc_interface(
     on_packet: OnPacket,
     on_malformed: OnMalformed = lambda context, error: None,
     on_promotion: OnPromotion = _no_promotion,
+    on_state: OnState = lambda context, body: None,
     *,
     min_level: int = c.LEVEL_PRIVACY,
 ) -> Interface:
@@ -74,7 +82,7 @@ def frsrpc_interface(
 
     A stub that cannot be unmarshalled gets the fault RPC_X_BAD_STUB_DATA, and `on_malformed` is told. `on_promotion`
     gets the requests of StartPromotionParent (3.3.4.2), which without it returns ERROR_INVALID_PARAMETER;
-    VerifyPromotionParent returns ERROR_CALL_NOT_IMPLEMENTED (3.3.4.5).
+    VerifyPromotionParent returns ERROR_CALL_NOT_IMPLEMENTED (3.3.4.5). `on_state` gets what a member tells of itself.
     """
     from agent.wire.comm_packet import (
         StartPromotionParent,
@@ -121,7 +129,16 @@ def frsrpc_interface(
     def arguments_end(opnum: int, stub: bytes) -> int | None:
         if opnum == OP_SEND_COMM_PKT and len(stub) >= _WORDS:
             return _WORDS + int.from_bytes(stub[_WORDS - 4 : _WORDS], "little")
+        if opnum == OP_TELL_STATE and len(stub) >= 4:
+            return 4 + int.from_bytes(stub[:4], "little")
         return 0 if opnum == OP_NOP else None
+
+    def tell_state(context: CallContext, stub: bytes) -> bytes:
+        size = int.from_bytes(stub[:4], "little")
+        if len(stub) < 4 + size:
+            raise RpcFault(c.RPC_X_BAD_STUB_DATA)
+        on_state(context, stub[4 : 4 + size])
+        return _result(ERROR_SUCCESS)
 
     def nop(context: CallContext, stub: bytes) -> bytes:
         return _result(ERROR_SUCCESS)
@@ -134,6 +151,7 @@ def frsrpc_interface(
             OP_VERIFY_PROMOTION_PARENT: verify_promotion_parent,
             OP_START_PROMOTION_PARENT: start_promotion_parent,
             OP_NOP: nop,
+            OP_TELL_STATE: tell_state,
         },
         min_level,
         to_little,

@@ -112,6 +112,7 @@ class Receiving:
             packets.debug("received from %s:%d: %s", context.peer, context.port, describe(packet))
         if packet.command == c.CMD_JOINING and packet.join_time:
             self._service.partners.clock_told(packet.from_.guid, packet.join_time)
+            self._service.states.announced(packet.from_.guid, packet.compression_guids)
         status = replica.receive(packet, minor, context.connection_id)
         if status == 0:
             replica.count("Packets Received")

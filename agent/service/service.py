@@ -44,6 +44,7 @@ from agent.service.partnerlinks import PartnerLinks
 from agent.service.receiving import Receiving
 from agent.service.sets import Sets
 from agent.service.shown import Shown, tokens_for
+from agent.service.states import States
 from agent.tree.identity import ReplicaError
 from agent.work import descriptors
 from agent.work.clock import filetime_now, iso_time
@@ -90,6 +91,7 @@ class Service:
         self.partners = PartnerLinks(self)
         self.identities = Identities(config)
         self.sets = Sets(self)
+        self.states = States(self)
         self._closers: list[Callable[[], Awaitable[None]]] = []
         self._supervisor = Supervisor(self.sets.part_failed)
         self._samples: SampleWriter | None = None
@@ -133,6 +135,7 @@ class Service:
         await self._samples.start()
         self._closers.append(self._samples.stop)
         self._supervisor.start(self.partners.look_after(), "looking after the connections")
+        self._supervisor.start(self.states.run(), "telling partners how this member is")
         self.sets.open_later()
         self._supervisor.start(self.directory.run(), "reading the configuration again")
         if self.reader is not None:
@@ -165,7 +168,7 @@ class Service:
         if limit < descriptors.ENOUGH:
             log.warning("20111 only %d files may be open at once; %s", limit, descriptors.ADVICE)
         receiving = Receiving(self)
-        interfaces = [frsrpc_interface(receiving.packet, receiving.malformed, receiving.promote)]
+        interfaces = [frsrpc_interface(receiving.packet, receiving.malformed, receiving.promote, self.states.take)]
         if config.ntfrsapi is not None:
             said = config.ntfrsapi
             access = Access(said.checks, said.readers, said.writers)

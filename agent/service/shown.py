@@ -49,7 +49,7 @@ class Shown:
         quota = {"quota_kib": self._service.config.kept_quota_bytes >> 10}
         for one in status["sets"]:
             one |= {"disk": self._disks.get(one["name"]), "conflicts": one["conflicts"] | quota}
-        return status
+        return status | {"told": self._service.states.told()}
 
     def transfers(self) -> list[dict[str, Any]]:
         """Of all sets."""

@@ -187,6 +187,8 @@ COMPRESSION_ZSTD: Final = guid_from_text("03944542-3831-44c3-8a5a-8ec2ea63f490")
 EXACT_NAMES: Final = guid_from_text("51c89628-0489-43ae-ad71-158d654131a7")
 # nor this: whoever lists it takes several packets in one call, and small staging files with their change orders
 BATCHES: Final = guid_from_text("8080c261-1fc0-45bb-8826-eb96de87a3e3")
+# nor this: whoever lists it takes calls that tell how members are (agent.service.states)
+STATES: Final = guid_from_text("449fd7f0-cc4f-4bf1-87d3-9fc1560f59f2")
 
 # 2.2.3.4 CHANGE_ORDER_RECORD_EXTENSION.Major
 CO_RECORD_EXTENSION_VERSION_WIN2K: Final = 0

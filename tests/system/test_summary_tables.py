@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pyarrow.parquet as pq
 import pytest
 
@@ -28,17 +30,43 @@ DAY = date(2026, 1, 10)
 DAY_S = 86_400
 OTHER = {"member": "b", "member_guid": "gb"}
 CONNECTION = {"connection": "a->b", "connection_guid": "gab"}
+_EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
+
+
+class Sessions:
+    """One at a time, in one Java: that of this host alone, or one on a cluster."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._of: dict[str, Any] = {}
+        self._spark: SparkSession | None = None
+
+    def get(self, **of: Any) -> SparkSession:
+        if self._spark is None or self._of != of:
+            self.close()
+            self._of, self._spark = of, self._stack.enter_context(job.spark_session(**of))
+        return self._spark
+
+    def close(self) -> None:
+        self._stack.close()
+        self._spark = None
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
+def sessions() -> Iterator[Sessions]:
     pytest.importorskip("pyspark", reason="needs PySpark: pip install 'frs-agent[spark]'")
     if shutil.which("java") is None:
         pytest.skip("needs Java: install openjdk-17-jre-headless")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAVA_TOOL_OPTIONS", JAVA)
-        with job.spark_session() as session:
-            yield session
+        made = Sessions()
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def spark(sessions: Sessions) -> SparkSession:
+    return sessions.get()
 
 
 def put(folder: Path, number: int, seconds: Sequence[float], **more: Any) -> Path:
@@ -246,3 +274,41 @@ def test_a_stream_that_is_killed_at_any_point_counts_every_sample_once(
     assert killed >= 8
     summed(spark, folder, tmp_path / "as a job")
     assert content(out) == content(tmp_path / "as a job")
+
+
+def test_a_cluster_makes_the_same_bytes_also_where_an_executor_is_killed(sessions: Sessions, tmp_path: Path) -> None:
+    """A standalone master with two workers, here in the Java of the driver; each has an executor, which is a process.
+    `script/spark` has them as processes, too, and kills workers."""
+    for number, of in enumerate(({}, OTHER)):
+        for day in range(2):
+            put(tmp_path / "in", 2 * number + day, range(max(day * DAY_S - 5, 0), day * DAY_S + 600, 5), **of)
+    summed(sessions.get(), tmp_path / "in", tmp_path / "here")
+    sessions.close()
+    from pyspark import SparkConf, SparkContext
+
+    jvm = SparkContext._jvm
+    assert jvm is not None
+    cluster = jvm.org.apache.spark.deploy.LocalSparkCluster.apply(2, 1, 1024, SparkConf(_jvm=jvm)._jconf)
+    [url] = cluster.start()
+    assert url.startswith("spark://")
+    killed: list[int] = []
+
+    def tell(text: str) -> None:
+        if text == "adding up 2026-01-11":
+            executors = [one for one in psutil.Process().children(recursive=True) if _EXECUTOR in one.cmdline()]
+            assert len(executors) == 2
+            executors[0].kill()
+            killed.append(executors[0].pid)
+
+    try:
+        events = tmp_path / "events"
+        events.mkdir()
+        there = sessions.get(master=url, driver_host="127.0.0.1", event_log=events.as_uri(), patience_s=600)
+        assert there.sparkContext.master == url
+        job.summarize(there, [tmp_path / "in"], tmp_path / "there", tell)
+    finally:
+        sessions.close()
+        cluster.stop()
+    assert len(killed) == 1
+    assert content(tmp_path / "there") == content(tmp_path / "here")
+    assert any(events.iterdir()), "the event log that was asked for"
