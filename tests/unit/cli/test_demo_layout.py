@@ -209,5 +209,12 @@ def test_where_a_demo_is_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_when_a_member_is_ready(state: str, connections: list[str], ready: bool) -> None:
-    entry = {"state": state, "connections": [{"state": one} for one in connections]}
+    entry = {"state": state, "connections": [{"state": one, "partner": "b"} for one in connections]}
     assert is_synchronised({"sets": [entry]}) is ready
+
+
+def test_members_that_are_to_be_apart_are_not_waited_for() -> None:
+    connections = [{"state": "joined", "partner": "b"}, {"state": "unjoined", "partner": "c"}]
+    status = {"sets": [{"state": "online", "connections": connections}]}
+    assert not is_synchronised(status, {"d"})
+    assert is_synchronised(status, {"c"})
