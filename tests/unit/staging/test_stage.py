@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from staging import posixacl, sd
 from staging.compression import BLOCK, COMPRESSION_LZNT1, COMPRESSION_NONE, COMPRESSION_ZSTD, SUPPORTED
-from staging.errors import AccessDenied, NoSpace, StagingError, Torn, Unsupported, Vanished
+from staging.errors import AccessDenied, DiskTooSmall, NoSpace, StagingError, Torn, Unsupported, Vanished
 from staging.generate import generate, generate_to
 from staging.header import HEADER_SIZE, StageHeader
 from staging.posixacl import Acl
@@ -431,7 +431,7 @@ def test_a_disk_that_is_full(tmp_path):
         with pytest.raises(NoSpace):
             generate(str(path), str(mount / "s"), object_id=OBJECT_ID, compression=COMPRESSION_LZNT1)
         generate(str(path), str(tmp_path / "s"), object_id=OBJECT_ID)
-        with pytest.raises(NoSpace):
+        with pytest.raises(DiskTooSmall):
             restore(str(tmp_path / "s"), str(mount / "t"))
         path.write_bytes(os.urandom(500_000))  # not refused in advance
         generate(str(path), str(tmp_path / "s2"), object_id=OBJECT_ID)
