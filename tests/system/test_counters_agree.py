@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
-import shutil
-import subprocess
 import urllib.request
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from tests.system.chromium import CHROMIUM, chromium
 from tests.system.corpora import run_frs, set_counters
-from tests.system.demo import PATIENCE, Demo
+from tests.system.demo import Demo
 
 #: What the issue promises for five files written on a.
 PROMISED = {
@@ -34,8 +34,6 @@ PROMISED = {
         "Files Installed": 5,
     },
 }
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 def chosen(counters: dict[str, int], member: str) -> dict[str, int]:
@@ -94,29 +92,18 @@ class Text(HTMLParser):
             self.pieces.append(data.strip())
 
 
-def rendered(url: str, profile: Path) -> list[str]:
-    """The text of a page after its scripts ran in headless Chromium."""
-    assert CHROMIUM is not None
-    done = subprocess.run(
-        [
-            CHROMIUM,
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--no-first-run",
-            f"--user-data-dir={profile}",
-            "--virtual-time-budget=20000",
-            "--dump-dom",
-            url,
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=PATIENCE,
-    )
-    page = Text()
-    page.feed(done.stdout)
-    return page.pieces
+async def rendered(url: str, profile: Path, *, fleet: bool) -> list[str]:
+    """The text of a page in headless Chromium once its counters are there, and the summary where there is one."""
+    profile.mkdir()
+    async with chromium(profile) as page:
+        await page.send("Page.navigate", url=f"{url}#counters")
+        await page.until("document.querySelector('#counter-table td')")
+        if fleet:
+            await page.tab("history")
+            await page.until("document.querySelector('#fleet-members td')")
+        text = Text()
+        text.feed(await page.js("document.documentElement.outerHTML"))
+    return text.pieces
 
 
 def shown(pieces: list[str], name: str) -> str | None:
@@ -174,7 +161,8 @@ def assert_summed_up(samples: list[Path], output: Path) -> None:
 def assert_shown(demo: Demo, profiles: Path) -> None:
     """The page of each member shows the numbers once its scripts have run, and that of a the summary, too."""
     for name in "ab":
-        pieces = rendered(demo.members[name].dashboard_url, profiles / f"browser {name}")
+        url, profile = demo.members[name].dashboard_url, profiles / f"browser {name}"
+        pieces = asyncio.run(rendered(url, profile, fleet=name == "a"))
         for counter, value in PROMISED[name].items():
             found = shown(pieces, counter)
             assert found == str(value) or (found is None and value == 0), f"{counter} on the page of {name}: {found}"

@@ -139,7 +139,9 @@ async def page(agent: FakeAgent, tmp_path: Path) -> AsyncIterator[Page]:
     (summary / "summary.json").write_text(json.dumps(SUMMARY))
     for name in SUMMARY["charts"].values():
         (summary / name).write_text(CHART)
-    server = DashboardServer(agent, "127.0.0.1", 0, [summary])
+    samples = tmp_path / "samples"
+    samples.mkdir()
+    server = DashboardServer(agent, "127.0.0.1", 0, [summary], samples=samples)
     await server.start()
     try:
         async with chromium(tmp_path) as page:
@@ -189,6 +191,10 @@ async def test_it_shows_the_member_live_and_the_fleet(page: Page, agent: FakeAge
     await page.js("document.querySelectorAll('#partners summary')[1].focus()")
     await page.press(" ", "Space", " ")
     await page.until("document.querySelectorAll('#partners details')[1].open")
+    await page.until(
+        "[...document.querySelectorAll('table')].some(one => one.caption.textContent === 'Connections with c' && "
+        "one.tBodies[0].rows.length === 2)"
+    )
     connections = await page.rows("Connections with c")
     assert connections["a → c"][1] == "unjoined"
     assert connections["a → c"][-1] == f"refused by {HOSTILE}"

@@ -293,9 +293,15 @@ def test_a_cluster_makes_the_same_bytes_also_where_an_executor_is_killed(session
     assert url.startswith("spark://")
     killed: list[int] = []
 
+    def executes(one: psutil.Process) -> bool:
+        try:
+            return _EXECUTOR in one.cmdline()
+        except psutil.Error:  # it has ended
+            return False
+
     def tell(text: str) -> None:
         if text == "adding up 2026-01-11":
-            executors = [one for one in psutil.Process().children(recursive=True) if _EXECUTOR in one.cmdline()]
+            executors = [one for one in psutil.Process().children(recursive=True) if executes(one)]
             assert len(executors) == 2
             executors[0].kill()
             killed.append(executors[0].pid)

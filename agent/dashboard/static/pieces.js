@@ -102,7 +102,8 @@ export class Table {
     this.head = el("tr", { role: "row" });
     this.body = el("tbody", { role: "rowgroup" });
     const thead = el("thead", { role: "rowgroup" }, this.head);
-    this.table = el("table", { className: cls, role: "table" }, el("caption", { textContent: caption }), thead, this.body);
+    // Without columns there is no table yet.
+    this.table = el("table", { className: cls, role: "table", hidden: true }, el("caption", { textContent: caption }), thead, this.body);
     this.node = el("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": of ? `${caption} of ${of}` : caption }, this.table);
     this.rows = new Map();
     this.heads = "";
@@ -111,6 +112,7 @@ export class Table {
     const heads = JSON.stringify(columns);
     if (heads !== this.heads) {
       this.heads = heads;
+      this.table.hidden = !columns.length;
       this.head.replaceChildren(
         ...columns.map((column) => el("th", { scope: "col", role: "columnheader", className: column.cls || "", textContent: column.head })),
       );
