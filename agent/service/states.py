@@ -122,13 +122,17 @@ class States:
             await asyncio.sleep(EVERY_S)
             if not self._takers:
                 continue
-            report = self._report()
-            anew = report["wrong"], report["cells"]
-            if anew != before[1] or time.monotonic() - before[0] > AGAIN_S:
-                before = time.monotonic(), anew
-                body = _Report.model_validate(report).model_dump_json().encode()
-                for partner in self._takers & self._service.partners.links.keys():
-                    self._service.partners.links[partner].tell(body)
+            try:
+                report = self._report()
+                anew = report["wrong"], report["cells"]
+                if anew != before[1] or time.monotonic() - before[0] > AGAIN_S:
+                    before = time.monotonic(), anew
+                    body = _Report.model_validate(report).model_dump_json().encode()
+                    for partner in self._takers & self._service.partners.links.keys():
+                        self._service.partners.links[partner].tell(body)
+            except Exception as error:  # what is only to be shown stops no set
+                text = f"partners are not told how this member is: {error!r}"
+                self._service.incidents.report(Cause.FAULT, "states", text, level="error")
 
     def _report(self) -> dict[str, Any]:
         """Of connections that are not as they should be first, where there is no room for all."""
@@ -136,7 +140,7 @@ class States:
         cells = own_cells(status, self._service.snapshot())
         cells = [cell for cell in cells if len(cell["set"]) <= _TEXT and len(cell["connection"]) <= _TEXT]
         cells.sort(key=lambda cell: (not cell["scheduled"] or cell["joined"], -(cell["backlog"] or 0)))
-        wrong = [one | {"what": f"{one['who']} {one['what']}"[:_TEXT]} for one in wrong_itself(status, cells)]
+        wrong = [one | {"what": _shown(f"{one['who']} {one['what']}")} for one in wrong_itself(status, cells)]
         names = _Cell.model_fields
         return {
             "format": 1,
@@ -144,3 +148,8 @@ class States:
             "wrong": [{key: one[key] for key in _Wrong.model_fields} for one in wrong[:MOST_WRONG]],
             "cells": [{key: cell[key] for key in names} for cell in cells[:MOST_CELLS]],
         }
+
+
+def _shown(text: str) -> str:
+    """A text that may have names of files in it, which need not be UTF-8, as much of it as is told."""
+    return text.encode(errors="backslashreplace").decode()[:_TEXT]

@@ -153,3 +153,22 @@ async def test_who_does_not_list_it_is_told_nothing(tmp_path: Path, monkeypatch:
         assert len(sent[0]) < 200
     finally:
         running.cancel()
+
+
+async def test_nothing_that_there_is_to_tell_stops_a_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(states, "EVERY_S", 0.05)
+    services = a, b = made(tmp_path, 2)
+    for service in services:
+        await service.start()
+    try:
+        await until(lambda: [one["member"] for one in a.states.told()] == ["b"])
+        [replica] = b.sets.replicas.values()
+        monkeypatch.setattr(type(replica.engine), "forget_error", lambda self: None)
+        replica.local_error("13570 there is no room for \udcff")  # a name that is not UTF-8
+        await until(lambda: any("no room for \\udcff" in w["what"] for one in a.states.told() for w in one["wrong"]))
+        monkeypatch.setattr(states, "own_cells", lambda *_: 1 // 0)
+        await until(lambda: b.incidents.counts().get("fault of this program", 0) > 1)
+        assert b.status()["sets"][0]["state"] == "online"
+    finally:
+        for service in services:
+            await service.close()
