@@ -10,7 +10,7 @@ from agent.engine.events import Examine, FetchFailed, Installed, InstallStep, Ou
 from agent.engine.inbound import Inbound
 from agent.engine.local import LocalChanges
 from agent.engine.names import Verdict
-from agent.engine.records import ASIDE, mark_of
+from agent.engine.records import mark_of
 from agent.engine.retire import Retire
 from agent.reporting.causes import Cause
 from agent.wire.filetime import SECOND
@@ -61,7 +61,7 @@ class Aftermath:
                     ctx.count_co("Morphed", True)
                     self.local.issue_resolution(other, base=mark_of(other))
                 else:
-                    other.flags |= ASIDE
+                    self.retire.aside(other)
                     ctx.store.put(other)
         if verdict.removed is not None:
             other = ctx.store.get(verdict.removed)
@@ -76,7 +76,7 @@ class Aftermath:
                 continue
             if (record.parent_guid, record.name) == (step.old_parent_guid, step.old_name):
                 record.parent_guid, record.name = step.parent_guid, step.name
-                record.flags |= ASIDE
+                self.retire.aside(record)
                 self.ctx.store.put(record)
 
     def so_far(self, entry: Entry, event: Installed, running: InstallUnderWay) -> None:
@@ -89,7 +89,7 @@ class Aftermath:
             record = self.ctx.store.get(entry.co.file_guid)
             if record is not None and not record.deleted and identity(record) == running.base:
                 record.parent_guid, record.name = verdict.parent, verdict.name
-                record.flags |= ASIDE
+                self.retire.aside(record)
                 self.ctx.store.put(record)
 
     def not_empty(self, entry: Entry, detail: str) -> None:

@@ -516,10 +516,9 @@ class Engine:
         self._trim_at = ctx.now + min(HOUR, ctx.limits.tombstone_lifetime // 10)
         for entry in self.inbound.restore():
             entry.staged = entry.guid in event.stages
-            if entry.stage >= Stage.FINISHED:
-                self.retire.retire(entry)
-            elif entry.staged:
+            if entry.stage < Stage.FINISHED and entry.staged:
                 entry.stage = Stage.FETCHED
+            self.retire.restored(entry)
         ctx.load_older_databases(min((e.arrival for e in self.inbound.entries.values()), default=1 << 62))
         self.outbound.take_over(event.stages - self.inbound.by_co.keys())
         if self.retire.take_over_abandoned():

@@ -20,7 +20,6 @@ from agent.engine.names import Names, Place, Verdict
 from agent.engine.plausible import hopeless
 from agent.engine.reconcile import against_version, change_order_wins, morphed_name
 from agent.engine.records import (
-    ASIDE,
     MARKS,
     PASSING,
     edition_in,
@@ -385,7 +384,7 @@ class Installs:
         if entry.beaten_version >= new.version:
             then = lambda: self.local.reannounce(new, above=entry.beaten_version)  # noqa: E731
         elif announce and self.inbound.pending_for(entry.co.file_guid, but=entry.key):
-            new.flags |= ASIDE
+            self.retire.aside(new)
         elif announce:
             then = lambda: self.local.issue_resolution(new, base=mark_of(new))  # noqa: E731
         self.retire.finish(entry, new, unstored=unstored, then=then)

@@ -6,8 +6,9 @@ is an action and follows the commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
+from typing import TypeVar
 
 from agent.engine.context import Context
 from agent.engine.entry import Entry, Stage
@@ -21,6 +22,7 @@ from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder, CoExtension2
 from idtable.records import IDRecord
 
+_T = TypeVar("_T")
 #: What a change order keeps of its flags when it is passed on.
 PASSED_ON_FLAGS = (
     c.CO_FLAG_CONTENT_CMD
@@ -47,6 +49,7 @@ class Retire:
         self.outbound = outbound
         self.local = local
         self._behind: dict[Key, int] = {}  # finished, and since when each waits for its turn
+        self._aside: dict[bytes, int] = {}  # files that stand where nobody else knows of, and since when
         inbound.on_finished = self.retire
 
     def finish(
@@ -102,15 +105,20 @@ class Retire:
         if record is not None and old is not None and not old.deleted:
             inbound.free_name(old.parent_guid, old.name)
 
+    def aside(self, record: IDRecord) -> None:
+        """Where the file stands now is told to nobody: its own change order, which is on its way, says more."""
+        record.flags |= ASIDE
+        self._aside.setdefault(record.file_guid, self.ctx.now)
+
     def announce_aside(self, ended: Key) -> None:
-        """A file that stepped aside for another, because its own change order was on its way, and whose change
-        order came to nothing: where it stands now is news to everybody."""
-        record = self.ctx.store.get(ended[0])
-        if record is None or record.deleted or not record.flags & ASIDE:
-            return
-        if self.inbound.pending_for(ended[0], but=ended):
-            return
-        self.local.issue_resolution(record, base=mark_of(record))
+        """That change order has come to nothing: where its file stands now is news to everybody."""
+        if not self.inbound.pending_for(ended[0], but=ended):
+            self._announce(ended[0])
+
+    def _announce(self, file_guid: bytes) -> None:
+        record = self.ctx.store.get(file_guid)
+        if record is not None and not record.deleted and record.flags & ASIDE:
+            self.local.issue_resolution(record, base=mark_of(record))
 
     # -- the version vector --
 
@@ -152,20 +160,39 @@ class Retire:
     def tick(self) -> None:
         """What is finished and has waited long for its turn, whatever it is that takes so long, is passed on now,
         marked so that nobody's version vector moves past the one that is missing (3.1.1.10.5), and once more when its
-        turn has come."""
-        while self._behind:
-            key, since = next(iter(self._behind.items()))
-            if 0 <= self.ctx.now - since < self.ctx.limits.turn_patience:
-                return
-            del self._behind[key]
+        turn has come. Likewise, where a file stands is told now if its change order only waits to be tried again."""
+        for key in self._late(self._behind):
             done = self.inbound.entries.get(key)
             if done is not None and done.stage is Stage.FINISHED:
                 self._pass_on(done, extra=c.CO_FLAG_SKIP_VV_UPDATE)
                 self.inbound.save(done)
+        for file_guid in self._late(self._aside):
+            if self.inbound.moving(file_guid):
+                self._aside[file_guid] = self.ctx.now
+            else:
+                self._announce(file_guid)
+
+    def _late(self, since: dict[_T, int]) -> Iterator[_T]:
+        """Take out, one by one, what has waited for long."""
+        while since:
+            first, when = next(iter(since.items()))
+            if 0 <= self.ctx.now - when < self.ctx.limits.turn_patience:
+                return
+            del since[first]
+            yield first
 
     def deadlines(self) -> list[int]:
         """When the first of those will have waited for long."""
-        return [since + self.ctx.limits.turn_patience for since in islice(self._behind.values(), 1)]
+        firsts = (*islice(self._behind.values(), 1), *islice(self._aside.values(), 1))
+        return [since + self.ctx.limits.turn_patience for since in firsts]
+
+    def restored(self, entry: Entry) -> None:
+        """The entry was in the inbound log at start."""
+        record = self.ctx.store.get(entry.co.file_guid)
+        if record is not None and record.flags & ASIDE:
+            self.aside(record)
+        if entry.stage >= Stage.FINISHED:
+            self.retire(entry)
 
     def _pass_on(self, entry: Entry, extra: int) -> None:
         """Put a finished change order into the outbound log for the other partners."""

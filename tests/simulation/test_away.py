@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from agent.engine.context import Limits
+from agent.engine.events import Install, Installed, Outcome
+from agent.files.installing import ResolvedStep
 from agent.reporting.causes import Cause
 from agent.wire.constants import CMD_RECEIVING_STAGE, CMD_REMOTE_CO_DONE
 from agent.wire.filetime import DAY, HOUR, SECOND
@@ -12,7 +14,7 @@ from agent.wire.packet import Packet
 from tests.simulation.schedule import oneway, star
 from tests.simulation.simmember import Member
 from tests.simulation.simworld import World
-from tests.simulation.users import all_agree, done, kept, make, names, remove, started, until, write
+from tests.simulation.users import all_agree, done, kept, make, move, names, remove, started, until, write
 
 
 def test_many_deletions_at_once_are_told_where_they_were_made_and_where_they_arrive() -> None:
@@ -278,3 +280,40 @@ def test_what_is_here_is_passed_on_though_something_before_it_does_not_come(
     if leaves:
         c.start()
     assert names(all_agree(world)) == ["first", "second"]
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["goes on", "restarts"])
+@pytest.mark.parametrize("fault", [Outcome.STAGE_DAMAGED, Outcome.SHARING_VIOLATION], ids=lambda fault: fault.name)
+def test_where_a_file_stands_is_known_to_all_though_its_change_order_comes_to_no_end(
+    fault: Outcome, restart: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its renaming was carried out, its content was not, and waits: for a partner that has left, or for a user."""
+    world = World("abc", star("abc"), 1)
+    for member in world.members.values():
+        member.start()
+    world.run(60)
+    a, b, c = world.members.values()
+    make(c, "old", b"1")
+    world.run(60)
+    content = a.disk._content
+
+    def fails(action: Install, place: ResolvedStep) -> Installed:
+        if fault is Outcome.STAGE_DAMAGED:
+            c.crash()
+        return Installed(action.co_guid, fault)
+
+    monkeypatch.setattr(a.disk, "_content", fails)
+    move(c, "old", "new")
+    write(c, "new", b"2")
+    until(world, lambda: names(a) == ["new"])
+    if restart:
+        a.crash()
+        a.start()
+    world.run(300)
+    assert names(b) == names(a) == ["new"]
+    assert b.disk.look("new").content == a.disk.look("new").content == b"1"
+    monkeypatch.setattr(a.disk, "_content", content)
+    if not c.up:
+        c.start()
+    assert names(all_agree(world)) == ["new"]
+    assert a.disk.look("new").content == b"2"
