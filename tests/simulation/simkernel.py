@@ -8,6 +8,7 @@ import errno
 import itertools
 import os
 import struct
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -65,7 +66,7 @@ class SimSystem(System):
     """The system of one member, from a start of its process to the end."""
 
     def __init__(self, member: Member) -> None:
-        self._member = member
+        self._member = weakref.proxy(member)  # which ends with its world, while finalizers hold this
         self._open: dict[int, Node] = {}
         self._fds = itertools.count(_FIRST_FD)
 
