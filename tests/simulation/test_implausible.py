@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -11,15 +12,18 @@ from agent.engine.context import Limits
 from agent.engine.entry import Stage
 from agent.engine.session import JoinState
 from agent.reporting.causes import Cause
-from agent.wire.change_order import CoExtension2
+from agent.wire.change_order import ChangeOrder, CoExtension2
 from agent.wire.constants import CMD_JOINED, CMD_JOINING, CMD_REMOTE_CO, CMD_SEND_STAGE, CO_FLAG_SKIP_VV_UPDATE
 from agent.wire.filetime import DAY, HOUR, MINUTE, SECOND
 from agent.wire.guid import guid_text
 from agent.wire.packet import Gvsn, Packet, encode_packet
 from idtable.records import InlogRow
+from idtable.reserved import PREINSTALL
 from tests.simulation.forging import Forger
 from tests.simulation.schedule import mesh
+from tests.simulation.simdisk import stage_of
 from tests.simulation.simmember import Member
+from tests.simulation.simtree import Node
 from tests.simulation.simworld import World
 from tests.simulation.users import all_agree, make, move, names, remove, started, write
 
@@ -262,11 +266,12 @@ def test_a_clock_that_is_behind_is_no_reason_to_change_anything() -> None:
     everything_goes_on(world)
 
 
-@pytest.mark.parametrize("of", "abc")
-@pytest.mark.parametrize("vsn", [U64, I64, 1 << 62])
-def test_a_version_vector_that_cannot_be_true_is_refused(vsn: int, of: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The partner is not joined, and told why in the log and in `frs status`; the others are."""
+@pytest.mark.parametrize(("of", "vsn"), [*itertools.product("abc", (U64, I64, 1 << 62)), ("b", 0)])
+def test_a_version_vector_that_cannot_be_true_is_refused(of: str, vsn: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The partner is not joined, and told why in the log and in `frs status`; the others are. 0: what others could have
+    issued, and b could not, for its next changes would be refused everywhere."""
     world = World("abc", mesh("abc"), 1)
+    vsn = vsn or world.now + plausible.VSN_AHEAD - DAY // 2
     a, b, c = world.members.values()
     send, mad = world.send, [True]
 
@@ -395,6 +400,49 @@ def test_what_it_made_as_another_originator_is_kept_like_its_own(change: str, an
     everything_goes_on(world)
 
 
+def in_the_log(b: Member, co: ChangeOrder, stage: Stage) -> None:
+    """An earlier version of the program took it in from a."""
+    ext = CoExtension2(checksum=bytes(16), retry_count=0, first_try_time=b.now)
+    cxtion = b.world.guid_of("cxtion", "a", "b")
+    row = InlogRow(
+        co.change_order_guid,
+        cxtion,
+        co.encode(),
+        ext.encode(),
+        state=int(stage),
+        arrival=b.now,
+        first_try_time=b.now,
+    )
+    b.crash()
+    with b.store.transaction():
+        b.store.inlog_put(row)
+    b.start()
+
+
+@pytest.mark.parametrize("what", ["name of ours", "no name", "the root", "a member", "in itself"])
+def test_an_inbound_log_that_names_what_is_nobodys_to_name_stops_nobody(what: str) -> None:
+    world = started("abc")
+    a, b = world.members["a"], world.members["b"]
+    forger = Forger(world, "a", "b")
+    forged = world.guid_of("file", "forged")
+    names_it: dict[str, dict[str, Any]] = {
+        "name of ours": {"file_name": PREINSTALL},
+        "no name": {"file_name": "n/m"},
+        "the root": {"file_guid": b.root},
+        "a member": {"file_guid": a.guid},
+        "in itself": {"new_parent_guid": forged},
+    }
+    fields: dict[str, Any] = {"old_parent_guid": b.root, "new_parent_guid": b.root}
+    co = forger.change_order(**fields | names_it[what])
+    b.disk.stages[co.change_order_guid] = stage_of(Node(0, False, b"forged"), co.file_guid)
+    in_the_log(b, co, Stage.FETCHED)
+    world.run(60)
+    assert b.pending() == []
+    assert b.store.inlog_count() == 0
+    assert names(b) == []
+    everything_goes_on(world)
+
+
 @pytest.mark.parametrize("stage", [Stage.QUEUED, Stage.INSTALLING, Stage.FINISHED, Stage.PASSED_EARLY])
 @pytest.mark.parametrize("what", REFUSED)
 def test_an_inbound_log_that_holds_such_numbers_stops_nobody(what: str, stage: Stage) -> None:
@@ -408,20 +456,7 @@ def test_an_inbound_log_that_holds_such_numbers_stops_nobody(what: str, stage: S
     forger = Forger(world, "a", "b")
     gone = {"originator_guid": world.guid_of("originator", "z"), "frs_vsn": b.now}
     co = forger.change_order(old_parent_guid=b.root, new_parent_guid=b.root, **gone | numbers)
-    ext = CoExtension2(checksum=bytes(16), retry_count=0, first_try_time=b.now)
-    row = InlogRow(
-        co.change_order_guid,
-        world.guid_of("cxtion", "a", "b"),
-        co.encode(),
-        ext.encode(),
-        state=int(stage),
-        arrival=b.now,
-        first_try_time=b.now,
-    )
-    b.crash()
-    with b.store.transaction():
-        b.store.inlog_put(row)
-    b.start()
+    in_the_log(b, co, stage)
     world.run(300)
     make(a, "m", b"1")
     world.run(120)
