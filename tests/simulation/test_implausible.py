@@ -433,7 +433,8 @@ def test_an_inbound_log_that_names_what_is_nobodys_to_name_stops_nobody(what: st
         "in itself": {"new_parent_guid": forged},
     }
     fields: dict[str, Any] = {"old_parent_guid": b.root, "new_parent_guid": b.root}
-    co = forger.change_order(**fields | names_it[what])
+    fields |= names_it[what]
+    co = forger.change_order(**fields)
     b.disk.stages[co.change_order_guid] = stage_of(Node(0, False, b"forged"), co.file_guid)
     in_the_log(b, co, Stage.FETCHED)
     world.run(60)
