@@ -455,7 +455,7 @@ def test_an_inbound_log_that_holds_such_numbers_stops_nobody(what: str, stage: S
     make(a, "n", b"1")
     world.run(60)
     forger = Forger(world, "a", "b")
-    gone = {"originator_guid": world.guid_of("originator", "z"), "frs_vsn": b.now}
+    gone: dict[str, Any] = {"originator_guid": world.guid_of("originator", "z"), "frs_vsn": b.now}
     co = forger.change_order(old_parent_guid=b.root, new_parent_guid=b.root, **gone | numbers)
     in_the_log(b, co, stage)
     world.run(300)
