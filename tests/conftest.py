@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-# How fast this machine is, and what else it does, is no property of the program.
-settings.register_profile("whatever the machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How fast this machine is, and what else it does, is no property of the program. What a fixture gives, all examples
+# of a test share.
+PATIENT = (HealthCheck.too_slow, HealthCheck.function_scoped_fixture)
+settings.register_profile("whatever the machine", deadline=None, suppress_health_check=PATIENT)
 settings.load_profile("whatever the machine")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit" / "wire"))
@@ -44,8 +44,6 @@ pytestmark = pytest.mark.skipif(NDRDUMP is None, reason="ndrdump of Samba (samba
 
 few = settings(
     max_examples=8,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 DIFFERENT = "WARNING! orig and validated differ"
 

@@ -14,7 +14,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from staging import dosattrib, lznt1, posixacl, sd
@@ -72,7 +72,7 @@ def test_foreign_decoders_read_ours(decode, name, pack):
     .map(b"".join)
     .filter(len)
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_foreign_decoders_read_anything_of_ours(decode, data):
     assert decode(lznt1.compress(data), len(data)) == data
 
@@ -188,7 +188,7 @@ def test_samba_reads_the_descriptors(tmp_path, name):
     uid=st.integers(0, 0xFFFFFFFE),
     users=st.dictionaries(st.integers(0, 0xFFFFFFFE), st.integers(0, 7), max_size=5),
 )
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15)
 def test_samba_reads_any_descriptor(tmp_path, mode, uid, users):
     acl = posixacl.encode(Acl(mode >> 6 & 7, tuple(sorted(users.items())), 7, (), mode >> 3 & 7, mode & 7))
     ndrdump(tmp_path, "security", "security_descriptor", build(Posix(stat.S_IFREG | mode, uid, 5, acl)))

@@ -107,7 +107,7 @@ def built(world: World, forger: Forger, odd: dict[str, Any]) -> Packet:
     return decode_packet(encode_packet(packet))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(packets(), min_size=1, max_size=12))
 def test_no_number_in_a_packet_stops_anybody(odd: list[dict[str, Any]]) -> None:
     world = started("abc")

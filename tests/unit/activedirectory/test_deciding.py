@@ -9,7 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.activedirectory import names
@@ -205,7 +205,7 @@ def _meta(version: int) -> bytes:
 
 @given(st.lists(st.tuples(st.sets(st.sampled_from([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11])), st.sampled_from(
     ["whole", "fails", "denied", "old"]), st.floats(0, 400)), max_size=8))  # fmt: skip
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 def test_nothing_goes_unless_two_whole_answers_in_a_row_lack_it(steps: list[tuple[set[int], str, float]]) -> None:
     """Whatever is missing in answers, and whatever comes between them: a set that went had neither a subscriber nor a
     member of this computer in any of the answers of at least one interval, of which all were whole."""
@@ -396,7 +396,7 @@ FOLDERS = (SETS, VOLUMES, INSIDE, f"CN=A,{INSIDE}", f"CN=B,{INSIDE}", computer_d
 
 
 @given(st.sets(st.sampled_from(FOLDERS)), st.sets(st.sampled_from([one.dn for one in in_volumes()[3:]])))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_what_may_only_be_hidden_is_not_taken_for_gone(unlisted: set[str], deleted: set[str]) -> None:
     """Whatever is deleted, with all below it, and in whatever folders what is there may not be listed: what the member
     loses was deleted. Where all may be listed, it loses what was."""

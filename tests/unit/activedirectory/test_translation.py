@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.activedirectory import names
@@ -111,7 +111,7 @@ def test_the_schedule_that_windows_writes() -> None:
 
 
 @given(st.binary(max_size=400))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_schedules_of_any_octets(octets: bytes) -> None:
     found = schedule_of(octets)
     assert found is None or len(found) == 84
@@ -121,7 +121,7 @@ def test_schedules_of_any_octets(octets: bytes) -> None:
 
 
 @given(st.lists(st.integers(0, 2**32 - 1), max_size=5), st.binary(max_size=60))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_generations(versions: list[int], octets: bytes) -> None:
     assert generation_of(meta(versions)) == sum(versions)
     assert generation_of(meta(versions)[:-1]) == 0
@@ -178,7 +178,6 @@ def test_names_with_everything_in_them() -> None:
 
 
 @given(st.text(min_size=1, max_size=20))
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_name_survives_its_escapes(name: str) -> None:
     dn = names.child(name, SETS)
     if name.isascii():
@@ -190,7 +189,6 @@ def test_a_name_survives_its_escapes(name: str) -> None:
 
 
 @given(st.text(max_size=60))
-@settings(deadline=None)
 def test_no_text_breaks_the_names(text: str) -> None:
     assert ",".join(names.parts(text)) == text
     names.normal(text), names.parent(text), names.common_name(text), names.dns_domain(text)
@@ -329,7 +327,7 @@ ATTRIBUTES = ("objectClass", "objectGUID", "fRSReplicaSetType", "fRSFileFilter",
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 def test_whatever_the_objects_say_the_sets_are_sound(data: st.DataObject) -> None:
     """Objects with any values, in any order, some of them missing, some twice: what comes out can be written as a
     topology, is read back the same, has this member in each set, and every fault fits on a line."""

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.cli import run_cli
@@ -230,7 +230,7 @@ CHANGES = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(st.lists(CHANGES, max_size=12))
 def test_no_row_of_changes_cuts_anybody_off_or_loses_a_comment(folder: Path, row: list[tuple[object, ...]]) -> None:
     """Against a model: what is in the file afterwards is what each change was to do, and nothing else."""

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.directory.objects.model import (
@@ -137,7 +137,6 @@ VALUES[Vt.LPWSTRS] = st.lists(VALUES[Vt.LPWSTR], max_size=4).map(tuple)  # type:
 VALUES[Vt.CLSIDS] = st.lists(VALUES[Vt.CLSID], max_size=4).map(tuple)  # type: ignore[assignment]
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.sampled_from(list(VALUES)).flatmap(lambda vt: st.tuples(st.just(vt), VALUES[vt])))
 def test_values_come_back(found: tuple[Vt, Value]) -> None:
     vt, value = found

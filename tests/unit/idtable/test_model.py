@@ -289,6 +289,6 @@ class FileMachine(StoreMachine):
 
 
 TestInMemory = StoreMachine.TestCase
-TestInMemory.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestInMemory.settings = settings(max_examples=60, stateful_step_count=40)
 TestOnFile = FileMachine.TestCase
-TestOnFile.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
+TestOnFile.settings = settings(max_examples=25, stateful_step_count=40)

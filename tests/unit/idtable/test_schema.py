@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from idtable.schema import pack_int, pack_u64, unpack_int
@@ -24,14 +24,12 @@ def through_sqlite(*values: int | bytes) -> tuple[object, ...]:
     return tuple(row[0] for row in rows)
 
 
-@settings(deadline=None)
 @given(anything)
 def test_lossless(value: int) -> None:
     (stored,) = through_sqlite(pack_int(value))
     assert unpack_int(stored) == value  # type: ignore[arg-type]
 
 
-@settings(deadline=None)
 @given(ordered, ordered)
 def test_order_is_kept(a: int, b: int) -> None:
     conn = sqlite3.connect(":memory:")
@@ -42,7 +40,6 @@ def test_order_is_kept(a: int, b: int) -> None:
     assert got == (a > b, a == b, a < b)
 
 
-@settings(deadline=None)
 @given(st.integers(0, (1 << 64) - 1))
 def test_u64_is_the_same_mapping(value: int) -> None:
     assert pack_u64(value) == pack_int(value)

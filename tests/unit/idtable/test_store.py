@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from idtable import schema
@@ -72,7 +72,6 @@ def test_a_record_handed_out_belongs_to_the_caller(store: Store, cached: bool) -
     assert second.name == "a"
 
 
-@settings(deadline=None)
 @given(st.text(st.characters(), max_size=40) | st.binary(max_size=40).map(os.fsdecode))
 def test_any_name_is_found_again(name: str) -> None:
     """Lone surrogates too, as os.fsdecode makes them (DC80-DCFF) and as UTF-16 brings them (any)."""

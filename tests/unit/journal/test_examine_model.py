@@ -27,9 +27,7 @@ KINDS = [
 ]  # fmt: skip
 OPS = st.lists(st.tuples(st.sampled_from(KINDS), PICK, PICK, NAMES, PICK), min_size=1, max_size=12)
 HISTORY = st.lists(OPS, min_size=1, max_size=4)
-LIMITS = settings(
-    max_examples=int(os.environ.get("FRS_EXAMPLES", "60")), deadline=None, suppress_health_check=list(HealthCheck)
-)
+LIMITS = settings(max_examples=int(os.environ.get("FRS_EXAMPLES", "60")), suppress_health_check=list(HealthCheck))
 
 
 class Mill:

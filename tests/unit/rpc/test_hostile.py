@@ -6,7 +6,7 @@ import asyncio
 import struct
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.rpc import constants as c
@@ -307,7 +307,7 @@ pieces = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(st.lists(st.lists(pieces, max_size=6).map(b"".join), min_size=1, max_size=4))
 def test_noise_does_not_kill_the_server(streams: list[bytes]) -> None:
     async def run() -> None:
@@ -558,7 +558,7 @@ async def test_a_fault_with_a_verifier_of_nothing_ends_the_call() -> None:
     server.close()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(pieces, min_size=1, max_size=3).map(b"".join), st.booleans())
 def test_noise_does_not_hang_the_client(noise: bytes, bound: bool) -> None:
     async def run() -> None:

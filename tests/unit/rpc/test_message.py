@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 import spnego
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.rpc import constants as c
@@ -36,7 +36,6 @@ def split(raw: bytearray) -> list[memoryview]:
     return parts
 
 
-@settings(deadline=None)
 @given(
     st.binary(max_size=9000) | st.integers(0, 200_000).map(os.urandom),
     st.integers(c.MIN_FRAGMENT, c.MAX_FRAGMENT),
@@ -152,7 +151,6 @@ def test_lengths_that_contradict_each_other() -> None:
         open_call(memoryview(raw), 24, 17, receiver)
 
 
-@settings(deadline=None)
 @given(st.binary(min_size=24, max_size=120), st.integers(0, 0xFFFF), st.sampled_from(LEVELS), st.booleans())
 def test_noise_is_refused_cleanly(raw: bytes, auth_length: int, level: int, nothing: bool) -> None:
     try:

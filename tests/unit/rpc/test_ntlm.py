@@ -183,7 +183,7 @@ def test_fields_outside_the_message(field: int, length: int, offset: int) -> Non
         decode_authenticate(changed)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_damaged_tokens_are_refused_cleanly(data: st.DataObject) -> None:
     server, token, _ = tokens()

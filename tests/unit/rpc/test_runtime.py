@@ -286,7 +286,7 @@ MAPPER = EndpointMapper({FRSRPC: (28700, "NtFrs Service"), EPMAPPER: (135, "")})
 LISTENED = frsrpc_interface(lambda context, packet: 0)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.binary(max_size=300) | st.builds(lambda a, b: a + b, st.sampled_from([big_question(OP_MAP)[1][:48], bytes(4)]),
                                         st.binary(max_size=200)),
@@ -306,7 +306,7 @@ def test_whatever_an_endpoint_mapper_is_asked(stub: bytes, opnum: int) -> None:
         Tower.decode(stub)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.binary(max_size=120), st.sampled_from([c.BIND, c.ALTER_CONTEXT, c.AUTH3, c.CO_CANCEL]), st.integers(0, 2**16))
 def test_whatever_is_big_endian(body: bytes, ptype: int, auth_length: int) -> None:
     """It stays as long as it is, and is read, or refused."""
@@ -320,7 +320,7 @@ def test_whatever_is_big_endian(body: bytes, ptype: int, auth_length: int) -> No
         p.decode_bind(changed, header)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.binary(max_size=120), st.integers(0, 20), st.lists(st.tuples(st.integers(0, 0xFFFF), st.binary(max_size=50))))
 def test_whatever_is_behind_a_request(rubbish: bytes, end: int, commands: list[tuple[int, bytes]]) -> None:
     """It is believed or not, and nothing else."""

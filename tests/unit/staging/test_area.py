@@ -499,7 +499,7 @@ class Machine(RuleBasedStateMachine):
 
 
 TestMachine = Machine.TestCase
-TestMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestMachine.settings = settings(max_examples=60, stateful_step_count=30)
 
 
 def test_a_file_that_vanishes_while_there_is_no_room_for_it_has_vanished(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import sys
 import types
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from staging import sd, space
@@ -257,7 +257,7 @@ def test_streams_that_are_skipped_are_bounded(tmp_path):
     assert "besides the data" in str(refused(tmp_path, str(tmp_path / "s")).value)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30)
 @given(
     st.lists(
         st.tuples(
@@ -404,7 +404,7 @@ def test_a_fifo_for_a_staging_file(tmp_path):
     kind=st.sampled_from(["file", "folder", "symlink"]),
     compression=st.sampled_from(SUPPORTED),
 )
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150)
 def test_damaged_bytes(tmp_path, where, flips, cut, kind, compression):
     """Flipped and missing bytes: an error, or another file, never anything else."""
     path, stage, copy = tmp_path / "f", tmp_path / "s", tmp_path / "t"

@@ -52,7 +52,7 @@ def test_start_of_partial_captures(captures, section):
 
 
 @given(texts)
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_round_trip(data):
     packed = lznt1.compress(data)
     assert lznt1.decompress(packed, len(data)) == data
@@ -63,7 +63,7 @@ def test_round_trip(data):
 
 
 @given(texts)
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_blocks_are_independent(data):
     data = (data * 40)[:200_000]
     blocks = [data[i : i + 0x10000] for i in range(0, len(data), 0x10000)]
@@ -117,13 +117,13 @@ def test_damaged(packed):
 
 
 @given(st.binary(max_size=5000), st.integers(4096, 20000))
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_any_bytes_give_the_same_in_c_and_python(data, room):
     assert outcome(lznt1.expand, data, room) == outcome(lznt1.py_expand, data, room)
 
 
 @given(texts, st.data())
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_flipped_bytes(data, draw):
     packed = bytearray(lznt1.compress(data))
     for _ in range(draw.draw(st.integers(1, 4))):

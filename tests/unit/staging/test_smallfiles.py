@@ -122,13 +122,13 @@ def told(one: ev.Installed) -> tuple[object, ...]:
     return replace(one, facts=None, detail=""), facts
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(messages=st.lists(st.one_of(st.binary(max_size=200), st.integers(0, 5000).map(lambda n: b"m" * n)), max_size=40))
 def test_md5_of_many_is_that_of_each(messages: list[bytes]) -> None:
     assert smallfiles.native.md5(messages) == [hashlib.md5(one).digest() for one in messages]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     files=st.lists(st.tuples(contents, modes, times, owners, st.booleans()), min_size=1, max_size=6),
     compression=st.sampled_from(SUPPORTED),
@@ -215,7 +215,7 @@ def both_ways(data: bytes, md5: bytes = bytes(16)) -> ev.Installed:
         return fast
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     content=st.binary(max_size=100),
     changes=st.lists(st.tuples(st.integers(0, 1 << 11), st.integers(0, 255)), max_size=4),

@@ -12,7 +12,7 @@ import weakref
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from staging import posixacl, sd
@@ -443,7 +443,7 @@ def test_a_disk_that_is_full(tmp_path):
 
 
 @given(data=st.binary(max_size=200_000), compression=st.sampled_from(SUPPORTED), mode=st.integers(0, 0o7777))
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30)
 def test_any_content(tmp_path, data, compression, mode):
     path = tmp_path / "f"
     path.write_bytes(data)

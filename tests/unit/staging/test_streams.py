@@ -121,7 +121,7 @@ values = st.one_of(st.binary(max_size=40), st.binary(max_size=40).map(lambda v: 
 
 
 @given(st.dictionaries(names, values, max_size=8))
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_attributes_travel_and_come_back(user):
     """Whatever the attributes are: other members read the same ones, and write the same streams again."""
     back = {}

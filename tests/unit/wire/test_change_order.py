@@ -6,7 +6,7 @@ import dataclasses
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from wire_samples import change_orders, extensions_2, extensions_win2k, names
 
@@ -16,10 +16,7 @@ from agent.wire.errors import WireError
 from staging.header import StageHeader
 from tests.stage_header import ChangeOrderStageHeader
 
-relaxed = settings(deadline=None)
 
-
-@relaxed
 @given(change_orders(names(260)))
 def test_round_trip(co: ChangeOrder) -> None:
     encoded = co.encode()
@@ -29,7 +26,6 @@ def test_round_trip(co: ChangeOrder) -> None:
     assert ChangeOrder.decode(encoded).raw_rest is None
 
 
-@relaxed
 @given(st.binary(min_size=792, max_size=792), st.integers(0, 260))
 def test_any_bytes_are_kept(noise: bytes, units: int) -> None:
     buf = noise[:264] + struct.pack("<H", 2 * units) + noise[266:]
@@ -108,7 +104,6 @@ def test_replace_leaves_the_original_alone() -> None:
             co.replace(**{name: 1})
 
 
-@relaxed
 @given(extensions_2)
 def test_extension_2(extension: CoExtension2) -> None:
     encoded = extension.encode()
@@ -119,7 +114,6 @@ def test_extension_2(extension: CoExtension2) -> None:
             CoExtension2.decode(encoded[:size])
 
 
-@relaxed
 @given(extensions_win2k)
 def test_extension_win2k(extension: CoExtWin2k) -> None:
     encoded = extension.encode()
@@ -137,7 +131,6 @@ def test_extension_win2k(extension: CoExtWin2k) -> None:
         CoExtWin2k(bytes(17)).encode()
 
 
-@relaxed
 @given(change_orders(names(260)), st.binary(min_size=16, max_size=16))
 def test_stage_header(co: ChangeOrder, object_id: bytes) -> None:
     stage = ChangeOrderStageHeader(StageHeader(object_id=object_id), co)

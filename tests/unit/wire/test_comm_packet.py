@@ -14,7 +14,6 @@ from agent.wire.constants import ERROR_CALL_NOT_IMPLEMENTED, MAX_PKT_LEN
 from agent.wire.errors import WireError
 
 TRAILER = bytes.fromhex("8ae3137102f43671") + bytes(16)
-relaxed = settings(deadline=None)
 
 START = cp.StartPromotionParent(
     None, None, "set", "Domain", "up.example", "down.example", "DOM\\DOWN$", 0, b"\1" * 16, b"\2" * 16,
@@ -29,7 +28,6 @@ start = st.builds(
 verify = st.builds(cp.VerifyPromotionParent, *[st.none() | names(20)] * 4, u32, u32)
 
 
-@relaxed
 @given(st.binary(max_size=200), st.integers(0, 9), st.none() | u32, st.sampled_from([b"", TRAILER]))
 def test_send_comm_pkt(pkt: bytes, minor: int, mem_len: int | None, trailer: bytes) -> None:
     stub = cp.encode_send_comm_pkt(pkt, minor, mem_len) + trailer
@@ -85,7 +83,6 @@ def test_largest_packet() -> None:
         cp.encode_send_comm_pkt(b"", minor=-1)
 
 
-@relaxed
 @given(u32, st.sampled_from([b"", TRAILER]))
 def test_result(value: int, trailer: bytes) -> None:
     assert cp.decode_result(cp.encode_result(value) + trailer) == value
@@ -98,7 +95,6 @@ def test_result_refused() -> None:
         cp.encode_result(1 << 32)
 
 
-@relaxed
 @given(start, st.sampled_from([b"", TRAILER]))
 def test_start_promotion_parent(request_: cp.StartPromotionParent, trailer: bytes) -> None:
     stub = request_.encode()
@@ -118,7 +114,6 @@ def test_start_promotion_parent_by_hand() -> None:
     assert request_.encode() == want
 
 
-@relaxed
 @given(st.none() | guids, u32)
 def test_start_promotion_parent_response(guid: bytes | None, result: int) -> None:
     stub = cp.encode_start_promotion_parent_response(guid, result)
@@ -137,7 +132,7 @@ def test_start_promotion_parent_refused() -> None:
         START._replace(partner_auth_level=-1).encode()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.integers(0, len(START.encode())), st.binary(min_size=1, max_size=8))
 def test_start_promotion_parent_mutated(at: int, patch: bytes) -> None:
     stub = bytearray(START.encode())
@@ -171,7 +166,6 @@ def test_string_counts_do_not_make_memory() -> None:
         cp.StartPromotionParent.decode(stub)
 
 
-@relaxed
 @given(verify)
 def test_verify_promotion_parent(request_: cp.VerifyPromotionParent) -> None:
     stub = request_.encode()

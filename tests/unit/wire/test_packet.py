@@ -8,7 +8,7 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire_samples import ALL_COMMANDS, elements_of, join, names, packets, sample
 
@@ -19,7 +19,7 @@ from agent.wire.errors import WireError
 from agent.wire.packet import Gvsn, NamedGuid, Packet, decode_packet, decode_packets, describe, encode_packet
 
 by_command = pytest.mark.parametrize("command", ALL_COMMANDS, ids=[c.COMMAND_NAMES[x] for x in ALL_COMMANDS])
-quick = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=40)
 NAME = {comm_type: element.name for comm_type, element in el.ELEMENTS.items()}
 REPEATABLE = (c.COMM_VVECTOR, c.COMM_COMPRESSION_GUID)
 
@@ -196,13 +196,13 @@ def test_every_changed_byte(command: int) -> None:
             describe(packet)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.binary(max_size=300))
 def test_any_bytes(buf: bytes) -> None:
     refused(buf)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.sampled_from(ALL_COMMANDS), st.data())
 def test_mutated_packets(command: int, data: st.DataObject) -> None:
     buf = bytearray(encode_packet(sample(command)))
@@ -219,7 +219,7 @@ def test_mutated_packets(command: int, data: st.DataObject) -> None:
     assert again == packet
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_any_elements(data: st.DataObject) -> None:
     """Well-formed elements in any order and number."""
