@@ -9,7 +9,7 @@ from agent.engine.events import Install, Installed, Outcome
 from agent.files.installing import ResolvedStep
 from agent.reporting.causes import Cause
 from agent.wire.constants import CMD_RECEIVING_STAGE, CMD_REMOTE_CO_DONE
-from agent.wire.filetime import DAY, HOUR, SECOND
+from agent.wire.filetime import DAY, HOUR, MINUTE, SECOND
 from agent.wire.packet import Packet
 from tests.simulation.schedule import oneway, star
 from tests.simulation.simmember import Member
@@ -319,3 +319,31 @@ def test_where_a_file_stands_is_known_to_all_though_its_change_order_comes_to_no
     if not c.up:
         c.start()
     assert content_of(all_agree(world)) == {"new": b"2"}
+
+
+@pytest.mark.parametrize("how", ["off", "clock"])
+def test_what_waits_is_not_given_up_for_time_in_which_it_was_not_tried(how: str) -> None:
+    """The file is in use; then the member is off for longer than such a thing is tried, or its clock is wrong for a
+    moment."""
+    world = started("ab", limits=Limits(max_retry_time=HOUR))
+    a, b = world.members["a"], world.members["b"]
+    make(a, "n", b"1")
+    world.run(60)
+    node = b.disk.look("n")
+    assert node is not None
+    b.disk.busy[node.ino] = world.now + 2 * HOUR + 30 * MINUTE
+    write(a, "n", b"2")
+    world.run(600)
+    if how == "off":
+        b.crash()
+        world.run(2 * 3600)
+        b.start()
+    else:
+        b.set_clock(10 * DAY)
+        world.run(120)
+        b.disk.busy.clear()
+        b.set_clock(0)
+    world.run(600)
+    assert b.pending() or content_of(b) == {"n": b"2"}
+    world.run(3600)
+    assert content_of(all_agree(world)) == {"n": b"2"}
