@@ -167,12 +167,13 @@ class Installs:
             # changes are looked at when that is over, and it cannot end without the file: what was changed is left
             # alone or kept, and is then news of its own.
             live = None
+        no_folder = entry.is_delete or not entry.is_dir
+        if live is not None and live.is_dir and no_folder and ctx.store.has_children(co.file_guid):
+            self.aftermath.not_empty(entry, "")
+            return
         if entry.is_delete:
             if live is None:
                 self._end(entry, tombstone_after(co, record, ctx.now))
-                return
-            if live.is_dir and ctx.store.children(co.file_guid):
-                self.aftermath.not_empty(entry, "")
                 return
             self._start(entry, record, Verdict(Place.TAKE, steps=[self.losers.removal(entry, live)]))
             return

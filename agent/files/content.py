@@ -68,7 +68,7 @@ class ContentInstaller:
         expected = fingerprint_of(step.expected) if step.expected is not None else None
         temp = self._displaced.cleared(action)
         try:
-            if action.is_dir and expected is not None:
+            if action.is_dir and expected is not None and stat.S_ISDIR(expected.mode):
                 return self._folder(action, at, stage, expected)
             busy = expected is not None and install.is_busy(at, expected)
             if busy and not self._rename_open():

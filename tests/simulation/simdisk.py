@@ -7,6 +7,7 @@ size and modification time of a file, whether a name is free, a folder empty, a 
 from __future__ import annotations
 
 import dataclasses
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -261,7 +262,7 @@ class Disk(Tree):
         if action.md5 not in (bytes(16), built.md5(action.file_guid)):
             return ev.Installed(action.co_guid, ev.Outcome.STAGE_DAMAGED, detail="checksum")
         here = self.look(place.path)
-        if action.is_dir and expected is not None:
+        if action.is_dir and expected is not None and stat.S_ISDIR(expected.mode):
             if here is None or not self._same(here, expected) or here.mode != expected.mode:
                 return ev.Installed(action.co_guid, ev.Outcome.TARGET_CHANGED)
             self._set_mode(here, staged.mode)
@@ -272,6 +273,8 @@ class Disk(Tree):
             outcome = ev.Outcome.TARGET_CHANGED
         else:
             outcome = self._unchanged(here, expected)
+        if here is not None and here.children and not action.is_dir and outcome is ev.Outcome.DONE:
+            outcome = ev.Outcome.NOT_EMPTY
         if outcome is ev.Outcome.DONE:
             folder = self.look(place.path.rpartition("/")[0])
             assert folder is not None

@@ -189,6 +189,34 @@ def install_of(root: Path, streams: bytes, size: int, reparse: bytes = b"") -> e
     return end
 
 
+@pytest.mark.parametrize("becomes", ["folder", "file"])
+@pytest.mark.parametrize("held", [False, True], ids=["", "with something in it"])
+def test_a_file_becomes_a_folder_and_an_empty_folder_a_file(root: Path, becomes: str, held: bool) -> None:
+    """No agent of ours says so of one GUID; whoever does leaves members alike."""
+    area = StagingArea(str(root.parent / "staging"), 1 << 30)
+    kept = KeptStore(str(root.parent / "kept"), 1 << 20)
+    files = FileOps(str(root), str(root.parent), area, kept, durable=False, compressions=())
+    here, there = root / "f", root.parent / "elsewhere" / "f"
+    folder, file = (there, here) if becomes == "folder" else (here, there)
+    folder.mkdir()
+    file.write_bytes(b"content")
+    if held:
+        (folder / "more").write_bytes(b"more")
+    fsops.object_id_set(str(here), GUID)
+    staged = area.stage(CO, str(there), object_id=GUID)
+    facts = facts_of(fsops.fingerprint(str(here)))
+    step = ev.Step(ev.InstallStep.CONTENT, bytes(16), "f", facts, file_guid=GUID)
+    action = ev.Install(CO, GUID, becomes == "folder", (step,), staged.md5)
+    end = only(files, ResolvedInstall(action, (ResolvedStep(step, "f", None),)))
+    if becomes == "file" and held:
+        assert end.outcome is ev.Outcome.NOT_EMPTY
+        assert (here / "more").read_bytes() == b"more"
+    else:
+        assert end.outcome is ev.Outcome.DONE
+        assert here.is_dir() if becomes == "folder" else here.read_bytes() == b"content"
+    assert os.listdir(root) == ["f"]
+
+
 def test_a_file_too_large_for_the_file_system_is_never_tried_again(root: Path) -> None:
     """A full disk is waited for; this is not (RLIMIT_FSIZE gives the same error as the limit of a file system)."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
