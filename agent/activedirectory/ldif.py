@@ -48,7 +48,7 @@ def ldif(
             _added(dn, "nTFRSMember", [("frsComputerReference", computer(name))]) for name, dn in member_dn.items()
         )
         records.append(
-            _lines([("dn", set_dn), ("changetype", "modify"), ("add", "fRSPrimaryMember"),
+            _lines([("dn", set_dn), ("changetype", "modify"), ("replace", "fRSPrimaryMember"),
                     ("fRSPrimaryMember", member_dn[one.primary])]) + "-\n"
         )  # fmt: skip
         for connection in one.connections:

@@ -7,6 +7,7 @@ import contextlib
 import datetime
 import ipaddress
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -216,7 +217,9 @@ class DomainController:
             "ldapmodify", "-c", "-H", f"ldaps://{self.server}", "-x", "-D", f"Administrator@{REALM}", "-w", PASSWORD,
             said=ldif, expect=None, environment={"LDAPTLS_CACERT": str(self.ca)},
         )  # fmt: skip
+        errors = re.findall(r"^ldap_\w+: .*\((\d+)\)$", done.stderr, re.MULTILINE)
         assert done.returncode in (0, ALREADY_EXISTS), f"{done.stdout}\n{done.stderr}"
+        assert set(errors) <= {str(ALREADY_EXISTS)}, f"{done.stdout}\n{done.stderr}"
 
     def add(self, ldif: str) -> None:
         """Objects of classes that only a controller may make."""

@@ -292,6 +292,7 @@ def test_guids_that_cannot_be() -> None:
     found = read(*changed([*domain("A", "B"), *a_set()], B, objectGUID=guid_of(A)))
     assert "has the objectGUID of another object" in texts(found)
     assert read(*changed([*domain("A", "B"), *a_set()], B, objectGUID=bytes(16))).partial
+    assert read(*changed([*domain("A", "B"), *a_set()], B, objectGUID=None)).partial
 
 
 def test_doubles() -> None:
