@@ -25,7 +25,7 @@ OF_CONTROLLERS: Final = ("sysvol", "enterprise")
 FILE_FILTER: Final = ("*.tmp", "*.bak", "~*")
 #: Options of a connection (2.3.1.6), by the numbers of their bits.
 TWO_WAY, PRIORITY, IGNORE_SCHEDULE = 1 << 1, 28, 1 << 31
-_PRIORITIES: Final = 7
+PRIORITIES: Final = 7
 #: A SCHEDULE: its size, a bandwidth, how many there are; the type and place of the first: 168 hours follow.
 _SCHEDULE: Final = struct.Struct("<IIIII")
 _HOURS: Final = 168
@@ -321,7 +321,7 @@ class _Set:
         if options is None:
             priority = 0 if type_ in OF_CONTROLLERS else DEFAULT_PRIORITY  # notes 25 and 28
         else:
-            priority = options >> PRIORITY & _PRIORITIES
+            priority = options >> PRIORITY & PRIORITIES
         return Connection(
             guid=one.guid or b"",
             name=f"{upstream.name}->{downstream.name}",

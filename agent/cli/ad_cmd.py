@@ -35,7 +35,7 @@ def check(config_file: Path) -> int:
     It asks a domain controller, and changes nothing. Exit code 1 where something is wrong, 3 where no controller can be
     asked.
     """
-    client, answer, found = _read(config_file)
+    client, answer, found = read_directory(config_file)
     for line in described(client, answer, found):
         say(shown(line))
     for fault in found.faults:
@@ -51,7 +51,7 @@ def export(config_file: Path) -> None:
     """Print the sets that this member is in, as Active Directory has them, as a topology.toml."""
     from config.write import topology_text
 
-    client, answer, found = _read(config_file)
+    client, answer, found = read_directory(config_file)
     for fault in found.faults:
         say(shown(f"wrong: {fault}"), err=True)
     if not found.sets:
@@ -117,7 +117,7 @@ def _named(text: str, members: set[str], option: str) -> tuple[str, str]:
     return name, value
 
 
-def _read(config_file: Path) -> tuple[DirectoryClient, Answer, Found]:
+def read_directory(config_file: Path) -> tuple[DirectoryClient, Answer, Found]:
     """Ask a controller. Raises CommandFailed where none answers, ConfigError."""
     from agent.activedirectory.request import ask
     from agent.activedirectory.source import request_of, roots_of

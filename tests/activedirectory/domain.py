@@ -119,7 +119,7 @@ class DomainController:
 
     def provision(self) -> None:
         """Make the domain."""
-        _certificate(self.folder)
+        certificate(self.folder)
         self._make("provision", f"--realm={REALM}", "--domain=FRSTEST", "--server-role=dc",
                    "--dns-backend=SAMBA_INTERNAL", f"--adminpass={PASSWORD}", f"--host-name={self.name}",
                    f"--host-ip={self.address}", "--use-rfc2307")  # fmt: skip
@@ -283,7 +283,7 @@ def _sockets(folder: str, names: list[str]) -> list[str]:
     return [name for name in names if Path(folder, name).is_socket()]
 
 
-def _certificate(folder: Path) -> None:
+def certificate(folder: Path) -> None:
     """A key, and a certificate that has signed itself, for the names of the controllers."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, SERVER)])
