@@ -139,6 +139,8 @@ class _Translation:
         if there is None:
             denied = names.normal(reference) in self._answer.denied
             why = "which may not be read" if denied else "which is not there"
+            if not denied and kinds == ("computer",) and not names.is_below(reference, self._answer.naming_context):
+                why = "which is in another domain, and those are not asked"
             self._fault(one.dn, f"{attribute} is {reference}, {why}", partial=denied)
         elif there.kind not in kinds:
             self._fault(one.dn, f"{attribute} is {reference}, which is of the class {there.kind}")

@@ -46,6 +46,8 @@ DENIED = "(D;CI;GA;;;DC)"
 UNLISTED = "(D;;LC;;;DC)"
 #: How long a member may take to find out of itself what has changed, in seconds.
 INTERVAL = 5
+#: A controller gives a thousand at once (MaxPageSize), which is twice of what is asked for.
+MORE_THAN_A_PAGE = 1_100
 NEVER = "A" * 112  # 84 octets of 0, in Base64
 
 
@@ -272,11 +274,38 @@ def odd(site: Site) -> None:
     for text in ("its name must be", "has no frsComputerReference", "is a second connection FS2->FS1",
                  "schedule has 5 octets and is none", "which is no member of this set that can be used"):  # fmt: skip
         assert text in said, (text, said)
+    circles = {
+        stray: ("frsComputerReference", stray),
+        names.child(name, first): ("fromServer", names.child(name, first)),
+    }
+    site.dc.change("\n".join(
+        f"dn: {dn}\nchangetype: modify\nreplace: {attribute}\n{attribute}: {to}\n"
+        for dn, (attribute, to) in circles.items()
+    ))  # fmt: skip
+    said = checked(site.one, wrong=True)
+    for kind in ("nTFRSMember", "nTDSConnection"):
+        assert f"which is of the class {kind}" in said, said
     site.all_is_well()
     assert [sets_of(one) for one in site.members] == before
     site.arrive()
     site.dc.change("\n".join(f"dn: {dn}\nchangetype: delete\n" for dn in reversed(objects)))
     site.all_is_well()
+
+
+def pages(site: Site) -> None:
+    """More objects than a controller gives at once."""
+    before, first = [sets_of(one) for one in site.members], f"CN=FS1,{DOCS}"
+    many = [f"CN=more-{number},{first}" for number in range(MORE_THAN_A_PAGE)]
+    said = f"objectClass: nTDSConnection\nfromServer: CN=FS2,{DOCS}\nenabledConnection: FALSE\noptions: 0\n"
+    site.dc.change("\n".join(f"dn: {dn}\nchangetype: add\n{said}" for dn in many))
+    shown = checked(site.one, wrong=True)
+    assert shown.count(": is a second connection FS2->FS1; remove one of the two") == len(many), shown
+    site.all_is_well()
+    assert site.one.directory()["faults_count"] >= len(many)
+    assert [sets_of(one) for one in site.members] == before
+    site.dc.change("\n".join(f"dn: {dn}\nchangetype: delete\n" for dn in many))
+    site.all_is_well()
+    site.arrive()
 
 
 def older(site: Site) -> None:
@@ -452,7 +481,7 @@ def leaving(site: Site) -> None:
 
 
 SHORT: tuple[Callable[[Site], None], ...] = (everything, sysvol, changes, stopped, hidden)
-SCENARIOS = (*SHORT, more_hidden, odd, commands, older, empty, hanging, second, leaving)
+SCENARIOS = (*SHORT, more_hidden, odd, pages, commands, older, empty, hanging, second, leaving)
 
 
 def site_of(fleet: Fleet, folder: Path) -> Site:

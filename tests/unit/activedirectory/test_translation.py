@@ -219,6 +219,7 @@ def test_names_agree_with_the_library() -> None:
 WRONG: dict[str, tuple[str, dict[str, str | bytes | None], str]] = {
     "member without a computer": (B, {"frsComputerReference": None}, "has no frsComputerReference"),
     "computer that is gone": (B, {"frsComputerReference": f"CN=X,{NC}"}, f"CN=X,{NC}, which is not there"),
+    "computer of another domain": (B, {"frsComputerReference": "CN=B,DC=frs,DC=other"}, "which is in another domain"),
     "computer that is none": (B, {"frsComputerReference": DOCS}, "which is of the class nTFRSReplicaSet"),
     "computer without a host": (computer_dn("B"), {"dNSHostName": None}, "has no dNSHostName"),
     "host that is none": (computer_dn("B"), {"dNSHostName": "a b"}, "must be a host name"),
