@@ -43,12 +43,12 @@ class Request:
 @dataclass(frozen=True, slots=True)
 class Reply:
     """What came of it: an answer, or the errors of all servers; how many bindings and searches there were, and how many
-    operations have been carried out."""
+    operations have been carried out, None where that is not known."""
 
     answer: Answer | None
     errors: tuple[str, ...]
     counts: Mapping[str, int]
-    done: int = 0
+    done: int | None = None
 
 
 async def ask(request: Request, patience_s: float = PATIENCE_S) -> Reply:

@@ -201,15 +201,12 @@ class _Domain(Target):
         server, all_ = self._answer.server, self._operations
         request = request_of(self._client.there, self._client.keytab, first=server, operations=all_)
         reply = asyncio.run(asked(request))
-        if reply.done < len(all_):
-            done = f"{reply.done} of {len(all_)} were done before: {'; '.join(map(str, all_[: reply.done]))}. "
-            raise CommandFailed(
-                shown(
-                    f"{'; '.join(reply.errors)}. {done if reply.done else 'Nothing was changed. '}Where the account of "
-                    f"{self._config_file} may not write, name one that may by `user` under [active_directory]"
-                ),
-                ExitCode.NEGATIVE,
-            )
+        if reply.done is None or reply.done < len(all_):
+            before = "; ".join(map(str, all_[: reply.done])) or "nothing"
+            done = f"Before that was done: {before}" if reply.done is not None else "What was done `frs ad check` shows"
+            advice = f"Where the account of {self._config_file} may not write, name one that may by `user` under"
+            said = f"{'; '.join(reply.errors)}. {done}. {advice} [active_directory]"
+            raise CommandFailed(shown(said), ExitCode.NEGATIVE)
         say(f"changed {self._where}, at {server}: members have it when they poll it, or with `frs reload`")
 
 

@@ -207,10 +207,8 @@ def changes(site: Site) -> None:
     connection = f"CN=FS2,CN=FS1,{DOCS}"
     site.dc.change(f"dn: {connection}\nchangetype: modify\nreplace: options\noptions: {3 << 28}\n")
     polls(site.one, lambda: "FS2->FS1: priority 7 becomes 3" in site.one.log())
-    serial = site.three.status()["directory"]["serial"]
     site.dc.change(f"dn: CN=FS2,CN=FS3,{DOCS}\nchangetype: modify\nreplace: options\noptions: {4 << 28}\n")
-    until(lambda: site.three.status()["directory"]["serial"] > serial, site.three.log)
-    assert "FS2->FS3: priority 7 becomes 4" in site.three.log()
+    until(lambda: "FS2->FS3: priority 7 becomes 4" in site.three.log(), site.three.log)
     counted = site.counted()
     assert counted["DS Polls with Changes"] >= 1
     assert counted["DS Polls"] >= counted["DS Polls with Changes"] + counted["DS Polls Without Changes"]
@@ -393,7 +391,7 @@ def commands(site: Site) -> None:
     for member in (site.one, site.two):
         polls(member, lambda member=member: "notes" in sets_of(member))
     denied = site.one.check("topology", "set", "priority=6", "--connection", "FS2->FS1", "--set", "notes")
-    assert (denied.returncode, "Nothing was changed" in denied.stderr) == (ExitCode.NEGATIVE, True), denied
+    assert (denied.returncode, "Before that was done: nothing" in denied.stderr) == (ExitCode.NEGATIVE, True), denied
     site.three.root("notes")
     administrator = Administrator(site)
     dry = administrator.topology("add-member", "FS3", "--root", str(site.three.root("notes")), "--dry-run")

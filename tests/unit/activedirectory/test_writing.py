@@ -197,6 +197,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     async def ask(request: Any) -> Reply:
         found.append(request)
         json.dumps(dataclasses.asdict(request))  # as it goes to the process that writes
+        if "ends" in found:
+            return Reply(None, ("no answer in 120 s",), {})
         less = int("fails" in found)
         return Reply(None, ("dc1: modify: Insufficient access",) * less, {}, len(request.operations) - less)
 
@@ -253,10 +255,13 @@ def test_the_command_says_what_was_done_where_not_all_could_be(
     assert frs(tmp_path, "disconnect", "A", "B") == ExitCode.NEGATIVE
     said = capsys.readouterr().err
     assert "Insufficient access" in said
-    assert f"1 of 2 were done before: delete CN=A,{B}" in said
+    assert f"Before that was done: delete CN=A,{B}. " in said
     assert "name one that may by `user`" in said
     assert frs(tmp_path, "set", "priority=2", "--connection", "A->B") == ExitCode.NEGATIVE
-    assert "Nothing was changed." in capsys.readouterr().err
+    assert "Before that was done: nothing." in capsys.readouterr().err
+    asked.append("ends")
+    assert frs(tmp_path, "disconnect", "A", "B") == ExitCode.NEGATIVE
+    assert "What was done `frs ad check` shows." in capsys.readouterr().err
 
 
 def test_nothing_is_written_of_what_may_not_all_be_read(
