@@ -20,7 +20,7 @@ from config.model import ReplicaSet
 from config.topology import cut_off, new_guid
 from config.view import Key, compare, whole
 
-Address = tuple[str, int]
+Address = tuple[str, int | None]
 
 
 class Refused(Exception):
@@ -30,10 +30,10 @@ class Refused(Exception):
 class Edit:
     """One change of a topology file: any of the methods below, then `result`."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises ConfigError where the file is wrong already."""
+    def __init__(self, path: Path, text: str | None = None) -> None:
+        """Of that text, or what stands in the file. Raises ConfigError where it is wrong already."""
         self._path = path
-        text = read_text(path, "the topology", "copy it from another member")
+        text = text if text is not None else read_text(path, "the topology", "copy it from another member")
         self.before = parse_file(path, text)
         self._document = tomlkit.parse(text)
         self._touched: set[Key] = set()
@@ -58,18 +58,17 @@ class Edit:
     # -- members --
 
     def add_member(
-        self, to: ReplicaSet, name: str, address: Address, partners: Iterable[str], key: str | None = None
+        self, to: ReplicaSet, name: str, address: Address, partners: Iterable[str], **known_by: str | None
     ) -> None:
-        """A new member, connected both ways with `partners`. `key` is its public key, as text; a member that is in
-        another set has its key here, too."""
+        """A new member, connected both ways with `partners`. `known_by`: its public `key`, as text, or its `principal`;
+        a member that is in another set has these here, too."""
         if name in to.members:
             raise Refused(f'the set "{to.name}" has a member "{name}" already')
         guid, table = new_guid(), tomlkit.table()
-        known = next((one.members[name].key for one in self.sets if name in one.members), None)
-        if key is None and known is not None:
-            key = key_text(known)
-        values = {"name": name, "guid": _text(guid), "host": address[0], "port": address[1], "key": key}
-        _put(table, values)
+        for known in (one.members[name] for one in self.sets if name in one.members):
+            key = key_text(known.key) if known.key is not None else None
+            known_by = {"key": key, "principal": known.principal} | {n: v for n, v in known_by.items() if v is not None}
+        _put(table, {"name": name, "guid": _text(guid), "host": address[0], "port": address[1], **known_by})
         self._array(to, "member").append(table)
         self._touched.add(Key(to.guid, "member", guid))
         for partner in partners:

@@ -150,8 +150,12 @@ def load_directory_client(path: str | os.PathLike[str]) -> DirectoryClient | Non
     names none. Raises ConfigError."""
     path = Path(os.path.abspath(path))
     document = Document(path, read_text(path, "the configuration", "docs/active-directory.md says what is in it"))
-    table = document.validate(AgentFile)
-    there = _active_directory(document, table)
+    return client_of(document, document.validate(AgentFile))
+
+
+def client_of(document: Document, table: AgentFile) -> DirectoryClient | None:
+    """The same, of a document that was read. Raises ConfigError."""
+    path, there = document.path, _active_directory(document, table)
     if there is None:
         return None
     keytab = resolve(path, table.keytab) if table.keytab is not None else None

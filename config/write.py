@@ -101,6 +101,7 @@ def agent_text(
     state: str,
     sets: Sequence[tuple[str, str]],
     key: str | None = None,
+    keytab: str | None = None,
     secret: str | None = None,
     secret_for_all: bool = False,
     raw_ntlm: bool = False,
@@ -109,16 +110,18 @@ def agent_text(
     pid_file: str | None = None,
     aging_s: float | None = None,
     directory: tuple[bytes, Sequence[tuple[str, int, bytes]]] | None = None,
+    domain: tuple[str, Sequence[str]] | None = None,
 ) -> str:
-    """An agent.toml. `sets` are (set name, root), `directory` an enterprise and its servers as (host, port, key); paths
-    may be relative to the file; None: the default."""
+    """An agent.toml. `sets` are (set name, root), `directory` an enterprise and its servers as (host, port, key),
+    `domain` one of Active Directory, and the folders below which it may say where sets are, whose members are found by
+    an endpoint mapper; paths may be relative to the file; None: the default."""
     lines = [f"# {line}" for line in comment.splitlines()]
     lines += [
         f"member = {quoted(member)}",
         f"topology = {quoted(topology)}",
         f"state = {quoted(state)}",
     ]
-    for name, value in (("key", key), ("secret", secret)):
+    for name, value in (("key", key), ("keytab", keytab), ("secret", secret)):
         if value is not None:
             lines.append(f"{name} = {quoted(value)}")
     lines += [f"{name} = true" for name, said in (("secret_for_all", secret_for_all), ("raw_ntlm", raw_ntlm)) if said]
@@ -137,6 +140,9 @@ def agent_text(
         for host, port, public in directory[1]:
             lines += ["", "[[directory.server]]", f"host = {quoted(host)}", f"port = {port}"]
             lines.append(f"key = {quoted(key_text(public))}")
+    if domain is not None:
+        lines += ["", "[listen]", f"endpoint_mapper = {DEFAULT_ENDPOINT_MAPPER}"]
+        lines += ["", "[active_directory]", f"domain = {quoted(domain[0])}", f"roots = {_texts(domain[1])}"]
     return "\n".join(lines) + "\n"
 
 

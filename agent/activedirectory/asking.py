@@ -7,12 +7,13 @@ Servers are asked in turn until one gives a whole answer. The session is sealed 
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, Final
@@ -254,6 +255,32 @@ class _Session:
             return Entry(dn, {key.casefold(): tuple(map(_octets, many)) for key, many in one.items() if key != "dn"})
         return None
 
+    def carry_out(self, kind: str, dn: str, values: Mapping[str, str | None]) -> None:
+        """One writing.Operation. Raises Unusable."""
+        try:
+            if kind == "leave":
+                domain = ",".join(part for part in names.parts(dn) if part.casefold().startswith("dc="))
+                query = f"(&(objectClass=nTFRSSubscriber)(fRSMemberReference={self._bonsai.escape_filter_exp(dn)}))"
+                for one in self.search(domain, _SUBTREE, query, ("objectClass",)):
+                    self._connection.delete(one.dn, timeout=_SEARCH_S)
+            elif kind == "delete":
+                self._connection.delete(dn, timeout=_SEARCH_S)
+            else:
+                self._written(kind, self._bonsai.LDAPEntry(dn, self._connection), values)
+        except (self._bonsai.LDAPError, UnicodeError) as error:
+            if kind != "ensure" or not isinstance(error, self._bonsai.errors.AlreadyExists):
+                raise Unusable(f"{kind} {dn}: {error}") from None
+
+    def _written(self, kind: str, entry: Any, values: Mapping[str, str | None]) -> None:
+        octets = {name: [base64.b64decode(one)] if one is not None else [] for name, one in values.items()}
+        if kind == "modify":
+            for name, many in octets.items():
+                entry.change_attribute(name, self._bonsai.LDAPModOp.REPLACE, *many)
+            entry.modify(timeout=_SEARCH_S)
+        else:
+            entry.update(octets)
+            self._connection.add(entry, timeout=_SEARCH_S)
+
     def close(self) -> None:
         """End it."""
         with suppress(self._bonsai.LDAPError):
@@ -319,7 +346,7 @@ def _of_domain(request: Request, errors: list[str]) -> list[str]:
 def ask(request: Request) -> dict[str, Any]:
     """The reply to a request: an answer, or errors alone."""
     reply: dict[str, Any] = {"answer": None, "errors": []}
-    reply |= dict.fromkeys(("bindings", "bindings_failed", "searches", "searches_failed"), 0)
+    reply |= dict.fromkeys(("bindings", "bindings_failed", "searches", "searches_failed", "done"), 0)
     try:
         import bonsai
 
@@ -327,6 +354,11 @@ def ask(request: Request) -> dict[str, Any]:
             session = None
             try:
                 session = _Session(server, request, reply)
+                for kind, dn, values in request.operations:
+                    session.carry_out(kind, dn, values)
+                    reply["done"] += 1
+                if request.operations:
+                    break
                 answer = Reader(session.search, bonsai.escape_filter_exp, request).read(server)
                 reply["answer"] = answer.as_json() | {"passed_over": reply["errors"], "searches": reply["searches"]}
                 break

@@ -43,17 +43,17 @@ def ldif(
             raise ValueError(f"the set {one.name} is of the type {one.type}: domain controllers make its objects")
         set_dn = names.child(one.name, f"{SETTINGS},{naming_context}")
         member_dn = {name: names.child(name, set_dn) for name in one.members}
-        records.append(_added(set_dn, "nTFRSReplicaSet", _of_set(one)))
+        records.append(_added(set_dn, "nTFRSReplicaSet", values_of_set(one)))
         records += (
             _added(dn, "nTFRSMember", [("frsComputerReference", computer(name))]) for name, dn in member_dn.items()
         )
         records.append(
-            _lines([("dn", set_dn), ("changetype", "modify"), ("add", "fRSPrimaryMember"),
+            _lines([("dn", set_dn), ("changetype", "modify"), ("replace", "fRSPrimaryMember"),
                     ("fRSPrimaryMember", member_dn[one.primary])]) + "-\n"
         )  # fmt: skip
         for connection in one.connections:
             dn = names.child(connection.upstream, member_dn[connection.downstream])
-            records.append(_added(dn, "nTDSConnection", _of_connection(connection, member_dn, one.schedule)))
+            records.append(_added(dn, "nTDSConnection", values_of_connection(connection, member_dn, one.schedule)))
         for name in one.members:
             container = names.child(SUBSCRIPTIONS, computer(name))
             if container not in subscribed:
@@ -68,7 +68,7 @@ def ldif(
     return "version: 1\n\n" + "\n".join(records)
 
 
-def _of_set(one: ReplicaSet) -> Iterator[tuple[str, str | bytes]]:
+def values_of_set(one: ReplicaSet) -> Iterator[tuple[str, str | bytes]]:
     yield "fRSReplicaSetType", str(_NUMBERS[one.type])
     yield "fRSFileFilter", ",".join(one.file_filter) or ","
     if one.directory_filter:
@@ -79,7 +79,9 @@ def _of_set(one: ReplicaSet) -> Iterator[tuple[str, str | bytes]]:
         yield "schedule", schedule_octets(one.schedule)
 
 
-def _of_connection(one: Connection, members: dict[str, str], of_set: bytes | None) -> Iterator[tuple[str, str | bytes]]:
+def values_of_connection(
+    one: Connection, members: dict[str, str], of_set: bytes | None
+) -> Iterator[tuple[str, str | bytes]]:
     options = one.priority << PRIORITY | (TWO_WAY if one.two_way_sync else 0)
     options |= IGNORE_SCHEDULE if one.ignore_schedule else 0
     yield "fromServer", members[one.upstream]

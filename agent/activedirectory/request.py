@@ -22,7 +22,8 @@ class Request:
     Kerberos `user` is its principal in `realm`, with the keys in `keytab`; else `user` and `password` bind over TLS,
     where the authority in the file `ca`, or one of the system's, has to have signed the server's certificate.
     `servers`: none for those of the SRV records; `first` of them is asked first, those of `without` are not asked.
-    `known` are the GUIDs, as text, of objects that were there before."""
+    `known` are the GUIDs, as text, of objects that were there before. Where there are `operations`, each a
+    writing.Operation, they are carried out at the first server, and nothing is read."""
 
     domain: str
     computer: str
@@ -36,15 +37,18 @@ class Request:
     first: str = ""
     without: tuple[str, ...] = ()
     known: tuple[str, ...] = ()
+    operations: tuple[tuple[str, str, Mapping[str, str | None]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came of it: an answer, or the errors of all servers; how many bindings and searches there were."""
+    """What came of it: an answer, or the errors of all servers; how many bindings and searches there were, and how many
+    operations have been carried out, None where that is not known."""
 
     answer: Answer | None
     errors: tuple[str, ...]
     counts: Mapping[str, int]
+    done: int | None = None
 
 
 async def ask(request: Request, patience_s: float = PATIENCE_S) -> Reply:
@@ -74,7 +78,7 @@ def _reply_of(out: bytes) -> Reply:
     found: dict[str, Any] = json.loads(out)
     answer = found.pop("answer")
     counts = {name: int(found[name]) for name in _COUNTS}
-    return Reply(answer_of(answer) if answer is not None else None, tuple(found["errors"]), counts)
+    return Reply(answer_of(answer) if answer is not None else None, tuple(found["errors"]), counts, found["done"])
 
 
 _COUNTS: Final = ("bindings", "bindings_failed", "searches", "searches_failed")

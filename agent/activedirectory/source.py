@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -49,8 +49,10 @@ def request_of(
     first: str = "",
     without: Iterable[str] = (),
     known: Iterable[str] = (),
+    operations: Iterable[tuple[str, str, Mapping[str, str | None]]] = (),
 ) -> Request:
-    """What is asked for on behalf of this member."""
+    """What is asked for on behalf of this member; with `operations`, of the server `first` alone."""
+    operations = tuple(operations)
     by_password = there.user is not None
     return Request(
         domain=there.domain,
@@ -61,10 +63,11 @@ def request_of(
         keytab=None if by_password or keytab is None else os.fspath(keytab),
         password=there.password,
         ca=os.fspath(there.ca) if there.ca is not None else None,
-        servers=there.servers,
+        servers=(first,) if operations else there.servers,
         first=first,
         without=tuple(without),
         known=tuple(known),
+        operations=operations,
     )
 
 

@@ -25,7 +25,7 @@ OF_CONTROLLERS: Final = ("sysvol", "enterprise")
 FILE_FILTER: Final = ("*.tmp", "*.bak", "~*")
 #: Options of a connection (2.3.1.6), by the numbers of their bits.
 TWO_WAY, PRIORITY, IGNORE_SCHEDULE = 1 << 1, 28, 1 << 31
-_PRIORITIES: Final = 7
+PRIORITIES: Final = 7
 #: A SCHEDULE: its size, a bandwidth, how many there are; the type and place of the first: 168 hours follow.
 _SCHEDULE: Final = struct.Struct("<IIIII")
 _HOURS: Final = 168
@@ -139,6 +139,8 @@ class _Translation:
         if there is None:
             denied = names.normal(reference) in self._answer.denied
             why = "which may not be read" if denied else "which is not there"
+            if not denied and kinds == ("computer",) and not names.is_below(reference, self._answer.naming_context):
+                why = "which is in another domain, and those are not asked"
             self._fault(one.dn, f"{attribute} is {reference}, {why}", partial=denied)
         elif there.kind not in kinds:
             self._fault(one.dn, f"{attribute} is {reference}, which is of the class {there.kind}")
@@ -321,7 +323,7 @@ class _Set:
         if options is None:
             priority = 0 if type_ in OF_CONTROLLERS else DEFAULT_PRIORITY  # notes 25 and 28
         else:
-            priority = options >> PRIORITY & _PRIORITIES
+            priority = options >> PRIORITY & PRIORITIES
         return Connection(
             guid=one.guid or b"",
             name=f"{upstream.name}->{downstream.name}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,6 +29,61 @@ def ad() -> None:
 
 
 @ad.command()
+@click.option("--member", required=True, metavar="NAME", help="The name of this host's computer account, without $.")
+@click.option("--domain", required=True, metavar="NAME", help="The DNS name of the domain, such as example.org.")
+@click.option(
+    "--keytab", required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE",
+    help="The keys of that account.",
+)  # fmt: skip
+@click.option(
+    "--root", "roots", required=True, multiple=True, type=click.Path(path_type=Path), metavar="DIR",
+    help="A folder in or below which the domain may say that sets are here. May be repeated.",
+)  # fmt: skip
+@click.option(
+    "--state", required=True, type=click.Path(path_type=Path), metavar="DIR",
+    help="Where the agent keeps its database and staging files; outside the roots, with room for large files.",
+)  # fmt: skip
+@click.option(
+    "--config", "config_file", type=click.Path(path_type=Path), default=Path("agent.toml"), show_default=True,
+    metavar="FILE", help="The file to write; topology.toml comes beside it, when the agent runs.",
+)  # fmt: skip
+def join(member: str, domain: str, keytab: Path, roots: Sequence[Path], state: Path, config_file: Path) -> None:
+    """Make the configuration of a member whose topology comes from Active Directory.
+
+    Nobody is asked: `frs ad check` says then what this member reads, and what is wrong with it.
+    """
+    from agent.cli.init_cmd import DASHBOARD_PORT
+    from config.document import Document
+    from config.load import client_of
+    from config.schema import AgentFile
+    from config.write import agent_text, write_file
+
+    config_file = Path(os.path.abspath(config_file))
+    if config_file.exists():
+        raise click.UsageError(f"{config_file} exists; --config FILE names another place")
+    try:
+        content = agent_text(
+            comment="The configuration of one member. Written by `frs ad join`; docs/configuration.md explains it.",
+            member=member,
+            topology="topology.toml",
+            state=os.path.abspath(state),
+            keytab=os.path.abspath(keytab),
+            sets=[],
+            dashboard=("127.0.0.1", DASHBOARD_PORT),
+            domain=(domain, [os.path.abspath(one) for one in roots]),
+        )
+    except UnicodeEncodeError:
+        raise click.UsageError(f"paths must be UTF-8 to stand in {config_file}") from None
+    document = Document(config_file, content)
+    client_of(document, document.validate(AgentFile))  # what cannot be is said before anything is written
+    config_file.parent.mkdir(parents=True, exist_ok=True)
+    write_file(config_file, content)
+    say(f"wrote {config_file}; next:")
+    say(f"  frs ad check --config {config_file}")
+    say(f"  frs run --config {config_file}")
+
+
+@ad.command()
 @config_option
 def check(config_file: Path) -> int:
     """Say what this member reads in Active Directory, and what is wrong with it, object by object.
@@ -35,7 +91,7 @@ def check(config_file: Path) -> int:
     It asks a domain controller, and changes nothing. Exit code 1 where something is wrong, 3 where no controller can be
     asked.
     """
-    client, answer, found = _read(config_file)
+    client, answer, found = read_directory(config_file)
     for line in described(client, answer, found):
         say(shown(line))
     for fault in found.faults:
@@ -51,7 +107,7 @@ def export(config_file: Path) -> None:
     """Print the sets that this member is in, as Active Directory has them, as a topology.toml."""
     from config.write import topology_text
 
-    client, answer, found = _read(config_file)
+    client, answer, found = read_directory(config_file)
     for fault in found.faults:
         say(shown(f"wrong: {fault}"), err=True)
     if not found.sets:
@@ -117,7 +173,7 @@ def _named(text: str, members: set[str], option: str) -> tuple[str, str]:
     return name, value
 
 
-def _read(config_file: Path) -> tuple[DirectoryClient, Answer, Found]:
+def read_directory(config_file: Path) -> tuple[DirectoryClient, Answer, Found]:
     """Ask a controller. Raises CommandFailed where none answers, ConfigError."""
     from agent.activedirectory.request import ask
     from agent.activedirectory.source import request_of, roots_of

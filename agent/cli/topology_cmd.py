@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-from agent.cli import CommandFailed
-from agent.cli.common import ask
 from agent.cli.init_cmd import parse_address
 from agent.cli.output import say
+from agent.cli.topology_target import path_of, target_of
 from agent.reporting.exit_codes import ExitCode
-from config.errors import ConfigError
 from config.model import Connection, ReplicaSet
-from config.state import read_state_dir
-from config.view import compare, whole
-
-if TYPE_CHECKING:
-    from config.document import Document
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _WORDS = {"true": True, "false": False}
@@ -41,10 +32,11 @@ _CONNECTION_KEYS = {
 def topology() -> None:
     """Show, check and change who replicates with whom.
 
-    A change is made in the topology file that agent.toml names, or, where --config names the directory.toml of a
-    running directory server, in the directory. In a file comments and layout stay. Running members that read
-    this file take it over within seconds; to the others it has to be copied. Refused is what would cut a member off, or
-    leave a set without a primary member.
+    A change is made in the topology file that agent.toml names; where agent.toml takes the topology from Active
+    Directory, there, if its account may write; or, where --config names the directory.toml of a running directory
+    server, in that directory. In a file comments and layout stay. Running members that read this file take it over
+    within seconds; to the others it has to be copied. Refused is what would cut a member off, or leave a set without a
+    primary member.
     """
 
 
@@ -69,51 +61,6 @@ def _change_options(command: _F) -> _F:
     return _file_options(command)
 
 
-def _document(config_file: Path) -> Document:
-    from config.document import Document, read_text
-
-    config_file = Path(os.path.abspath(config_file))
-    return Document(config_file, read_text(config_file, "the configuration", "`frs init` makes one"))
-
-
-def _is_directory(document: Document) -> bool:
-    """Whether this is the directory.toml of a directory server: the topology is what that has."""
-    return "enterprise" in document.values
-
-
-def _made_elsewhere(document: Document) -> str | None:
-    """From where this member takes its topology, and how it is changed there; None: it is the file itself."""
-    if document.values.get("directory", {}).get("server"):
-        return "a directory: change it there, with the directory.toml of a directory server as --config"
-    there = document.values.get("active_directory")
-    if there is not None:
-        return (
-            f"Active Directory, the domain {there.get('domain')}, and writes {document.values.get('topology')} anew "
-            "from there: change the objects there, with the tools of the domain or by what `frs ad ldif` prints; "
-            "`frs ad check` names each, and `frs reload` has it read at once"
-        )
-    return None
-
-
-def _path(config_file: Path, file: Path | None) -> Path:
-    """The topology file, links followed: what is written is the file, not the link. Of a directory server, a copy of
-    what it has."""
-    if file is None:
-        from config.load import resolve
-        from config.write import SECRET_MODE, write_file
-
-        document = _document(config_file)
-        if _is_directory(document):
-            copy = read_state_dir(config_file) / "topology.toml"
-            write_file(copy, ask(config_file, "export")["topology"], SECRET_MODE)
-            return copy
-        name = document.values.get("topology")
-        if not isinstance(name, str):
-            raise document.fail(("topology",), "must name the topology file")
-        file = resolve(document.path, name)
-    return Path(os.path.realpath(file))
-
-
 @topology.command()
 @_file_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
@@ -121,7 +68,7 @@ def show(config_file: Path, file: Path | None, as_json: bool) -> None:
     """Show sets, members and connections."""
     from config.load import read_topology
 
-    found = read_topology(_path(config_file, file))
+    found = read_topology(path_of(config_file, file))
     if as_json:
         click.echo(json.dumps({"serial": found.serial, "sets": [_as_json(one) for one in found.sets]}, indent=2))
         return
@@ -170,7 +117,7 @@ def check(config_file: Path, file: Path | None) -> int:
     from config.load import load_topology
     from config.topology import cut_off
 
-    found = [(one, name) for one in load_topology(_path(config_file, file)) for name in cut_off(one)]
+    found = [(one, name) for one in load_topology(path_of(config_file, file)) for name in cut_off(one)]
     for one, name in found:
         say(f'{name} is cut off from {one.primary}, the primary member of the set "{one.name}"')
     return ExitCode.NEGATIVE if found else ExitCode.OK
@@ -179,27 +126,39 @@ def check(config_file: Path, file: Path | None) -> int:
 @topology.command("add-member")
 @_change_options
 @click.argument("name")
-@click.option("--address", required=True, metavar="HOST:PORT", help="Where the other members reach it.")
+@click.option("--address", metavar="HOST:PORT", help="Where the other members reach it.")
 @click.option("--partner", "partners", multiple=True, metavar="NAME", help="Whom it replicates with.  [default: all]")
 @click.option("--key", metavar="KEY", help="Its public key, which `frs key` prints on its host, if it has one already.")
+@click.option("--principal", metavar="NAME@REALM", help="Its name in a Kerberos realm, where it has no key.")
+@click.option("--root", metavar="DIR", help="In Active Directory, in the place of --address: where the set is there.")
+@click.option(
+    "--computer", metavar="DN", help="In Active Directory: its computer.  [default: CN=NAME,CN=Computers in the domain]"
+)
 def add_member(
     config_file: Path,
     file: Path | None,
     set_name: str | None,
     dry_run: bool,
     name: str,
-    address: str,
+    address: str | None,
     partners: Sequence[str],
     key: str | None,
+    principal: str | None,
+    root: str | None,
+    computer: str | None,
 ) -> None:
     """Add a member to a set. On its host, `frs init --member NAME --topology FILE` follows, with a copy of the file,
-    to which it adds the key of the member: that file is for all others then."""
+    to which it adds the key of the member: that file is for all others then. In Active Directory its computer has to be
+    there, and on its host an agent.toml as docs/active-directory.md has it."""
+    target = target_of(config_file, file)
+    place = target.place(name, address, root, computer)
+    known_by = target.known_by(name, key, principal)
 
     def change(edit: Any) -> None:
         to = edit.chosen(set_name)
-        edit.add_member(to, name, parse_address(address), partners or list(to.members), key)
+        edit.add_member(to, name, place, partners or list(to.members), **known_by)
 
-    _make(config_file, file, change, dry_run)
+    target.make(change, dry_run)
 
 
 @topology.command("remove-member")
@@ -210,7 +169,7 @@ def remove_member(
     config_file: Path, file: Path | None, set_name: str | None, dry_run: bool, name: str, primary: str | None
 ) -> None:
     """Remove a member from a set, with its connections. Its files stay where they are."""
-    _make(config_file, file, lambda edit: edit.remove_member(edit.chosen(set_name), name, primary), dry_run)
+    target_of(config_file, file).make(lambda edit: edit.remove_member(edit.chosen(set_name), name, primary), dry_run)
 
 
 @topology.command()
@@ -238,7 +197,7 @@ def connect(
         for up, down in [(one, other)] if one_way else [(one, other), (other, one)]:
             edit.connect(edit.chosen(set_name), up, down, values)
 
-    _make(config_file, file, change, dry_run)
+    target_of(config_file, file).make(change, dry_run)
 
 
 @topology.command()
@@ -255,13 +214,13 @@ def disconnect(
         for up, down in [(one, other)] if one_way else [(one, other), (other, one)]:
             edit.disconnect(edit.chosen(set_name), up, down)
 
-    _make(config_file, file, change, dry_run)
+    target_of(config_file, file).make(change, dry_run)
 
 
 @topology.command("set")
 @_change_options
 @click.argument("values", nargs=-1, required=True, metavar="KEY=VALUE...")
-@click.option("--member", metavar="NAME", help="Of this member, in all sets: address=HOST:PORT, key=KEY.")
+@click.option("--member", metavar="NAME", help="Of this member, in all sets: address, key, principal.")
 @click.option("--connection", metavar="A->B", help="Of this connection.")
 def set_(
     config_file: Path,
@@ -275,7 +234,8 @@ def set_(
     """Set what a set, a member or a connection says. An empty value is the default.
 
     Of a set: primary, type, file_filter and directory_filter (names with commas between), rename_open, schedule. Of a
-    connection: priority, enabled, schedule, ignore_schedule, two_way_sync. Of a member: address, key.
+    connection: priority, enabled, schedule, ignore_schedule, two_way_sync. Of a member: address=HOST:PORT, key=KEY,
+    principal=NAME@REALM; in Active Directory these stand at its computer.
     """
     if member is not None and connection is not None:
         raise click.UsageError("--member or --connection, not both")
@@ -291,7 +251,7 @@ def set_(
         else:
             edit.set_values(edit.chosen(set_name), _parsed(values, _SET_KEYS))
 
-    _make(config_file, file, change, dry_run)
+    target_of(config_file, file).make(change, dry_run)
 
 
 def _of_a_member(values: Sequence[str]) -> dict[str, Any]:
@@ -300,10 +260,10 @@ def _of_a_member(values: Sequence[str]) -> dict[str, Any]:
         name, _, text = value.partition("=")
         if name == "address":
             found["host"], found["port"] = parse_address(text)
-        elif name == "key":
-            found["key"] = text or None
+        elif name in ("key", "principal"):
+            found[name] = text or None
         else:
-            raise click.UsageError("of a member these can be set: address=HOST:PORT, key=KEY")
+            raise click.UsageError("of a member these can be set: address=HOST:PORT, key=KEY, principal=NAME@REALM")
     return found
 
 
@@ -328,53 +288,3 @@ def _parsed(values: Sequence[str], keys: dict[str, str]) -> dict[str, Any]:
         else:
             found[key] = text
     return found
-
-
-def _make(config_file: Path, file: Path | None, change: Callable[[Any], None], dry_run: bool) -> None:
-    """Makes the change, or only says what would come of it."""
-    from config.edit import Edit, Refused
-    from config.write import write_file
-
-    document = _document(config_file) if file is None else None
-    if document is not None and (elsewhere := _made_elsewhere(document)) is not None:
-        raise CommandFailed(f"{document.path} takes its topology from {elsewhere}", ExitCode.USAGE)
-    path = _path(config_file, file)
-    edit = Edit(path)
-    try:
-        change(edit)
-        text, after = edit.result()
-    except Refused as error:
-        raise CommandFailed(f"{error}", ExitCode.USAGE) from None
-    except ConfigError as error:
-        raise CommandFailed(f"{error.key}: {error.message}", ExitCode.USAGE) from None
-    for line in consequences(edit.sets, after):
-        say(line)
-    if dry_run:
-        say(f"nothing was changed in {path}")
-        return
-    if document is not None and _is_directory(document):
-        answer = ask(config_file, "import", topology=text, name=str(path))
-        say(f"changed the directory, generation {answer['generation']}")
-        return
-    write_file(path, text, stat.S_IMODE(path.stat().st_mode))
-    say(f"changed {path}, serial {edit.before.serial + 1}: copy it to the members that read another file")
-
-
-def consequences(before: Sequence[ReplicaSet], after: Sequence[ReplicaSet]) -> list[str]:
-    """What a change means to each member, a line for each change of it."""
-    names = dict.fromkeys(name for one in (*before, *after) for name in one.members)
-    sets = {one.guid: one.name for one in (*before, *after)}
-    lines = []
-    for name in names:
-        was, now = whole(before, name), whole(after, name)
-        for guid, set_name in sets.items():
-            if (guid in was.set_guids) != (guid in now.set_guids):
-                joins = guid in now.set_guids
-                lines.append(
-                    f"{name}: becomes a member of the set {set_name}"
-                    if joins
-                    else f"{name}: leaves the set {set_name}; its files stay"
-                )
-                continue
-            lines += [f"{name}: set {set_name}: {change}" for change in compare(was, now) if change.key.set == guid]
-    return lines

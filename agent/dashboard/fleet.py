@@ -7,7 +7,7 @@ Put together of what this member knows at the moment (its status and counters) a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -160,7 +160,20 @@ def wrong_itself(status: Mapping[str, Any], own: list[dict[str, Any]]) -> list[d
         if one["state"] != "stopped" and error is not None and error.get("event") not in (None, _CLOCK_EVENT):
             why = _why({"why": error["text"]})
             found.append(_one(f"set {one['name']}", f"has not done all: {why}", error["time"], error))
-    return found
+    return [*found, *_wrong_directory(status.get("directory") or {})]
+
+
+def _wrong_directory(directory: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """What hinders this member in following the topology, whatever that comes from."""
+    stays = "cannot be used, what was in force stays:"
+    for one in directory.get("problems") or []:
+        yield _one("the configuration", f"{stays} {one['text']}", None, {"event": 13562})
+    for one in directory.get("leaving") or []:
+        what = "is about to be left: the topology does not have it here"
+        yield _one(f"set {one['set']}", what, None, {"event": 20107})
+    for name, source, event in (("the directory", "reading", 20347), ("Active Directory", "active_directory", 20359)):
+        if problem := (directory.get(source) or {}).get("problem"):
+            yield _one(name, f"{stays} {problem}", None, {"event": event})
 
 
 def _wrong_partners(status: Mapping[str, Any], own: list[dict[str, Any]]) -> list[dict[str, Any]]:

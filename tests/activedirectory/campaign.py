@@ -20,7 +20,19 @@ from pathlib import Path
 from agent.activedirectory import names
 from agent.reporting.exit_codes import ExitCode
 from config.load import load_topology
-from tests.activedirectory.domain import ADDRESSES, NC, PASSWORD, SECOND, SERVER, DomainController, Namespace, missing
+from tests.activedirectory.domain import (
+    ADDRESSES,
+    DOMAIN,
+    NC,
+    PASSWORD,
+    REALM,
+    SECOND,
+    SERVER,
+    DomainController,
+    Namespace,
+    certificate,
+    missing,
+)
 from tests.activedirectory.fleet import HOSTS, NAMES, SETS, DomainMember, Fleet, a_set, computer, computers, same, until
 
 #: The set of SYSVOL, by the name that it has in every domain.
@@ -34,6 +46,8 @@ DENIED = "(D;CI;GA;;;DC)"
 UNLISTED = "(D;;LC;;;DC)"
 #: How long a member may take to find out of itself what has changed, in seconds.
 INTERVAL = 5
+#: A controller gives a thousand at once (MaxPageSize), which is twice of what is asked for.
+MORE_THAN_A_PAGE = 1_100
 NEVER = "A" * 112  # 84 octets of 0, in Base64
 
 
@@ -193,10 +207,8 @@ def changes(site: Site) -> None:
     connection = f"CN=FS2,CN=FS1,{DOCS}"
     site.dc.change(f"dn: {connection}\nchangetype: modify\nreplace: options\noptions: {3 << 28}\n")
     polls(site.one, lambda: "FS2->FS1: priority 7 becomes 3" in site.one.log())
-    serial = site.three.status()["directory"]["serial"]
     site.dc.change(f"dn: CN=FS2,CN=FS3,{DOCS}\nchangetype: modify\nreplace: options\noptions: {4 << 28}\n")
-    until(lambda: site.three.status()["directory"]["serial"] > serial, site.three.log)
-    assert "FS2->FS3: priority 7 becomes 4" in site.three.log()
+    until(lambda: "FS2->FS3: priority 7 becomes 4" in site.three.log(), site.three.log)
     counted = site.counted()
     assert counted["DS Polls with Changes"] >= 1
     assert counted["DS Polls"] >= counted["DS Polls with Changes"] + counted["DS Polls Without Changes"]
@@ -260,11 +272,38 @@ def odd(site: Site) -> None:
     for text in ("its name must be", "has no frsComputerReference", "is a second connection FS2->FS1",
                  "schedule has 5 octets and is none", "which is no member of this set that can be used"):  # fmt: skip
         assert text in said, (text, said)
+    circles = {
+        stray: ("frsComputerReference", stray),
+        names.child(name, first): ("fromServer", names.child(name, first)),
+    }
+    site.dc.change("\n".join(
+        f"dn: {dn}\nchangetype: modify\nreplace: {attribute}\n{attribute}: {to}\n"
+        for dn, (attribute, to) in circles.items()
+    ))  # fmt: skip
+    said = checked(site.one, wrong=True)
+    for kind in ("nTFRSMember", "nTDSConnection"):
+        assert f"which is of the class {kind}" in said, said
     site.all_is_well()
     assert [sets_of(one) for one in site.members] == before
     site.arrive()
     site.dc.change("\n".join(f"dn: {dn}\nchangetype: delete\n" for dn in reversed(objects)))
     site.all_is_well()
+
+
+def pages(site: Site) -> None:
+    """More objects than a controller gives at once."""
+    before, first = [sets_of(one) for one in site.members], f"CN=FS1,{DOCS}"
+    many = [f"CN=more-{number},{first}" for number in range(MORE_THAN_A_PAGE)]
+    said = f"objectClass: nTDSConnection\nfromServer: CN=FS2,{DOCS}\nenabledConnection: FALSE\noptions: 0\n"
+    site.dc.change("\n".join(f"dn: {dn}\nchangetype: add\n{said}" for dn in many))
+    shown = checked(site.one, wrong=True)
+    assert shown.count(": is a second connection FS2->FS1; remove one of the two") == len(many), shown
+    site.all_is_well()
+    assert site.one.directory()["faults_count"] >= len(many)
+    assert [sets_of(one) for one in site.members] == before
+    site.dc.change("\n".join(f"dn: {dn}\nchangetype: delete\n" for dn in many))
+    site.all_is_well()
+    site.arrive()
 
 
 def older(site: Site) -> None:
@@ -345,6 +384,78 @@ def second(site: Site) -> None:
         other.stop()
 
 
+def commands(site: Site) -> None:
+    """`frs topology` changes the objects, with an account that may: by its password, over TLS, at a server of the SRV
+    records. The account of a computer may not, and a certificate that is not good for the name is none."""
+    site.imports("notes", "FS1", "FS2")
+    for member in (site.one, site.two):
+        polls(member, lambda member=member: "notes" in sets_of(member))
+    denied = site.one.check("topology", "set", "priority=6", "--connection", "FS2->FS1", "--set", "notes")
+    assert (denied.returncode, "Before that was done: nothing" in denied.stderr) == (ExitCode.NEGATIVE, True), denied
+    site.three.root("notes")
+    administrator = Administrator(site)
+    dry = administrator.topology("add-member", "FS3", "--root", str(site.three.root("notes")), "--dry-run")
+    assert "FS3: becomes a member of the set notes" in dry
+    administrator.topology("add-member", "FS3", "--root", str(site.three.root("notes")))
+    for member in site.members:
+        polls(member, lambda member=member: len(sets_of(member).get("notes", [])) == 4)
+    site.arrive("notes")
+    administrator.topology("set", "priority=5", "--connection", "FS2->FS1")
+    administrator.topology("set", f"schedule={'0' * 168}", "--connection", "FS1->FS3")
+    administrator.topology("set", "file_filter=*.tmp,*.skip", "primary=FS2")
+    polls(site.one, lambda: "FS2->FS1: priority 7 becomes 5" in site.one.log())
+    polls(site.three, lambda: "notes/FS1->FS3" not in site.three.joined())
+    (site.one.root("notes") / "local.skip").write_text("stays")
+    administrator.topology("disconnect", "FS2", "FS3", expect="would be cut off")
+    administrator.topology("connect", "FS1", "FS3", "--schedule", "f" * 168)
+    polls(site.three, lambda: "notes/FS1->FS3" in site.three.joined())
+    administrator.topology("disconnect", "FS2", "FS3")
+    polls(site.three, lambda: sets_of(site.three)["notes"] == ["FS1->FS3", "FS3->FS1"])
+    site.arrive("notes")
+    administrator.topology("remove-member", "FS3")
+    polls(site.three, lambda: "notes" not in sets_of(site.three))
+    assert all((site.three.root("notes") / name).exists() for name in site.made["notes"])
+    assert not (site.three.root("notes") / "local.skip").exists()
+    administrator.topology("add-member", "FS3", "--root", str(site.three.root("notes")), "--partner", "FS1")
+    polls(site.three, lambda: sets_of(site.three).get("notes") == ["FS1->FS3", "FS3->FS1"])
+    polls(site.one, lambda: {"notes/FS1->FS3", "notes/FS3->FS1"} <= set(site.one.joined()))
+    site.arrive("notes")
+    other = site.folder / "other"
+    other.mkdir()
+    certificate(other)
+    administrator.trusts(other / "ca.pem")
+    administrator.topology("set", "priority=1", "--connection", "FS2->FS1", expect="cannot bind")
+
+
+class Administrator:
+    """Who changes the set "notes" with a configuration of his own, which names no server and no keytab."""
+
+    def __init__(self, site: Site) -> None:
+        self._site, self._folder = site, site.folder / "administrator"
+        self._folder.mkdir()
+        (self._folder / "password").touch(0o600)
+        (self._folder / "password").write_text(PASSWORD)
+        self.trusts(site.dc.ca)
+
+    def trusts(self, ca: Path) -> None:
+        """By the authority in this file certificates have to be signed."""
+        (self._folder / "agent.toml").write_text(
+            f'member = "FS1"\ntopology = "topology.toml"\nstate = "state"\n[active_directory]\ndomain = "{DOMAIN}"\n'
+            f'user = "Administrator@{REALM}"\npassword_file = "password"\nca = "{ca}"\n'
+        )
+
+    def topology(self, command: str, *arguments: str, expect: str = "") -> str:
+        """`frs topology`; what it says. `expect`: that it is refused, with this text."""
+        config = ("--set", "notes", "--config", str(self._folder / "agent.toml"))
+        done = until(
+            lambda: (one := self._site.dc.space.frs("topology", command, *arguments, *config, expect=None))
+            and (one.returncode == 0 or expect) and one, self._site.one.log,
+        )  # fmt: skip
+        assert expect in done.stderr, done
+        assert (done.returncode == 0) == (not expect), done
+        return done.stdout
+
+
 def leaving(site: Site) -> None:
     """A set comes, and a member leaves it: two readings, at least an interval apart, have to say so."""
     site.imports("plans", "FS1", "FS2")
@@ -368,7 +479,7 @@ def leaving(site: Site) -> None:
 
 
 SHORT: tuple[Callable[[Site], None], ...] = (everything, sysvol, changes, stopped, hidden)
-SCENARIOS = (*SHORT, more_hidden, odd, older, empty, hanging, second, leaving)
+SCENARIOS = (*SHORT, more_hidden, odd, pages, commands, older, empty, hanging, second, leaving)
 
 
 def site_of(fleet: Fleet, folder: Path) -> Site:

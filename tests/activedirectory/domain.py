@@ -7,6 +7,7 @@ import contextlib
 import datetime
 import ipaddress
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -118,7 +119,7 @@ class DomainController:
 
     def provision(self) -> None:
         """Make the domain."""
-        _certificate(self.folder)
+        certificate(self.folder)
         self._make("provision", f"--realm={REALM}", "--domain=FRSTEST", "--server-role=dc",
                    "--dns-backend=SAMBA_INTERNAL", f"--adminpass={PASSWORD}", f"--host-name={self.name}",
                    f"--host-ip={self.address}", "--use-rfc2307")  # fmt: skip
@@ -216,7 +217,9 @@ class DomainController:
             "ldapmodify", "-c", "-H", f"ldaps://{self.server}", "-x", "-D", f"Administrator@{REALM}", "-w", PASSWORD,
             said=ldif, expect=None, environment={"LDAPTLS_CACERT": str(self.ca)},
         )  # fmt: skip
+        errors = re.findall(r"^ldap_\w+: .*\((\d+)\)$", done.stderr, re.MULTILINE)
         assert done.returncode in (0, ALREADY_EXISTS), f"{done.stdout}\n{done.stderr}"
+        assert set(errors) <= {str(ALREADY_EXISTS)}, f"{done.stdout}\n{done.stderr}"
 
     def add(self, ldif: str) -> None:
         """Objects of classes that only a controller may make."""
@@ -280,7 +283,7 @@ def _sockets(folder: str, names: list[str]) -> list[str]:
     return [name for name in names if Path(folder, name).is_socket()]
 
 
-def _certificate(folder: Path) -> None:
+def certificate(folder: Path) -> None:
     """A key, and a certificate that has signed itself, for the names of the controllers."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, SERVER)])

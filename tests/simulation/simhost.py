@@ -236,6 +236,9 @@ class SimRoot(RootDir):
         self._lock = threading.RLock()
         self._ours = OrderedDict()
 
+    def unmark(self) -> None:
+        """Trees bear no marks here."""
+
     def ours(self, folder: Node, ctime_ns: int) -> None:
         """We put something into a folder, or took it away."""
         f = fingerprint(folder)

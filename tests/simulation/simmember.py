@@ -5,7 +5,6 @@ world's network; with crashes wherever one of these is asked for something.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import sqlite3
 import threading
@@ -27,7 +26,6 @@ from agent.wire.filetime import SECOND
 from agent.wire.packet import Packet, decode_packet
 from agent.work.bysize import LargeFileThreads
 from agent.work.timeshares import TimeShares
-from config.model import LocalSet
 from idtable.errors import StoreFull
 from idtable.records import IDRecord
 from tests.simulation.simconfig import ROOT, agent_config, local_set
@@ -35,6 +33,7 @@ from tests.simulation.simdisk import Disk
 from tests.simulation.simhost import PART, Nothing, SimFiles, SimStore, Stumble, Told
 from tests.simulation.simkernel import SimSystem, fingerprint
 from tests.simulation.simloop import Dead, SimLoop, SimThreads
+from tests.simulation.simservice import SimService
 from tests.simulation.simtree import Node
 from tests.simulation.simwatch import SimWatch
 
@@ -68,6 +67,7 @@ class Member:
 
     replica: SimReplica
     loop: SimLoop
+    service: SimService
 
     def __init__(self, world: World, name: str, number: int) -> None:
         self.world = world
@@ -108,12 +108,7 @@ class Member:
         """It leaves the set while it runs, as the agent does (agent/service/applying.py); its tree stays."""
         self.left = self.removed = True
         if self.up:
-            self.loop.run(self._leave())
-
-    async def _leave(self) -> None:
-        async with self._reconfiguring:
-            await self.replica.unjoin_all()
-        self.die()
+            self.topology_changed()
 
     def add(self) -> None:
         """It is in the set again: a new member, which has the tree that it had, and knows nothing."""
@@ -163,7 +158,6 @@ class Member:
         for key in [k for k in self.disk.stages if k.startswith(PART)]:  # as StagingArea.sweep()
             del self.disk.stages[key]
         self.loop = SimLoop(self)
-        self._reconfiguring = asyncio.Lock()
         try:
             self.loop.within(self._begin)
         except Dead:
@@ -176,12 +170,13 @@ class Member:
 
     def _begin(self) -> None:
         world, told = self.world, cast("Any", Told(self))
+        self.service = SimService(self, world.counters())
         self.replica = SimReplica(
             self,
             agent_config(self.world, self.name),
-            local_set(self.world, self.name),
+            self.service.local,
             self.ports(),
-            cast("Any", world.counters()),
+            self.service.counters,
             cast("Any", None),
             told,
             self.send,
@@ -238,11 +233,7 @@ class Member:
 
     def topology_changed(self) -> None:
         """The connections are what the world says now."""
-        self.loop.run(self._reconfigure(local_set(self.world, self.name)))
-
-    async def _reconfigure(self, local: LocalSet) -> None:
-        async with self._reconfiguring:
-            await self.replica.reconfigure(local)
+        self.loop.run(self.service.read())
 
     def crash(self) -> None:
         if not self.up:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import struct
 from collections.abc import Collection
@@ -375,6 +376,71 @@ def test_what_is_referred_to_and_was_known_is_looked_for() -> None:
     assert guid_of("CN=gone").hex() not in found.denied
 
 
+#: References that lead back to where they come from, or around: of an object, by one of its attributes, to another.
+OWN_BOX = f"CN=docs,CN=NTFRS Subscriptions,{computer_dn('A')}"
+CIRCLES: dict[str, tuple[tuple[str, str, str], ...]] = {
+    "a member that is its own computer": ((B, "frsComputerReference", B),),
+    "members that are each other's computer": ((A, "frsComputerReference", B), (B, "frsComputerReference", A)),
+    "a subscriber of itself": ((OWN_BOX, "fRSMemberReference", OWN_BOX),),
+    "a subscriber, its member, and back": (
+        (OWN_BOX, "fRSMemberReference", A), (A, "frsComputerReference", OWN_BOX),
+    ),
+    "a set that is its own primary member": ((DOCS, "fRSPrimaryMember", DOCS),),
+    "a connection from itself": ((f"CN=B,{A}", "fromServer", f"CN=B,{A}"),),
+    "connections from each other": (
+        (f"CN=B,{A}", "fromServer", f"CN=A,{B}"), (f"CN=A,{B}", "fromServer", f"CN=B,{A}"),
+    ),
+    "a connection from the member that it leads to": ((f"CN=B,{A}", "fromServer", A),),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CIRCLES)
+def test_references_in_a_circle_are_told_and_change_nothing(name: str, member: Member) -> None:
+    entries = [*HOSTS, *a_set(), *PLANS]
+    for dn, attribute, to in CIRCLES[name]:
+        entries = changed(entries, dn, **{attribute: to})
+    before, controller = member.topology, Controller(entries)
+    for now in (10.0, 10.0 + INTERVAL, 10.0 + 2 * INTERVAL):
+        said = reads(controller, tuple(member.deciding.memory.objects))
+        found = translate(said, "A", "A")
+        assert found.faults
+        assert not found.partial
+        member.takes(dataclasses.replace(said, domain="d0", dsa="a1", invocation="b1", usn=100), now)
+        assert member.topology == before
+    assert controller.asked < 3 * 2 * len(entries)
+
+
+_ODD = [*HOSTS, *a_set(members="ABC"), *sysvol()]
+_REFERENCES = ("fRSPrimaryMember", "frsComputerReference", "serverReference", "serverReferenceBL", "fromServer",
+               "fRSMemberReference")  # fmt: skip
+
+
+@given(st.lists(st.tuples(st.sampled_from(_ODD), st.sampled_from(_REFERENCES), st.sampled_from(_ODD)), max_size=8))
+@settings(max_examples=80, deadline=None)
+def test_wherever_references_lead_reading_ends_and_no_set_is_unsound(turned: list[tuple[Entry, str, Entry]]) -> None:
+    """Any object may refer to any other, and to itself: nothing is asked for again and again."""
+    entries = _ODD
+    for one, attribute, to in turned:
+        entries = changed(entries, one.dn, **{attribute: to.dn})
+    controller = Controller(entries)
+    found = translate(reads(controller), "A", "A")
+    assert controller.asked < 3 * len(entries)
+    for one in found.sets:
+        assert one.primary in one.members
+        assert "A" in one.members
+        for connection in one.connections:
+            assert connection.upstream != connection.downstream
+            assert {connection.upstream, connection.downstream} <= one.members.keys()
+
+
+def test_members_that_replicate_in_a_ring_are_no_odd_circle() -> None:
+    ring = {f"CN=B,{A}", f"CN=C,{B}", f"CN=A,CN=C,{DOCS}"}
+    entries = [one for one in a_set(members="ABC") if one.kind != "nTDSConnection" or one.dn in ring]
+    found = translate(answer(*HOSTS, *entries), "A", "A")
+    assert not found.faults
+    assert [one.key for one in found.sets[0].connections] == ["A->C", "B->A", "C->B"]
+
+
 VOLUMES = f"CN=DFS Volumes,{SETS}"
 INSIDE = f"CN=docs,{VOLUMES}"
 BOX = f"CN=NTFRS Subscriptions,{computer_dn('A')}"
@@ -547,6 +613,7 @@ def test_what_is_exported_for_import_is_read_back_the_same(tmp_path: Path) -> No
             values.setdefault(name.lower(), []).append(octets)
         dn = values["dn"][0].decode()
         if values["changetype"] == [b"modify"]:
+            assert values["replace"] == [b"fRSPrimaryMember"], "a set that is there already may have one, or had one"
             back = changed(back, dn, fRSPrimaryMember=values["frsprimarymember"][0])
         else:
             back.append(Entry(dn, {n: tuple(v) for n, v in values.items()} | {"objectguid": (guid_of(dn),)}))

@@ -217,6 +217,7 @@ def test_names_agree_with_the_library() -> None:
 WRONG: dict[str, tuple[str, dict[str, str | bytes | None], str]] = {
     "member without a computer": (B, {"frsComputerReference": None}, "has no frsComputerReference"),
     "computer that is gone": (B, {"frsComputerReference": f"CN=X,{NC}"}, f"CN=X,{NC}, which is not there"),
+    "computer of another domain": (B, {"frsComputerReference": "CN=B,DC=frs,DC=other"}, "which is in another domain"),
     "computer that is none": (B, {"frsComputerReference": DOCS}, "which is of the class nTFRSReplicaSet"),
     "computer without a host": (computer_dn("B"), {"dNSHostName": None}, "has no dNSHostName"),
     "host that is none": (computer_dn("B"), {"dNSHostName": "a b"}, "must be a host name"),
@@ -290,6 +291,7 @@ def test_guids_that_cannot_be() -> None:
     found = read(*changed([*domain("A", "B"), *a_set()], B, objectGUID=guid_of(A)))
     assert "has the objectGUID of another object" in texts(found)
     assert read(*changed([*domain("A", "B"), *a_set()], B, objectGUID=bytes(16))).partial
+    assert read(*changed([*domain("A", "B"), *a_set()], B, objectGUID=None)).partial
 
 
 def test_doubles() -> None:

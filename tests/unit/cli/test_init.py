@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from agent.cli import run_cli
+from agent.reporting.exit_codes import ExitCode
 from config.keys import key_text, public_key
-from config.load import load_agent_config
+from config.load import load_agent_config, load_directory_client
 from config.model import AgentConfig, Secret
 from config.write import secret_text, write_file
 
@@ -274,3 +275,26 @@ def test_the_port_of_the_address_is_listened_on(tmp_path: Path) -> None:
     config = load_agent_config(host.config)
     assert config.port == 34701
     assert config.sets[0].set.members["f1"].port == 34701
+
+
+def test_a_member_whose_topology_comes_from_active_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two commands later it runs; what cannot be is said before anything is written."""
+    pytest.importorskip("bonsai", reason="the extra ldap is not installed")
+    keytab, config = tmp_path / "a.keytab", tmp_path / "etc" / "agent.toml"
+    keytab.touch(0o600)
+    said = ["--member", "FILES3", "--keytab", str(keytab), "--root", "/srv", "--state", str(tmp_path / "state")]
+    said += ["--config", str(config)]
+    assert run_cli(["ad", "join", "--domain", "no domain", *said]) == ExitCode.USAGE
+    assert "active_directory.domain" in capsys.readouterr().err
+    assert not config.parent.exists()
+    assert run_cli(["ad", "join", "--domain", "example.org", *said]) == 0
+    assert f"frs ad check --config {config}" in capsys.readouterr().out
+    found = load_directory_client(config)
+    assert found is not None
+    assert (found.member_name, found.keytab, found.state_dir) == ("FILES3", keytab, tmp_path / "state")
+    assert (found.there.domain, found.there.computer, found.there.roots) == ("example.org", "FILES3", (Path("/srv"),))
+    assert found.topology_path == config.parent / "topology.toml"
+    assert run_cli(["ad", "join", "--domain", "example.org", *said]) == ExitCode.USAGE
+    assert "exists" in capsys.readouterr().err

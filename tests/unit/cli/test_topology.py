@@ -195,18 +195,41 @@ def test_shown_and_checked(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert run_cli(["topology", "check", "--file", str(folder / "none.toml")]) == ExitCode.USAGE
 
 
-def test_what_comes_from_active_directory_is_changed_there(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_comes_from_active_directory_is_never_changed_in_the_file(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The file is written anew from there, so that no change of it would last. It can be shown and checked."""
     config, text = folder / "agent.toml", (folder / "topology.toml").read_text()
     config.write_text(config.read_text() + '\n[active_directory]\ndomain = "example.org"\n')
     for command in (("set", "primary=b"), ("remove-member", "b"), ("set", "primary=b", "--dry-run")):
         assert frs(folder, *command) == ExitCode.USAGE
-        said = capsys.readouterr().err
-        assert "takes its topology from Active Directory, the domain example.org" in said
-        assert "frs ad ldif" in said
+        assert "active_directory: needs the keytab of this member's account" in capsys.readouterr().err
     assert (folder / "topology.toml").read_text() == text
     assert frs(folder, "show") == 0
     assert frs(folder, "check") == 0
+
+
+def test_a_member_of_a_realm_is_added_with_its_principal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And keeps it where it comes into another set, too."""
+    assert frs(folder, "add-member", "c", "--address", "host-c:5003", "--principal", "C$@EXAMPLE.ORG") == 0
+    assert docs(folder).members["c"].principal == "C$@EXAMPLE.ORG"
+    assert frs(folder, "set", "principal=B$@EXAMPLE.ORG", "--member", "b") == 0
+    assert docs(folder).members["b"].principal == "B$@EXAMPLE.ORG"
+    text = (folder / "topology.toml").read_text()
+    for wrong in ("C$@EXAMPLE.ORG", "nobody"):
+        assert frs(folder, "add-member", "d", "--address", "host-d:5004", "--principal", wrong) == ExitCode.USAGE
+        assert "principal" in capsys.readouterr().err
+    assert (folder / "topology.toml").read_text() == text
+    assert frs(folder, "set", "principal=", "--member", "b") == 0
+    assert docs(folder).members["b"].principal is None
+    assert frs(folder, "add-member", "d", "--root", "/srv", "--address", "host-d:5004") == ExitCode.USAGE
+    assert frs(folder, "add-member", "d") == ExitCode.USAGE
+    text = (folder / "topology.toml").read_text()
+    other = WORDY.replace("11111111", "22222222").replace('name = "docs"', 'name = "plans"')
+    (folder / "topology.toml").write_text(f"{text}\n{other}")
+    assert frs(folder, "add-member", "c", "--set", "plans", "--address", "host-c:5003") == 0
+    _, plans = load_topology(folder / "topology.toml")
+    assert plans.members["c"].principal == "C$@EXAMPLE.ORG"
 
 
 def test_links_and_modes_stay(folder: Path) -> None:

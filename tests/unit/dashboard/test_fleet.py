@@ -80,6 +80,26 @@ def test_one_sentence_says_who_for_how_long_and_what_waits() -> None:
     assert stopped["wrong"][0]["what"] == "does not replicate: the root is gone"
 
 
+def test_what_hinders_a_member_in_following_the_topology_is_wrong() -> None:
+    """A file that cannot be read, a directory that is not believed, a set that is about to be left."""
+    directory = {
+        "problems": [{"text": "/etc/frs/topology.toml, line 7, set[0].primary: must be a member"}],
+        "leaving": [{"set": "docs", "in_s": 250.0}],
+        "reading": {"problem": "dir1: it is of another enterprise"},
+        "active_directory": {"problem": "dc1: it is older than what was read before"},
+    }
+    seen = fleet(status(*WELL) | {"directory": directory}, None, None, NOON)
+    assert seen["state"] == "bad"
+    assert {one["event"]: one["who"] for one in seen["wrong"]} == {
+        13562: "the configuration", 20107: "set docs", 20347: "the directory", 20359: "Active Directory",
+    }  # fmt: skip
+    said = [one["what"] for one in seen["wrong"]]
+    assert said[0].endswith("what was in force stays: /etc/frs/topology.toml, line 7, set[0].primary: must be a member")
+    assert all(one["advice"] for one in seen["wrong"]), "as docs/events.md says"
+    nothing = {"problems": [], "leaving": [], "reading": {"problem": ""}, "active_directory": {"problem": ""}}
+    assert fleet(status(*WELL) | {"directory": nothing}, None, None, NOON)["wrong"] == []
+
+
 def test_the_fleet_alone_is_told_of_by_its_summary() -> None:
     seen = fleet(None, None, SUMMARY, NOON)
     assert seen["sentence"] == "b not joined: docs d->b for 3 h."
