@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.foreign import packets, stages
 from tests.foreign.packets import ChangeOrder
-from tests.foreign.partner import Partner
+from tests.foreign.partner import Partner, now
 from tests.foreign.site import Member, Names
 
 _VECTORS = Path(__file__).parents[1] / "vectors"
@@ -25,10 +25,21 @@ SHICO = Names(
 )  # fmt: skip
 #: The connection of 4.4.
 VOLATILE = SHICO._replace(up="2d89345f-b2ac-4e89-8bdd-0efa166b92e6")
+#: The same as the upstream one sees it.
+PDC = Names(
+    SHICO.partner, SHICO.partner_guid, SHICO.member, SHICO.member_guid, SHICO.set_name, up=SHICO.up, down=VOLATILE.up
+)
 # What is each session's, member's or host's own: which session it is and when it began; the root of the tree here as
 # parent; what the member alone knows of its file; what Windows left in memory behind what counts (rulings 5, 9, 11).
 _OWN = {"join_guid", "last_join_time"}
 _OWN_ORDER = {"old_parent_guid", "new_parent_guid", "file_usn", "spares", "name_area"}
+#: What of a change order says which change it is, and when and by whom it was made.
+OF_THE_CHANGE = (
+    "sequence_number", "partner_ack_seq_number", "frs_vsn", "change_order_guid", "originator_guid", "file_guid",
+    "ack_version", "event_time",
+)  # fmt: skip
+#: Means something on the host that made it alone (2.2.3.2).
+OF_THE_HOST = ("original_replica_num", "new_replica_num")
 
 
 def captured(section: str) -> dict[str, Any]:
@@ -44,9 +55,10 @@ def staging_file(section: str) -> bytes:
     return bytes.fromhex((header + one["compressed_hex"]).replace("??", "00"))
 
 
-def replay(partner: Partner, section: str) -> bytes:
-    """Send a captured packet in the session that there is; the GUID of its change order, if it has one."""
-    elements = captured(section)
+def replay(partner: Partner, section: str, **changes: Any) -> bytes:
+    """Send a captured packet, but for these elements, in the session that there is; the GUID of its change order, if
+    it has one."""
+    elements = captured(section) | changes
     command, cxtion = elements.pop("command"), elements.pop("cxtion")
     partner.calls[cxtion[0]] = cxtion[1]
     if "co_extension_2" in elements:
@@ -132,3 +144,50 @@ def test_a_folder_is_synchronized_initially(tmp_path: Path) -> None:
         assert differs(partner.hear(packets.REMOTE_CO_DONE, co_guid=order), "4.4.8") == called
         replay(partner, "4.4.9")
         assert (member.root / "Policies").is_dir()
+
+
+def test_a_folder_is_synchronized_initially_from_here(tmp_path: Path) -> None:
+    """4.4, with the member in the place of the PDC: what the new domain controller said there, and the member's folder
+    in the place of the one of that name."""
+    with Partner(PDC, MINOR) as partner:
+        site = Member(tmp_path, PDC, partner.port)
+        (site.root / "Policies").mkdir()
+        with site as member:
+            partner.call(member.port)
+            called = {"to": (partner.me, captured("4.4.2")["to"])}
+            replay(partner, "4.4.1")
+            # it has begun by itself before, and called the connection by a name of its own
+            begun = partner.hear(packets.START_JOIN, cxtion=captured("4.4.2")["cxtion"])
+            assert differs(begun, "4.4.2") == called
+
+            joining = captured("4.4.3")
+            partner.sessions[partner.down] = joining["join_guid"]
+            replay(partner, "4.4.3", join_time=now())  # at its own time, the clocks would be too far apart
+            joined = partner.hear(packets.JOINED)
+            assert joined["join_guid"] == joining["join_guid"]
+            assert differs(joined, "4.4.4") == called
+            partner.join_times[partner.down] = joined["last_join_time"]
+
+            offer = partner.hear(packets.REMOTE_CO)
+            found = differs(offer, "4.4.5")
+            own = {
+                name: (offer["remote_co"][name], captured("4.4.5")["remote_co"][name])
+                for name in OF_THE_CHANGE + OF_THE_HOST
+            }
+            checksum = {"co_extension_2": (offer["co_extension_2"], bytes(16))}
+            assert found == called | own | checksum
+            assert offer["remote_co"]["new_parent_guid"] == captured("4.4.5")["remote_co"]["new_parent_guid"]
+
+            mine = {name: offer["remote_co"][name] for name in OF_THE_CHANGE if name != "sequence_number"}
+            guid, gvsn = mine["change_order_guid"], (mine["frs_vsn"], mine["originator_guid"])
+            replay(partner, "4.4.6", co_guid=guid, remote_co=captured("4.4.6")["remote_co"].but(**mine))
+            block = partner.hear(packets.RECEIVING_STAGE, co_guid=guid)
+            assert block["file_size"] == block["block_size"] == len(block["block"])
+            stage = stages.parse(block["block"])
+            assert (stage.object_id, stage.change_order["name"]) == (mine["file_guid"], "Policies")
+            replay(
+                partner, "4.4.8", co_guid=guid, gvsn=gvsn, remote_co=captured("4.4.8")["remote_co"].but(**mine),
+                co_sequence_number=mine["partner_ack_seq_number"],
+            )  # fmt: skip
+            assert differs(partner.hear(packets.VVJOIN_DONE), "4.4.9") == called
+            replay(partner, "4.4.10")

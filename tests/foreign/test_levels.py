@@ -45,6 +45,16 @@ def bound_once(port: int, interface: bytes, level: str) -> Any:
     return dce
 
 
+def need_join(known: Names) -> bytes:
+    """CMD_NEED_JOIN of the partner."""
+    member, partner = packets.guid(known.member_guid), packets.guid(known.partner_guid)
+    return packets.build({
+        "bop": 0, "command": packets.NEED_JOIN, "to": (member, known.member), "from": (partner, known.partner),
+        "replica": (member, known.set_name.upper()), "cxtion": (packets.guid(known.down), "x"),
+        "join_guid": bytes(16), "last_join_time": 1, "eop": 0xFFFFFFFF,
+    })  # fmt: skip
+
+
 def calls(known: Names, root: Path) -> list[tuple[bytes, Any, Callable[[Any], None]]]:
     """The interface, a request, and what the answer has to be."""
 
@@ -54,19 +64,7 @@ def calls(known: Names, root: Path) -> list[tuple[bytes, Any, Callable[[Any], No
 
         return check
 
-    pkt = packets.build(
-        {
-            "bop": 0,
-            "command": packets.NEED_JOIN,
-            "to": (packets.guid(known.member_guid), known.member),
-            "from": (packets.guid(known.partner_guid), known.partner),
-            "replica": (packets.guid(known.member_guid), known.set_name.upper()),
-            "cxtion": (packets.guid(known.down), "x"),
-            "join_guid": bytes(16),
-            "last_join_time": 1,
-            "eop": 0xFFFFFFFF,
-        }
-    )
+    pkt = need_join(known)
     send = stubs.FrsRpcSendCommPkt()
     fields = {"Major": 0, "Minor": 9, "CsId": 1, "MemLen": len(pkt), "PktLen": len(pkt), "UpkLen": 0, "Pkt": list(pkt)}
     for name, value in (fields | {"DataName": 0, "DataHandle": 0}).items():

@@ -107,13 +107,14 @@ def main() -> int:
     add = parser.add_argument
     add("target", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)} (all)")
     add("--count", type=int, default=1_000_000, metavar="N", help="inputs of each target (%(default)s)")
+    add("--begin", type=int, default=0, metavar="NUMBER", help="the first of them, to go on (%(default)s)")
     add("--seed", type=int, default=1, metavar="N", help="other inputs (%(default)s)")
     add("--only", type=int, metavar="NUMBER", help="the input of this number alone")
     add("--findings", type=Path, default=Path("findings"), metavar="DIR", help="where findings go (%(default)s)")
     args = parser.parse_args()
     if unknown := set(args.target) - set(TARGETS):
         parser.error(f"no target {', '.join(unknown)}")
-    numbers = range(args.count) if args.only is None else range(args.only, args.only + 1)
+    numbers = range(args.begin, args.count) if args.only is None else range(args.only, args.only + 1)
     good = True
     for name in args.target or TARGETS:
         begun = time.monotonic()

@@ -3,8 +3,12 @@ million."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import re
 import signal
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -74,6 +78,17 @@ def test_the_input_of_a_number_is_always_the_same() -> None:
     assert some == [made(1, number, seeds) for number in range(100)]
     assert some[: len(seeds)] == seeds
     assert len(set(some)) > 90
+
+
+@pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="there is no atheris for this Python")
+def test_inputs_by_coverage(tmp_path: Path) -> None:
+    """Inputs that have reached something new are changed further."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.fuzz.guided", "ntlm", "--count", "300", "--findings", tmp_path],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"new_units_added: +[1-9]", done.stderr)
 
 
 def _fails(data: bytes) -> None:

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import shutil
+import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from agent.cli.demo_layout import DemoOptions, prepare
 from agent.rpc import constants as c
 from agent.rpc.client import RpcClient
 from agent.rpc.frsrpc import FRSRPC, OP_NOP, OP_SEND_COMM_PKT, frsrpc_interface
 from agent.rpc.kerberos import FRS_SERVICE, KerberosCredential, Keytab
 from agent.rpc.security import CredentialStore
 from agent.rpc.server import RpcServer
+from agent.service.service import Service
 from agent.wire import constants as w
 from agent.wire.comm_packet import encode_send_comm_pkt
 from agent.wire.guid import ZERO_GUID
 from agent.wire.packet import NamedGuid, Packet, encode_packet
+from config.load import load_agent_config
+from config.write import topology_text, write_file
 from tests.interop.kdc import REALM, Kdc, missing
 
 pytest.importorskip("gssapi", reason="the extra kerberos is not installed")
@@ -28,6 +35,11 @@ LACKING = [*missing(), *([] if shutil.which("tshark") else ["tshark"])]
 pytestmark = pytest.mark.skipif(bool(LACKING), reason=f"not installed: {', '.join(LACKING)}")
 
 T = 60.0
+#: All that go from one member to the other when nothing fails.
+COMMANDS = (
+    w.CMD_NEED_JOIN, w.CMD_START_JOIN, w.CMD_JOINING, w.CMD_JOINED, w.CMD_VVJOIN_DONE, w.CMD_REMOTE_CO,
+    w.CMD_SEND_STAGE, w.CMD_RECEIVING_STAGE, w.CMD_REMOTE_CO_DONE,
+)  # fmt: skip
 HOST = "127.0.0.1"
 
 
@@ -47,27 +59,34 @@ def kdc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kdc]:
 
 
 class Recorder:
-    """Stands between a client and a server, and keeps what passes as the packets of one TCP connection."""
+    """Stands between clients and a server, and keeps what passes as the packets of their TCP connections."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    def __init__(self, port: int, host: str = HOST) -> None:
+        self._host, self._port = host, port
         self._server: asyncio.Server | None = None
-        self._tasks: list[asyncio.Task[None]] = []
-        self.passed: list[tuple[bool, bytes]] = []  # whether by the client
+        self._clients = itertools.count(40_000)
+        self.passed: list[tuple[int, bool, bytes]] = []  # the port of the client, and whether by it
 
-    async def start(self) -> int:
-        self._server = await asyncio.start_server(self._connected, HOST, 0)
-        port: int = self._server.sockets[0].getsockname()[1]
+    async def start(self, port: int = 0) -> int:
+        self._server = await asyncio.start_server(self._connected, self._host, port)
+        port = self._server.sockets[0].getsockname()[1]
         return port
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        further = await asyncio.open_connection(HOST, self._port)
-        await asyncio.gather(self._pass(reader, further[1], True), self._pass(further[0], writer, False))
+        further, number = await asyncio.open_connection(self._host, self._port), next(self._clients)
+        await asyncio.gather(
+            self._pass(reader, further[1], number, True), self._pass(further[0], writer, number, False)
+        )
 
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client: bool) -> None:
-        while data := await reader.read(32_000):
-            self.passed.append((client, data))
-            writer.write(data)
+    async def _pass(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int, client: bool
+    ) -> None:
+        try:
+            while data := await reader.read(32_000):
+                self.passed.append((number, client, data))
+                writer.write(data)
+        except ConnectionError:
+            pass  # an association that was given up
         writer.close()
 
     async def close(self) -> None:
@@ -76,21 +95,24 @@ class Recorder:
 
     def save(self, path: Path, port: int) -> None:
         """As a capture of raw IP: connected, and then each piece as a segment."""
-        numbers = {True: 1000, False: 5000}
         out = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 101)
+        sent: dict[tuple[int, bool], int] = {}
 
-        def segment(client: bool, data: bytes, flags: int) -> bytes:
-            ends = (40000, port) if client else (port, 40000)
-            tcp = struct.pack(">HHIIBBHHH", *ends, numbers[client], numbers[not client], 0x50, flags, 65535, 0, 0)
-            numbers[client] += len(data) + bool(flags & 2)
+        def segment(number: int, client: bool, data: bytes, flags: int) -> bytes:
+            ends = (number, port) if client else (port, number)
+            at = sent[number, client]
+            tcp = struct.pack(">HHIIBBHHH", *ends, at, sent[number, not client], 0x50, flags, 65535, 0, 0)
+            sent[number, client] = at + len(data) + bool(flags & 2)
             ip = struct.pack(">BBHHHBBH", 0x45, 0, 40 + len(data), 0, 0, 64, 6, 0) + bytes((127, 0, 0, 1)) * 2
             packet = ip + tcp + data
             return struct.pack("<IIII", 0, len(out) % 1_000_000, len(packet), len(packet)) + packet
 
-        for client, data, flags in ((True, b"", 0x02), (False, b"", 0x12), (True, b"", 0x10)):
-            out += segment(client, data, flags)
-        for client, data in self.passed:
-            out += segment(client, data, 0x18)
+        for number, client, data in self.passed:
+            if (number, True) not in sent:
+                sent[number, True], sent[number, False] = 1000, 5000
+                for whose, flags in ((True, 0x02), (False, 0x12), (True, 0x10)):
+                    out += segment(number, whose, b"", flags)
+            out += segment(number, client, data, 0x18)
         path.write_bytes(out)
 
 
@@ -148,3 +170,66 @@ async def test_kerberos_traffic_is_read_with_the_keytab(kdc: Kdc, tmp_path: Path
     name = "a-name-to-look-for"
     assert name in decrypted
     assert (name in plain) == (level != c.LEVEL_PRIVACY)
+
+
+async def test_what_members_say_to_each_other(kdc: Kdc, tmp_path: Path) -> None:
+    """Two members replicate by Kerberos: files of one block and of several, folders, new names, removals."""
+    hosts = {"a": "127.0.0.2", "b": "127.0.0.3"}
+    made = prepare(DemoOptions(tmp_path / "demo", members=2, port_base=0, dashboard_port=0, aging_s=0.05))
+    members = {
+        name: replace(one, key=None, host=hosts[name], principal=f"FILES-{name.upper()}$@{REALM}")
+        for name, one in made.set.members.items()
+    }
+    ports = {name: one.port for name, one in members.items()}
+    for name, host in hosts.items():
+        kdc.keytab(name, f"FILES-{name.upper()}$@{REALM}", f"{FRS_SERVICE}/{host}")
+    write_file(made.topology_file, topology_text([replace(made.set, members=members)], "by Kerberos"))
+    recorders, listening = {}, {}
+    for member in made.members:
+        with socket.socket() as one:
+            one.bind((hosts[member.name], 0))
+            listening[member.name] = one.getsockname()[1]
+        recorders[member.name] = Recorder(listening[member.name], hosts[member.name])
+        text = member.config.read_text().replace('key = "key.toml"', f'keytab = "{kdc.folder}/{member.name}.keytab"')
+        member.config.write_text(f"{text}\n[listen]\nport = {listening[member.name]}\n")
+        await recorders[member.name].start(ports[member.name])
+    roots = {name: made.directory / name / "root" for name in hosts}
+    services = [Service(load_agent_config(member.config)) for member in made.members]
+
+    async def until(condition: Callable[[], bool]) -> None:
+        for _ in range(6000):
+            if condition():
+                return
+            await asyncio.sleep(0.02)
+        raise AssertionError(condition)
+
+    try:
+        (roots["a"] / "folder").mkdir()
+        (roots["a"] / "folder" / "early").write_bytes(os.urandom(200_000))
+        for service in services:
+            await service.start()
+        await until((roots["b"] / "folder" / "early").exists)
+        for name, other in ("ab", "ba"):
+            (roots[name] / f"small of {name}").write_bytes(b"some words\n")
+            (roots[name] / f"large of {name}").write_bytes(b"some words\n" * 30_000 + os.urandom(99_999))
+            await until((roots[other] / f"large of {name}").exists)
+            await until((roots[other] / f"small of {name}").exists)
+        (roots["b"] / "small of a").rename(roots["b"] / "folder" / "moved")
+        (roots["b"] / "large of b").unlink()
+        await until((roots["a"] / "folder" / "moved").exists)
+        await until(lambda: not (roots["a"] / "large of b").exists())
+    finally:
+        for service in services:
+            await service.close()
+        for recorder in recorders.values():
+            await recorder.close()
+    said = ""
+    for name, recorder in recorders.items():
+        recorder.save(tmp_path / name, ports[name])
+        keytab = str(kdc.folder / f"{name}.keytab")
+        said += await read(tmp_path / name, ports[name], "-o", "kerberos.decrypt:TRUE", "-o", f"kerberos.file:{keytab}")
+    assert "Malformed" not in said
+    for number in COMMANDS:
+        assert f"({number})\n" in said, f"{number:#x}"
+    for word in ("early", "moved", "small of b"):
+        assert word in said, word
