@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -41,10 +42,10 @@ _CONNECTION_KEYS = {
 def topology() -> None:
     """Show, check and change who replicates with whom.
 
-    A change is made in the topology file that agent.toml names, or, where --config names the directory.toml of a
-    running directory server, in the directory. In a file comments and layout stay. Running members that read
-    this file take it over within seconds; to the others it has to be copied. Refused is what would cut a member off, or
-    leave a set without a primary member.
+    A change is made in the topology file that agent.toml names, or, where the topology comes from a directory, or
+    --config names the directory.toml of a running directory server, in the directory. In a file comments and layout
+    stay. Running members that read this file take it over within seconds; to the others it has to be copied. Refused is
+    what would cut a member off, or leave a set without a primary member.
     """
 
 
@@ -83,8 +84,6 @@ def _is_directory(document: Document) -> bool:
 
 def _made_elsewhere(document: Document) -> str | None:
     """From where this member takes its topology, and how it is changed there; None: it is the file itself."""
-    if document.values.get("directory", {}).get("server"):
-        return "a directory: change it there, with the directory.toml of a directory server as --config"
     there = document.values.get("active_directory")
     if there is not None:
         return (
@@ -353,11 +352,35 @@ def _make(config_file: Path, file: Path | None, change: Callable[[Any], None], d
         say(f"nothing was changed in {path}")
         return
     if document is not None and _is_directory(document):
-        answer = ask(config_file, "import", topology=text, name=str(path))
+        answer = ask(config_file, "import", topology=text, name=str(path), before=path.read_text(encoding="utf-8"))
         say(f"changed the directory, generation {answer['generation']}")
+        return
+    if document is not None and document.values.get("directory", {}).get("server"):
+        say(f"changed the directory, generation {_in_directory(document.path, edit.sets, after)}")
         return
     write_file(path, text, stat.S_IMODE(path.stat().st_mode))
     say(f"changed {path}, serial {edit.before.serial + 1}: copy it to the members that read another file")
+
+
+def _in_directory(config_file: Path, before: Sequence[ReplicaSet], after: Sequence[ReplicaSet]) -> str:
+    """Makes in the directory that this member reads what makes the second of the first topology."""
+    from agent.directory.access.joining import change_topology
+    from agent.directory.access.topology import differences
+    from agent.directory.objects.model import DirectoryError
+    from agent.directory.replication.numbers import seq_text
+    from agent.rpc.errors import RpcError
+    from config.load import load_agent_config
+
+    config = load_agent_config(config_file)
+    if config.directory is None or config.key is None:
+        raise ConfigError(config_file, None, "key", "is missing: a directory is changed with a key")
+    try:
+        made = differences(before, after)
+        return seq_text(asyncio.run(change_topology(config.directory.servers, config.key, made)))
+    except DirectoryError as error:
+        raise CommandFailed(f"the directory is not changed: {error}", ExitCode.FAILURE) from None
+    except RpcError as error:
+        raise CommandFailed(f"no directory server can be used: {error}", ExitCode.UNREACHABLE) from None
 
 
 def consequences(before: Sequence[ReplicaSet], after: Sequence[ReplicaSet]) -> list[str]:

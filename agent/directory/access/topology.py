@@ -91,6 +91,25 @@ def changes(there: Iterable[DsObject], wanted: Wanted) -> list[DirectoryChange]:
     return made + gone
 
 
+def differences(before: Iterable[ReplicaSet], after: Iterable[ReplicaSet]) -> list[DirectoryChange]:
+    """What makes the second topology of the first, and changes nothing that is the same in both. Raises
+    DirectoryError for what cannot be."""
+    there = [
+        new_object(type_, guid, ENTERPRISE_PARTITION, properties)
+        for guid, (type_, properties) in objects_of(before).items()
+    ]
+    return changes(there, objects_of(after))
+
+
+def is_of_topology(change: DirectoryChange, found: DsObject | None) -> bool:
+    """Whether it changes the topology and nothing else: `found` is the object of its GUID, where there is one."""
+    if change.partition != ENTERPRISE_PARTITION or change.guid is None:
+        return False
+    if change.command == CREATE:
+        return any(change.properties[:1] == ((IDENTIFIER[type_], change.guid),) for type_ in TOPOLOGY_TYPES)
+    return change.command in (UPDATE, DELETE) and found is not None and found.type in TOPOLOGY_TYPES
+
+
 def _change(command: int, guid: bytes, properties: tuple[tuple[int, Value], ...]) -> DirectoryChange:
     return DirectoryChange(command, guid, ENTERPRISE_PARTITION, 0, 0, 0, properties)
 
