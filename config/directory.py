@@ -25,6 +25,7 @@ class _ListenTable(Table):
 
     host: Host
     port: PortOrAny
+    endpoint_mapper: PortOrAny | None = None
 
 
 class _DiscoveryTable(Table):
@@ -67,6 +68,7 @@ class DirectoryServerFile(Table):
     enterprise: Guid
     site: Guid
     machine: Guid
+    administrators: list[Name] = Field(default_factory=list)
     listen: _ListenTable
     discovery: _DiscoveryTable | None = None
     upstream: _UpstreamTable | None = None
@@ -96,7 +98,9 @@ class MqdsConfig:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryServerConfig:
-    """What a directory server needs. Paths are absolute; `machine` is the identifier of this server's own object."""
+    """What a directory server needs. Paths are absolute; `machine` is the identifier of this server's own object;
+    `administrators` are the members from whose hosts the topology may be changed. `endpoint_mapper_port` None: no
+    endpoint mapper."""
 
     path: Path
     name: str
@@ -112,6 +116,8 @@ class DirectoryServerConfig:
     upstream: Upstream | None = None
     mqds: MqdsConfig | None = None
     log_level: str = "info"
+    administrators: tuple[str, ...] = ()
+    endpoint_mapper_port: int | None = None
 
     @property
     def database(self) -> Path:
@@ -141,6 +147,8 @@ def load_directory_server(path: str | os.PathLike[str]) -> DirectoryServerConfig
         upstream=Upstream(one.name, one.host, one.port, one.key) if one is not None else None,
         mqds=_mqds(document, table.mqds),
         log_level=table.log.level,
+        administrators=tuple(table.administrators),
+        endpoint_mapper_port=table.listen.endpoint_mapper,
     )
 
 
@@ -167,6 +175,7 @@ def directory_server_text(config: DirectoryServerConfig, key_file: str) -> str:
             f"enterprise = {guid_text(config.enterprise)}",
             f"site = {guid_text(config.site)}",
             f"machine = {guid_text(config.machine)}",
+            *([f"administrators = [{', '.join(map(quoted, config.administrators))}]"] if config.administrators else []),
             "",
             "[listen]",
             f"host = {quoted(config.listen_host)}",

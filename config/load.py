@@ -125,6 +125,7 @@ def load_agent_config(path: str | os.PathLike[str], known: Mapping[str, bytes] =
         poll_interval_s=table.directory.poll_interval,
         ntfrsapi=_ntfrsapi(table.ntfrsapi),
         directory=_directory(document, table),
+        directory_server=resolve(path, table.directory.run) if table.directory.run is not None else None,
         active_directory=_active_directory(document, table),
     )
 

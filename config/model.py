@@ -223,7 +223,8 @@ class AgentConfig:
     `serial` is the number of the topology: an older one has a lower. That this member has left a set has to be read
     twice, at least `poll_interval_s` apart. `fleet` is what this member's samples are of, `samples_quota_bytes` for all
     of them, which are kept as taken, one a minute and one an hour for `keep_seconds_days`, `keep_minutes_days`,
-    `keep_hours_days`. `ntfrsapi` None: that interface is not there.
+    `keep_hours_days`. `ntfrsapi` None: that interface is not there. `directory_server` is the directory.toml of a
+    directory server that runs in the same process.
     """
 
     path: Path
@@ -273,4 +274,5 @@ class AgentConfig:
     poll_interval_s: float = 300.0
     ntfrsapi: NtFrsApi | None = None
     directory: DirectorySource | None = None
+    directory_server: Path | None = None
     active_directory: ActiveDirectory | None = None

@@ -257,9 +257,10 @@ class DirectoryServerTable(Table):
 
 
 class DirectoryTable(Table):
-    """`[directory]`: how this member learns of the topology."""
+    """`[directory]`: how this member learns of the topology, and the directory server that runs in its process."""
 
     poll_interval: Annotated[float, Field(gt=0, le=86400)] = 300.0
+    run: PathText | None = None
     enterprise: Guid | None = None
     server: list[DirectoryServerTable] = []
 

@@ -63,6 +63,13 @@ def directory() -> None:
     "--interface", "interfaces", multiple=True, metavar="NAME", help="Where it lets itself be found; once for each."
 )
 @click.option(
+    "--administrator",
+    "administrators",
+    multiple=True,
+    metavar="MEMBER",
+    help="From whose host the topology may be changed; once for each.",
+)
+@click.option(
     "--joining", metavar="TEXT", help="What `frs directory add-server` printed on another server, for a further one."
 )
 @_config_option
@@ -74,6 +81,7 @@ def init(
     enterprise_name: str,
     site_name: str,
     interfaces: tuple[str, ...],
+    administrators: tuple[str, ...],
     joining: str | None,
     config_file: Path,
 ) -> None:  # fmt: skip
@@ -120,6 +128,7 @@ def init(
         port=port,
         discovery_interfaces=interfaces,
         upstream=upstream,
+        administrators=administrators,
     )
     config.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     if config.database.exists():

@@ -45,20 +45,32 @@ def run(config_file: Path, log_level: str | None, parent_pid: int | None) -> int
         end_with_parent(parent_pid)
     from agent.reporting.log import setup_logging
     from config.check import check_listen, check_roots
+    from config.directory import load_directory_server
     from config.load import load_agent_config
-    from config.writers import warnings
+    from config.writers import warnings, warnings_of
 
     _first_topology(config_file)
     config = load_agent_config(config_file, known=known_sets(read_state_dir(config_file)))
+    server = load_directory_server(config.directory_server) if config.directory_server is not None else None
     check_roots(config)
     check_listen(config)
     setup_logging(log_level or config.log_level)
     for warning in warnings(config):
         _log.warning("%s", warning)
-    with exclusive(config.state_dir), _pid_file(config):
+    with contextlib.ExitStack() as held:
+        held.enter_context(exclusive(config.state_dir))
+        held.enter_context(_pid_file(config))
+        from agent.service.directoryserver import run_beside
         from agent.service.service import run_agent
 
-        return asyncio.run(until_stopped(lambda incidents, reload: run_agent(config, incidents, reload)))
+        if server is None:
+            return asyncio.run(until_stopped(lambda incidents, reload: run_agent(config, incidents, reload)))
+        held.enter_context(exclusive(server.state_dir))
+        for warning in warnings_of((server.path, "the configuration"), (server.state_dir, "the state directory")):
+            _log.warning("%s", warning)
+        return asyncio.run(
+            until_stopped(lambda incidents, reload: run_beside(server, incidents, run_agent(config, incidents, reload)))
+        )
 
 
 def _first_topology(config_file: Path) -> None:

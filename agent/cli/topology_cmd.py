@@ -33,10 +33,10 @@ def topology() -> None:
     """Show, check and change who replicates with whom.
 
     A change is made in the topology file that agent.toml names; where agent.toml takes the topology from Active
-    Directory, there, if its account may write; or, where --config names the directory.toml of a running directory
-    server, in that directory. In a file comments and layout stay. Running members that read this file take it over
-    within seconds; to the others it has to be copied. Refused is what would cut a member off, or leave a set without a
-    primary member.
+    Directory or from a directory, there, if its account may write, or this member is one of the administrators; or,
+    where --config names the directory.toml of a running directory server, in that directory. In a file comments and
+    layout stay. Running members that read this file take it over within seconds; to the others it has to be copied.
+    Refused is what would cut a member off, or leave a set without a primary member.
     """
 
 

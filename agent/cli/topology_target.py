@@ -64,8 +64,7 @@ def target_of(config_file: Path, file: Path | None) -> Target:
     """Where that configuration takes its topology from; `file`: that file. Raises ConfigError, CommandFailed."""
     document = _document(config_file) if file is None else None
     if document is not None and document.values.get("directory", {}).get("server"):
-        where = "a directory: change it there, with the directory.toml of a directory server as --config"
-        raise CommandFailed(f"{document.path} takes its topology from {where}", ExitCode.USAGE)
+        return _Asked(config_file)
     if document is not None and "active_directory" in document.values:
         return _Domain(config_file)
     if document is not None and _is_directory(document):
@@ -136,8 +135,37 @@ class _Directory(Target):
     """A directory of frs, at a server of it."""
 
     def _write(self, edit: Edit, text: str) -> None:
-        answer = ask(self._config_file, "import", topology=text, name=str(self._path))
+        before = self._path.read_text(encoding="utf-8")
+        answer = ask(self._config_file, "import", topology=text, name=str(self._path), before=before)
         say(f"changed the directory, generation {answer['generation']}")
+
+
+class _Asked(Target):
+    """The directory of frs that this member reads, by its servers: what the change differs in is asked of its owner."""
+
+    def _prepared(self, edit: Edit, after: Sequence[ReplicaSet]) -> list[str]:
+        self._after = after
+        return []
+
+    def _write(self, edit: Edit, text: str) -> None:
+        from agent.directory.access.joining import change_topology
+        from agent.directory.access.topology import differences
+        from agent.directory.objects.model import DirectoryError
+        from agent.directory.replication.numbers import seq_text
+        from agent.rpc.errors import RpcError
+        from config.load import load_agent_config
+
+        config = load_agent_config(self._config_file)
+        if config.directory is None or config.key is None:
+            raise ConfigError(self._config_file, None, "key", "is missing: a directory is changed with a key")
+        try:
+            made = differences(edit.sets, self._after)
+            number = asyncio.run(change_topology(config.directory.servers, config.key, made))
+        except DirectoryError as error:
+            raise CommandFailed(f"the directory is not changed: {error}", ExitCode.FAILURE) from None
+        except RpcError as error:
+            raise CommandFailed(f"no directory server can be used: {error}", ExitCode.UNREACHABLE) from None
+        say(f"changed the directory, generation {seq_text(number)}")
 
 
 class _Domain(Target):

@@ -1,14 +1,15 @@
-"""A directory server as a process: wiring it to its control socket, starting and stopping."""
+"""A directory server as a process, or in that of an agent: wiring it to its control socket, starting and stopping."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 from agent.directory.access.server import DirectoryServer, open_server
-from agent.directory.access.topology import changes, objects_of, sets_of
+from agent.directory.access.topology import changes, differences, objects_of, sets_of
 from agent.directory.objects.model import DirectoryError
 from agent.directory.replication.numbers import seq_text
 from agent.directory.store.store import DirectoryStoreError
@@ -28,7 +29,7 @@ async def run_directory(config: DirectoryServerConfig, incidents: Incidents) -> 
     try:
         server = open_server(config, incidents)
     except DirectoryStoreError as error:
-        log.error("20101 cannot start: %s", error)
+        log.error("20101 the directory server cannot start: %s", error)
         return ExitCode.FAILURE
     control = ControlServer(config.state_dir, _handlers(server), incidents)
     try:
@@ -36,7 +37,7 @@ async def run_directory(config: DirectoryServerConfig, incidents: Incidents) -> 
             await server.start()
             await control.start()
         except (OSError, ControlError) as error:
-            log.error("20101 cannot start: %s", error)
+            log.error("20101 the directory server cannot start: %s", error)
             return ExitCode.FAILURE
         log.info("directory server %s is running, RPC on %s:%d", config.name, config.listen_host, server.port)
         await asyncio.Event().wait()
@@ -45,6 +46,24 @@ async def run_directory(config: DirectoryServerConfig, incidents: Incidents) -> 
         await control.close()
         await server.close()
         server.store.close()
+
+
+async def run_beside(config: DirectoryServerConfig, incidents: Incidents, agent: Coroutine[Any, Any, int]) -> int:
+    """Run a directory server until the agent ends, whose exit code it returns. A server that cannot be there is told,
+    and the agent goes on."""
+
+    async def run() -> None:
+        try:
+            await run_directory(config, incidents)
+        except ConfigError as error:
+            log.error("20101 the directory server cannot start: %s", error)
+
+    server = asyncio.get_running_loop().create_task(run(), name="directory server")
+    try:
+        return await agent
+    finally:
+        server.cancel()
+        await asyncio.gather(server, return_exceptions=True)
 
 
 def _handlers(server: DirectoryServer) -> dict[str, Handler]:
@@ -60,7 +79,11 @@ def _handlers(server: DirectoryServer) -> dict[str, Handler]:
         """The topology is this one from now on."""
         try:
             sets = parse_topology(Path(str(request.get("name", "topology.toml"))), str(request.get("topology", "")))
-            made = changes(server.topology(), objects_of(sets))
+            before = request.get("before")
+            if before is None:
+                made = changes(server.topology(), objects_of(sets))
+            else:  # what somebody else has changed meanwhile stays
+                made = differences(parse_topology(Path("topology.toml"), str(before)), sets)
             await server.request(made)
         except (ConfigError, DirectoryError, DirectoryStoreError) as error:
             raise ControlError(str(error)) from None

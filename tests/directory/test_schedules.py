@@ -29,6 +29,12 @@ def test_an_owner_that_is_lost_restored_or_replaced(seed: int) -> None:
     assert owner_lost(seed) == []
 
 
+def test_a_copy_that_purged_what_a_restored_owner_has_still() -> None:
+    """The owner purged, said so, and lost that with its database, before a number that would have told: no change was
+    lost that anybody had. The copy takes all anew, and has the tombstones that the owner has."""
+    assert owner_lost(100501) == []
+
+
 def test_schedules_are_repeated_from_their_seed() -> None:
     from tests.directory.schedules import run
 

@@ -5,12 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import re
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import MappingProxyType
 
@@ -21,61 +17,10 @@ from config.load import load_key, parse_topology
 from config.model import ReplicaSet
 from config.topology import new_replica_set
 from config.write import topology_text
-from tests.system.demo import PATIENCE, ask, environment, spawn
+from tests.directory.processes import Process, frs, until
 from tests.system.test_two_hosts import free_ports
 
 pytestmark = pytest.mark.slow
-
-
-def frs(*arguments: str, code: int = 0) -> str:
-    program = [sys.executable, "-P", "-m", "agent.cli", *arguments]
-    done = subprocess.run(program, env=environment(), capture_output=True, text=True, check=False)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout + done.stderr
-
-
-def until(what: str, condition: Callable[[], bool], *processes: Process) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        logs = "\n".join(one.log() for one in processes)
-        assert time.monotonic() < deadline, f"never: {what}\n{logs}"
-        assert all(one.running for one in processes), logs
-        time.sleep(0.05)
-
-
-class Process:
-    """`frs run`, or `frs directory run`, of a folder."""
-
-    def __init__(self, folder: Path, config: str, *command: str) -> None:
-        self.folder, self.config, self.state = folder, folder / config, folder / "state"
-        self._command = command
-        self._process: subprocess.Popen[bytes] | None = None
-        folder.mkdir()
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def start(self) -> None:
-        program = [sys.executable, "-P", "-m", "agent.cli", *self._command, "--config", os.fspath(self.config)]
-        with open(self.folder / "log", "ab") as log:
-            self._process = spawn(program, log)
-        until("it answers", lambda: ask(self.state, "status") is not None, self)
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.terminate()
-            assert self._process.wait(PATIENCE) == 0, self.log()
-            self._process = None
-
-    def kill(self) -> None:
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
-        self._process = None
-
-    def log(self) -> str:
-        return (self.folder / "log").read_text() if (self.folder / "log").exists() else ""
 
 
 class Fleet:
@@ -88,7 +33,7 @@ class Fleet:
         self.hosts = {name: Process(folder / name, "agent.toml", "run") for name in "ab"}
         said = frs(
             "directory", "init", "--name", "dir1", "--state", str(self.server.state), "--listen",
-            f"127.0.0.1:{self.port}", "--config", str(self.server.config),
+            f"127.0.0.1:{self.port}", "--config", str(self.server.config), "--administrator", "a",
         )  # fmt: skip
         found = re.search(r"key of dir1: (\S+)", said)
         assert found is not None
@@ -157,11 +102,12 @@ def test_hosts_take_their_topology_from_the_directory_and_its_changes_while_they
     for name in "ab":
         fleet.log_says(name, f"the topology has changed: .*{first.key}.*priority 7 becomes 3")
 
-    # `frs topology` changes it there, and not on the hosts.
+    # `frs topology` changes it there, with the directory.toml of the server, or from the host of an administrator.
     changing = ("topology", "set", "--connection", second.key, "priority=4", "--config")
-    assert "takes its topology from a directory" in frs(*changing, str(fleet.hosts["a"].config), code=2)
-    assert "changed the directory" in frs(*changing, str(fleet.server.config))
-    fleet.log_says("b", f"the topology has changed: .*{second.key}.*priority 7 becomes 4")
+    assert "b is none of the administrators" in frs(*changing, str(fleet.hosts["b"].config), code=4)
+    assert "changed the directory" in frs(*changing, str(fleet.hosts["a"].config))
+    assert "changed the directory" in frs(*changing[:-2], "priority=5", "--config", str(fleet.server.config))
+    fleet.log_says("b", f"the topology has changed: .*{second.key}.*becomes 5")
 
     status = frs("status", "--config", str(fleet.hosts["a"].config))
     assert re.search(rf"directory: read from 127.0.0.1:{fleet.port}, generation 0\.\d+\.\d+\n", status)
@@ -176,7 +122,7 @@ def test_hosts_take_their_topology_from_the_directory_and_its_changes_while_they
 
     export = frs("directory", "export", "--config", str(fleet.server.config))
     (there,) = parse_topology(Path("export"), export)
-    assert {one.key: one.priority for one in there.connections} == {first.key: 3, second.key: 4}
+    assert {one.key: one.priority for one in there.connections} == {first.key: 3, second.key: 5}
     assert {one.name: one.key for one in there.members.values()} == {m.name: m.key for m in fleet.set.members.values()}
 
     # b is deleted in the directory: there is a tombstone, so it leaves, and keeps its files.

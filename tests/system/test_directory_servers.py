@@ -4,71 +4,16 @@ over sealed RPC, are killed, come back with an old database, and have another ow
 from __future__ import annotations
 
 import contextlib
-import json
-import re
-import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from config.topology import new_replica_set
 from config.write import topology_text
-from tests.system.demo import PATIENCE, ask
-from tests.system.test_directory import Process, frs
-from tests.system.test_two_hosts import free_ports
+from tests.directory.processes import Server, until
 
 pytestmark = pytest.mark.slow
-
-
-class Server(Process):
-    """A directory server."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        super().__init__(folder / name, "directory.toml", "directory", "run")
-        self.name = name
-        self.port = free_ports()[0]
-
-    def init(self, *arguments: str) -> str:
-        """Make it; gives its public key."""
-        said = frs(
-            "directory", "init", "--name", self.name, "--state", str(self.state), "--listen", f"127.0.0.1:{self.port}",
-            "--config", str(self.config), *arguments,
-        )  # fmt: skip
-        found = re.search(rf"key of {self.name}: (\S+)", said)
-        assert found is not None
-        return found[1]
-
-    def directory(self, command: str, *arguments: str, code: int = 0) -> str:
-        return frs("directory", command, "--config", str(self.config), *arguments, code=code)
-
-    @property
-    def status(self) -> dict[str, Any]:
-        found = ask(self.state, "status")
-        assert found is not None, self.log()
-        return found
-
-    @property
-    def enterprise(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.status["partitions"][0]
-        return found
-
-    def topology(self) -> str:
-        """What it has, without the line that says of which generation."""
-        found = ask(self.state, "export")
-        assert found is not None
-        return "\n".join(str(found["topology"]).splitlines()[1:])
-
-
-def until(what: str, condition: Callable[[], bool], *servers: Server) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        logs = "\n".join(f"--- {one.name}\n{one.log()}\n{json.dumps(ask(one.state, 'status'))}" for one in servers)
-        assert time.monotonic() < deadline, f"never: {what}\n{logs}"
-        assert all(one.running for one in servers), logs
-        time.sleep(0.1)
 
 
 class Enterprise:
@@ -79,8 +24,8 @@ class Enterprise:
         self.pec, self.bsc, self.psc = (Server(folder, name) for name in ("pec", "bsc", "psc"))
         self.pec.init()
         self.start(stack, self.pec)
-        self.join(self.bsc)
-        self.join(self.psc, "--site", "second")
+        self.bsc.join(self.pec)
+        self.psc.join(self.pec, "--site", "second")
         for server in (self.bsc, self.psc):
             self.start(stack, server)
         self.all = (self.pec, self.bsc, self.psc)
@@ -89,16 +34,6 @@ class Enterprise:
     def start(stack: contextlib.ExitStack, server: Server) -> None:
         stack.callback(server.stop)
         server.start()
-
-    def join(self, server: Server, *more: str) -> None:
-        """As docs/directory.md says: its key to the owner, what that prints to it."""
-        key = server.init()
-        server.config.unlink()
-        shutil.rmtree(server.state)
-        text = self.pec.directory(
-            "add-server", "--name", server.name, "--address", f"127.0.0.1:{server.port}", "--key", key, *more
-        )
-        assert server.init("--joining", text.strip()) == key
 
     def take(self, name: str, at: Server) -> None:
         file = self.folder / "wanted.toml"

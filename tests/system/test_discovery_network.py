@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -18,15 +16,12 @@ import pytest
 from config.load import load_agent_config
 from config.topology import new_replica_set
 from config.write import topology_text
+from tests.directory.network import MISSING, REPOSITORY, Namespace
 
-REPOSITORY = Path(__file__).parents[2]
 ENTERPRISE, SITE = uuid.UUID(int=1), uuid.UUID(int=2)
 PORT = 1801
 
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or not all(shutil.which(x) for x in ("unshare", "nsenter", "ip")),
-    reason="needs root, unshare, nsenter and ip",
-)
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 SERVER = f"""
 import asyncio, sys, time, uuid
@@ -56,36 +51,12 @@ print(json.dumps(found.servers))
 """
 
 
-class Namespace:
-    """A network namespace, for as long as the process that has it."""
-
-    def __init__(self) -> None:
-        self.holder = subprocess.Popen(
-            ["unshare", "--net", "sh", "-c", "echo ready; exec cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        assert self.holder.stdout is not None
-        assert self.holder.stdout.readline() == b"ready\n"
-        self.run("ip", "link", "set", "lo", "up")
-
-    def command(self, *arguments: str) -> list[str]:
-        return ["nsenter", f"--net=/proc/{self.holder.pid}/ns/net", *arguments]
-
-    def run(self, *arguments: str) -> str:
-        return subprocess.run(
-            self.command(*arguments), check=True, capture_output=True, text=True, cwd=REPOSITORY
-        ).stdout
-
-    def discover(
-        self, *interfaces: str, enterprise: uuid.UUID = ENTERPRISE, site: uuid.UUID = SITE, wait: float
-    ) -> list[str]:
-        text = self.run(sys.executable, "-c", CLIENT, str(enterprise), str(site), str(wait), *interfaces)
-        found: list[str] = json.loads(text)
-        return found
-
-    def close(self) -> None:
-        assert self.holder.stdin is not None
-        self.holder.stdin.close()
-        self.holder.wait()
+def discover(
+    host: Namespace, *interfaces: str, enterprise: uuid.UUID = ENTERPRISE, site: uuid.UUID = SITE, wait: float
+) -> list[str]:
+    text = host.run(sys.executable, "-c", CLIENT, str(enterprise), str(site), str(wait), *interfaces)
+    found: list[str] = json.loads(text)
+    return found
 
 
 @pytest.fixture
@@ -128,21 +99,21 @@ def test_a_server_is_found_on_the_network_where_it_is(hosts: tuple[Namespace, Na
     """The first link is silent: the server listens on the interface that it was given, and on no other. The timer of
     that network runs out, and the next one is asked."""
     _, client = hosts
-    assert client.discover(wait=5) == ["10.91.2.1"]
+    assert discover(client, wait=5) == ["10.91.2.1"]
 
 
 @pytest.mark.usefixtures("server_on_the_second_link")
 def test_a_host_of_another_site_is_told_the_servers_by_name(hosts: tuple[Namespace, Namespace]) -> None:
     _, client = hosts
     names = ["server.example.org", "other.example.org"]
-    assert client.discover("c2", site=uuid.UUID(int=9), wait=3) == names
-    assert client.discover("c2", enterprise=uuid.UUID(int=0), site=uuid.UUID(int=0), wait=3) == names
+    assert discover(client, "c2", site=uuid.UUID(int=9), wait=3) == names
+    assert discover(client, "c2", enterprise=uuid.UUID(int=0), site=uuid.UUID(int=0), wait=3) == names
 
 
 @pytest.mark.usefixtures("server_on_the_second_link")
 def test_a_server_of_another_enterprise_does_not_answer(hosts: tuple[Namespace, Namespace]) -> None:
     _, client = hosts
-    assert client.discover("c2", enterprise=uuid.UUID(int=7), wait=1) == []
+    assert discover(client, "c2", enterprise=uuid.UUID(int=7), wait=1) == []
 
 
 @pytest.mark.usefixtures("server_on_the_second_link")
@@ -151,11 +122,11 @@ def test_an_address_of_no_network_of_the_interface_is_not_answered(hosts: tuple[
     server, client = hosts
     client.run("ip", "address", "flush", "dev", "c2")
     client.run("ip", "address", "add", "10.91.2.2/16", "brd", "10.91.2.255", "dev", "c2")
-    assert client.discover("c2", wait=3) == ["10.91.2.1"], "of the network of the server's interface"
+    assert discover(client, "c2", wait=3) == ["10.91.2.1"], "of the network of the server's interface"
     client.run("ip", "address", "flush", "dev", "c2")
     client.run("ip", "address", "add", "10.91.3.2/16", "brd", "10.91.2.255", "dev", "c2")
     server.run("ip", "route", "add", "10.91.3.0/24", "dev", "s2")
-    assert client.discover("c2", wait=1) == []
+    assert discover(client, "c2", wait=1) == []
 
 
 def test_a_new_host_joins_the_directory_that_it_finds(hosts: tuple[Namespace, Namespace], tmp_path: Path) -> None:

@@ -3,19 +3,28 @@ objects one by one and knows nothing of generations, and MSMQ's own transport is
 
     0 Read     a page of what the caller is to know of the topology (agent.directory.access.snapshot)
     1 Deliver  a message of [MC-MQDSRP] from the server that has authenticated as the caller
+    2 Change   changes of the topology, as the propagation of them, from a member that may make such
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import struct
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from agent.directory.access.snapshot import MAX_PAGE, Page, ReadRequest
-from agent.directory.notification.interface import SERVER_PREFIX
-from agent.directory.replication.messages import MAX_MESSAGE, Message, decode_message
-from agent.rpc import constants as c
+from agent.directory.notification.interface import SERVER_PREFIX, OnMalformed, packed, taking
+from agent.directory.objects.model import MQ_OK, DirectoryError
+from agent.directory.replication.messages import (
+    MAX_MESSAGE,
+    DirectoryChange,
+    Message,
+    Propagation,
+    decode_message,
+    encode_message,
+)
 from agent.rpc.client import RpcClient
-from agent.rpc.errors import RpcFault, RpcProtocolError
+from agent.rpc.errors import RpcProtocolError
 from agent.rpc.interface import CallContext, Interface
 from agent.rpc.pdu import InterfaceId
 from agent.rpc.security import KeyCredential
@@ -26,41 +35,56 @@ DIRECTORY: Final = InterfaceId.parse("6b8f2d0e-3c52-4f6a-9d1b-7a40c5e2f913", 1, 
 DEFAULT_PORT: Final = 2879
 OP_READ: Final = 0
 OP_DELIVER: Final = 1
+OP_CHANGE: Final = 2
+#: So many changes are asked for at once.
+_AT_ONCE: Final = 200
+_CHANGED: Final = struct.Struct("<IQ")
 
 OnRead = Callable[[str, ReadRequest], Awaitable[Page]]
 OnMessage = Callable[[str, Message], Awaitable[None]]
-OnMalformed = Callable[[CallContext, WireError], None]
+OnChange = Callable[[str, Sequence[DirectoryChange]], Awaitable[int]]
 
 
-def directory_interface(on_read: OnRead, on_message: OnMessage, on_malformed: OnMalformed) -> Interface:
-    """The interface as a server offers it. `on_read` and `on_message` are told who calls, by the name of its key; a
-    caller that is no directory server gets the fault "access denied" for Deliver."""
+def directory_interface(
+    on_read: OnRead, on_message: OnMessage, on_change: OnChange, on_malformed: OnMalformed
+) -> Interface:
+    """The interface as a server offers it. The first three are told who calls, by the name of its key. Who has no key,
+    but an account alone, for [MS-MQDS], may call none of it, who is no directory server not Deliver, and who is one not
+    Change. `on_change` gives the generation after the changes, or raises DirectoryError."""
 
-    async def read(context: CallContext, stub: bytes) -> bytes:
-        if not context.member:  # has an account alone, for [MS-MQDS]
-            raise RpcFault(c.ACCESS_DENIED)
-        try:
-            request = ReadRequest.decode(stub)
-        except WireError as error:
-            on_malformed(context, error)
-            raise RpcFault(c.RPC_X_BAD_STUB_DATA) from error
+    async def read(context: CallContext, request: ReadRequest) -> bytes:
         return (await on_read(context.member, request)).encode()
 
-    async def deliver(context: CallContext, stub: bytes) -> bytes:
-        if not context.member.startswith(SERVER_PREFIX):
-            raise RpcFault(c.ACCESS_DENIED)
-        size = int.from_bytes(stub[:4], "little")
-        try:
-            if size > min(len(stub) - 4, MAX_MESSAGE):
-                raise WireError("Deliver", 0, f"{size} bytes cannot follow")
-            message = decode_message(stub[4 : 4 + size])
-        except WireError as error:
-            on_malformed(context, error)
-            raise RpcFault(c.RPC_X_BAD_STUB_DATA) from error
+    async def deliver(context: CallContext, message: Message) -> bytes:
         await on_message(context.member.removeprefix(SERVER_PREFIX), message)
         return bytes(4)
 
-    return Interface(DIRECTORY.uuid, (DIRECTORY.major, DIRECTORY.minor), {OP_READ: read, OP_DELIVER: deliver})
+    async def change(context: CallContext, asked: Propagation) -> bytes:
+        try:
+            return _CHANGED.pack(MQ_OK, await on_change(context.member, asked.changes))
+        except DirectoryError as error:
+            return _CHANGED.pack(error.status, 0) + str(error).encode()
+
+    methods = {
+        OP_READ: taking(MAX_MESSAGE, ReadRequest.decode, read, on_malformed, lambda context: bool(context.member)),
+        OP_DELIVER: taking(MAX_MESSAGE, decode_message, deliver, on_malformed, _is_server),
+        OP_CHANGE: taking(
+            MAX_MESSAGE, _propagation, change, on_malformed,
+            lambda context: bool(context.member) and not _is_server(context),
+        ),
+    }  # fmt: skip
+    return Interface(DIRECTORY.uuid, (DIRECTORY.major, DIRECTORY.minor), methods)
+
+
+def _is_server(context: CallContext) -> bool:
+    return context.member.startswith(SERVER_PREFIX)
+
+
+def _propagation(data: bytes) -> Propagation:
+    message = decode_message(data)
+    if not isinstance(message, Propagation):
+        raise WireError("Change", 0, f"a {type(message).__name__} says nothing of changes")
+    return message
 
 
 async def connect(host: str, port: int, key: KeyCredential) -> RpcClient:
@@ -71,11 +95,27 @@ async def connect(host: str, port: int, key: KeyCredential) -> RpcClient:
 async def read(client: RpcClient, request: ReadRequest, timeout: float) -> Page:  # noqa: ASYNC109
     """A page. Raises RpcError."""
     try:
-        return Page.decode(await client.call(OP_READ, request.encode(), timeout))
+        return Page.decode(await client.call(OP_READ, packed(request.encode()), timeout))
     except WireError as error:
         raise RpcProtocolError(str(error)) from error
 
 
 async def deliver(client: RpcClient, message: bytes, timeout: float) -> None:  # noqa: ASYNC109
     """Give a message to a server. Raises RpcError."""
-    await client.call(OP_DELIVER, len(message).to_bytes(4, "little") + message, timeout)
+    await client.call(OP_DELIVER, packed(message), timeout)
+
+
+async def change(client: RpcClient, changes: Sequence[DirectoryChange], timeout: float) -> int:  # noqa: ASYNC109
+    """Have the directory changed, each of them durable at the owner before this returns; gives the generation after
+    them. Where it raises, some may have been made. Raises RpcError, DirectoryError."""
+    generation = 0
+    for first in range(0, len(changes), _AT_ONCE):
+        message = encode_message(Propagation(bytes(16), tuple(changes[first : first + _AT_ONCE])))
+        answer = await client.call(OP_CHANGE, packed(message), timeout)
+        if len(answer) < _CHANGED.size:
+            raise RpcProtocolError(f"Change: {len(answer)} bytes are no answer")
+        status, generation = _CHANGED.unpack_from(answer)
+        if status != MQ_OK:
+            text = answer[_CHANGED.size :].decode("utf-8", "replace")
+            raise DirectoryError(status, text or "the directory refuses the change")
+    return generation

@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from agent.directory.access.known import Host, Known
+from agent.directory.access.snapshot import SET_OF, set_of
 from agent.directory.notification.interface import notify
 from agent.directory.notification.messages import MACHINE_CHANGED, Body
 from agent.directory.objects.model import DeletedObject, DsObject
-from agent.directory.objects.table import Type
 from agent.rpc.errors import RpcError
 from agent.rpc.noise import KeyPair
 from agent.rpc.security import KeyCredential
@@ -20,8 +20,6 @@ from agent.wire.errors import WireError
 #: So many hosts are told at a time, and so long may one take.
 AT_ONCE: Final = 8
 NOTIFY_S: Final = 10.0
-#: Of which set an object of the topology is.
-_SET_OF: Final = {Type.FRS_SET: 2001, Type.FRS_MEMBER: 2102, Type.FRS_CONNECTION: 2202}
 #: The most hosts that wait to be told.
 MOST_HOSTS: Final = 20_000
 
@@ -43,13 +41,13 @@ class Notifier:
         """These objects have changed (None: many); the hosts of their sets are told but for those that wait here. A
         tombstone does not say of which set it was: then all are."""
         for one in objects if objects is not None else ():
-            if one.type not in _SET_OF:
+            if one.type not in SET_OF:
                 continue
             if isinstance(one, DeletedObject):
                 objects = None
                 break
             if self._sets is not None:
-                self._sets.add(one.guid if one.type == Type.FRS_SET else one.data(_SET_OF[one.type]))
+                self._sets.add(set_of(one))
         if objects is None:
             self._sets = None
         if (self._sets is None or self._sets) and (self._looking is None or self._looking.done()):

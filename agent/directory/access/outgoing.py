@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ class _Peer:
     """What goes to one server."""
 
     def __init__(self) -> None:
-        self.waiting: deque[bytes] = deque(maxlen=MOST_WAITING)
+        self.waiting: deque[tuple[bytes, float]] = deque(maxlen=MOST_WAITING)  # and until when each is of use
         self.task: asyncio.Task[None] | None = None
         self.client: RpcClient | None = None
         self.address: ServerAddress | None = None
@@ -56,17 +57,21 @@ class Outgoing:
         self._incidents = incidents
         self._peers: dict[str, _Peer] = {}
 
-    def send(self, to: str, message: bytes) -> None:
-        """Deliver it soon; to nobody who is no server."""
+    def send(self, to: str, message: bytes, within_s: float = math.inf) -> None:
+        """Deliver it soon, or not at all where that takes longer; to nobody who is no server."""
         if to not in self._peers and self._address(to) is None:
             return
         peer = self._peers.setdefault(to, _Peer())
-        peer.waiting.append(message)
+        peer.waiting.append((message, asyncio.get_running_loop().time() + within_s))
         if peer.task is None or peer.task.done():
             peer.task = asyncio.get_running_loop().create_task(self._deliver(to, peer))
 
     async def _deliver(self, name: str, peer: _Peer) -> None:
         while peer.waiting:
+            message, until = first = peer.waiting[0]
+            if asyncio.get_running_loop().time() > until:
+                peer.waiting.popleft()
+                continue
             address = self._address(name)
             if address is None:
                 peer.problem = "the directory does not say where it is"
@@ -77,7 +82,7 @@ class Outgoing:
                     await self._leave(peer)
                     credential = KeyCredential(self._key, address.key)
                     peer.client, peer.address = await connect(address.host, address.port, credential), address
-                await deliver(peer.client, peer.waiting[0], DELIVER_S)
+                await deliver(peer.client, message, DELIVER_S)
             except RpcError as error:
                 if str(error) != peer.problem:
                     text = f"the server {name} at {address.host}:{address.port} cannot be reached: {error}"
@@ -88,7 +93,7 @@ class Outgoing:
                 continue
             peer.problem = ""
             peer.delivered += 1
-            if peer.waiting:
+            if peer.waiting and peer.waiting[0] is first:  # and has not made room for later ones meanwhile
                 peer.waiting.popleft()
 
     async def _leave(self, peer: _Peer) -> None:

@@ -53,6 +53,7 @@ class DirectoryReader:
         self._incidents = incidents
         self._server = 0
         self._generation = 0
+        self._there: Snapshot | None = None  # what the server that is read from said last
         self._kept: list[str] = []
         self.problem = ""
         self.hints = Hints(lambda: {local.member.guid for local in config().sets})
@@ -70,12 +71,15 @@ class DirectoryReader:
                 if own is None:
                     raise ConfigError(self._config().path, None, "key", "is missing: a directory is read with a key")
                 client = await interface.connect(host, port, KeyCredential(KeyPair(own), key))
-                self._generation = 0
+                self._generation, self._there = 0, None
                 while True:
                     me = self._config().member_name
-                    snapshot = await self._unless_notified(whole(client, self._generation, WAIT_S, me))
+                    since = self._generation if self._there is not None else 0
+                    snapshot = await self._unless_notified(whole(client, self._generation, WAIT_S, me, since))
                     if snapshot is not None:
-                        self._generation = snapshot.generation
+                        if self._there is not None and snapshot.base:
+                            snapshot = self._there.with_changes(snapshot)
+                        self._generation, self._there = snapshot.generation, snapshot
                         if await asyncio.to_thread(self.take, source, snapshot):
                             self._changed()
                         self._tell("")
@@ -173,14 +177,16 @@ class DirectoryReader:
         }
 
 
-async def whole(client: RpcClient, known: int, wait_s: float, me: str) -> Snapshot | None:
-    """All of the generation after `known`, if there is one within `wait_s`, and it does not change meanwhile. Raises
-    RpcError, WireError."""
-    request = ReadRequest(known, _ZERO, int(wait_s * 1000))
+async def whole(client: RpcClient, known: int, wait_s: float, me: str, since: int = 0) -> Snapshot | None:
+    """All of the generation after `known`, if there is one within `wait_s`, and it does not change meanwhile; or what
+    has changed in it since the generation `since`, if the server can tell. Raises RpcError, WireError."""
+    request = ReadRequest(known, _ZERO, int(wait_s * 1000), since)
     page = await interface.read(client, request, wait_s + CALL_S)
     if page.generation == known and known:
         return None
-    snapshot = Snapshot(page.enterprise, page.generation, page.complete, me)
+    if page.base not in (0, since):
+        raise WireError("Page", -1, "it has what has changed since another generation than that which is known here")
+    snapshot = Snapshot(page.enterprise, page.generation, page.complete, me, base=page.base)
     snapshot.add(page)
     while any(after := page.next):
         page = await interface.read(client, ReadRequest(0, after, 0), CALL_S)

@@ -6,22 +6,25 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import math
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from agent.directory.access.enterprise import machine_of, site_of
 from agent.directory.access.interface import directory_interface
 from agent.directory.access.known import Known
+from agent.directory.access.mapper import start_mapper
 from agent.directory.access.notifying import Notifier
 from agent.directory.access.outgoing import Outgoing, ServerAddress
 from agent.directory.access.readers import Readers
 from agent.directory.access.snapshot import Page, ReadRequest
-from agent.directory.access.topology import TOPOLOGY_TYPES
+from agent.directory.access.topology import TOPOLOGY_TYPES, is_of_topology
 from agent.directory.discovery.answering import Answering, Place
 from agent.directory.discovery.sockets import DiscoveryServer
 from agent.directory.mqds.service import Mqds
+from agent.directory.mqds.serving import MQ_ERROR_ACCESS_DENIED
 from agent.directory.objects.model import MQ_ERROR, MQDS_OBJECT_NOT_FOUND, DeletedObject, DirectoryError, DsObject
 from agent.directory.objects.table import SERVICE_BSC, Type
 from agent.directory.replication.content import deletion
@@ -73,6 +76,7 @@ class DirectoryServer:
         self._notifier = Notifier(KeyPair(config.key), self.known)
         self._readers = Readers(self)
         self._server: RpcServer | None = None
+        self._mapper: RpcServer | None = None
         self._discovery: DiscoveryServer | None = None
         self._timers: list[asyncio.Task[None]] = []
         self._turns: dict[str, asyncio.Lock] = {}  # of those that have changes made, by their names
@@ -91,11 +95,12 @@ class DirectoryServer:
     async def start(self) -> None:
         """Listen, and begin to replicate. Raises OSError."""
         limits = Limits().within(descriptors.raise_limit() // 2)
-        interfaces = [directory_interface(self._read, self._received, self._malformed)]
+        interfaces = [directory_interface(self._read, self._received, self._asked_for, self._malformed)]
         if self.config.mqds is not None:
             interfaces += Mqds(self, tolerant=self.config.mqds.tolerant).interfaces()
         self._server = RpcServer(interfaces, self.known.credentials(), limits=limits, incidents=self.incidents)
         self.port = await self._server.start(self.config.listen_host, self.config.port)
+        self._mapper = await start_mapper(self._server, self.config, self.incidents)
         if self.config.discovery_interfaces:
             self._discovery = DiscoveryServer(Answering(self._place, time.monotonic))
             await self._discovery.start(self.config.discovery_interfaces, self.config.discovery_port)
@@ -117,8 +122,9 @@ class DirectoryServer:
             self._discovery.close()
         await self._outgoing.close()
         await self._notifier.close()
-        if self._server is not None:
-            await self._server.close()
+        for one in (self._mapper, self._server):
+            if one is not None:
+                await one.close()
 
     async def _every(self, call: str, seconds: float) -> None:
         while True:
@@ -161,7 +167,8 @@ class DirectoryServer:
                 async with asyncio.timeout(ANSWER_S):
                     result = await answer
             except TimeoutError:
-                raise DirectoryError(MQDS_NO_RSP_FROM_OWNER, f"the owner does not answer; {done} were made") from None
+                text = f"the owner does not answer: it may have made this change, or not; {done} before it were made"
+                raise DirectoryError(MQDS_NO_RSP_FROM_OWNER, text) from None
             finally:
                 del self._asked[number]
             if result:
@@ -238,7 +245,8 @@ class DirectoryServer:
         for action in actions:
             match action:
                 case Send():
-                    self._outgoing.send(action.to, encode_message(action.message))
+                    within = ANSWER_S if isinstance(action.message, ChangeRequest) else math.inf  # later nobody waits
+                    self._outgoing.send(action.to, encode_message(action.message), within)
                 case Told():
                     self.incidents.report(Cause.DIRECTORY, action.source, action.text)
                 case Answered():
@@ -258,7 +266,7 @@ class DirectoryServer:
                 self._server.admit(self.known.credentials())
             if self._rules.owns(ENTERPRISE_PARTITION):
                 self._notifier.changed(changed, frozenset(self._readers.waiting))
-        self._readers.changed()
+        self._readers.changed(changed)
 
     # -- what calls ask --
 
@@ -273,6 +281,23 @@ class DirectoryServer:
         if sender not in self.known.removed:
             self._event(lambda: (None, self._rules.received(sender, message)))
 
+    async def _asked_for(self, who: str, changes: Sequence[DirectoryChange]) -> int:
+        """Changes of the topology, and of nothing else, that an administrator makes from a host; gives the generation
+        after them. Raises DirectoryError."""
+        if who not in self.config.administrators:
+            text = f"{who} is none of the administrators in {self.config.path.name} of the server {self.config.name}"
+            raise DirectoryError(MQ_ERROR_ACCESS_DENIED, text)
+        for one in changes:
+            if not is_of_topology(one, self.store.get(one.guid or b"")):
+                raise DirectoryError(MQDS_OBJECT_NOT_FOUND, "what is to be changed is no part of the topology here")
+        async with self._turns.setdefault(who, asyncio.Lock()):
+            try:
+                await self.request(list(changes))
+            except DirectoryStoreError as error:
+                raise DirectoryError(MQ_ERROR, str(error)) from None
+        log.info("%s has changed the topology: %d changes", who, len(changes))
+        return self.generation
+
     def _malformed(self, context: Any, error: Exception) -> None:
         self.incidents.report(Cause.DIRECTORY, context.peer, f"a message of {context.member} is refused: {error}")
 
@@ -285,6 +310,11 @@ class DirectoryServer:
     def generation(self) -> int:
         """The number of the last change of the enterprise partition."""
         return self._rules.partitions[0].last
+
+    @property
+    def purged(self) -> int:
+        """Up to which number tombstones of the enterprise partition are gone."""
+        return self._rules.partitions[0].purged
 
     @property
     def complete(self) -> bool:

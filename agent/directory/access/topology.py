@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from agent.directory.access.snapshot import Snapshot
 from agent.directory.objects.model import DirectoryError, DsObject, new_object
@@ -14,7 +14,7 @@ from agent.directory.objects.values import Value
 from agent.directory.replication.content import deletion
 from agent.directory.replication.messages import CREATE, DELETE, UPDATE, DirectoryChange
 from agent.directory.replication.ports import ENTERPRISE_PARTITION
-from config.model import Connection, Member, ReplicaSet
+from config.model import DEFAULT_ENDPOINT_MAPPER, Connection, Member, ReplicaSet, ReplicaSetType
 
 #: In the order in which they are made; what goes, goes the other way round.
 TOPOLOGY_TYPES: Final = (Type.FRS_SET, Type.FRS_MEMBER, Type.FRS_CONNECTION)
@@ -35,6 +35,8 @@ def objects_of(sets: Iterable[ReplicaSet]) -> Wanted:
                 2005: one.file_filter,
                 2006: one.directory_filter,
                 2007: one.schedule or b"",
+                2008: one.flags,
+                2009: one.level_limit,
             },
         )
         for member in one.members.values():
@@ -44,6 +46,9 @@ def objects_of(sets: Iterable[ReplicaSet]) -> Wanted:
                 2104: member.host,
                 2105: member.port,
                 2106: member.key or b"",
+                2107: member.site or "",
+                2108: member.principal or "",
+                2109: member.endpoint_mapper,
             }
             found[member.guid] = Type.FRS_MEMBER, properties
         for cxtion in one.connections:
@@ -86,6 +91,25 @@ def changes(there: Iterable[DsObject], wanted: Wanted) -> list[DirectoryChange]:
     return made + gone
 
 
+def differences(before: Iterable[ReplicaSet], after: Iterable[ReplicaSet]) -> list[DirectoryChange]:
+    """What makes the second topology of the first, and changes nothing that is the same in both. Raises
+    DirectoryError for what cannot be."""
+    there = [
+        new_object(type_, guid, ENTERPRISE_PARTITION, properties)
+        for guid, (type_, properties) in objects_of(before).items()
+    ]
+    return changes(there, objects_of(after))
+
+
+def is_of_topology(change: DirectoryChange, found: DsObject | None) -> bool:
+    """Whether it changes the topology and nothing else: `found` is the object of its GUID, where there is one."""
+    if change.partition != ENTERPRISE_PARTITION or change.guid is None:
+        return False
+    if change.command == CREATE:
+        return any(change.properties[:1] == ((IDENTIFIER[type_], change.guid),) for type_ in TOPOLOGY_TYPES)
+    return change.command in (UPDATE, DELETE) and found is not None and found.type in TOPOLOGY_TYPES
+
+
 def _change(command: int, guid: bytes, properties: tuple[tuple[int, Value], ...]) -> DirectoryChange:
     return DirectoryChange(command, guid, ENTERPRISE_PARTITION, 0, 0, 0, properties)
 
@@ -100,8 +124,16 @@ def sets_of(objects: Iterable[DsObject]) -> tuple[ReplicaSet, ...]:
     members: dict[bytes, dict[bytes, Member]] = {one.guid: {} for one in by_type[Type.FRS_SET]}
     for one in by_type[Type.FRS_MEMBER]:
         if one.data(2102) in members:
-            member = Member(one.text(2103), one.guid, one.text(2104), one.number(2105), one.data(2106) or None)
-            members[one.data(2102)][one.guid] = member
+            members[one.data(2102)][one.guid] = Member(
+                one.text(2103),
+                one.guid,
+                one.text(2104),
+                one.number(2105),
+                one.data(2106) or None,
+                one.text(2107) or None,
+                one.text(2108) or None,
+                one.number(2109) or DEFAULT_ENDPOINT_MAPPER,
+            )
     cxtions: dict[bytes, list[Connection]] = {guid: [] for guid in members}
     for one in by_type[Type.FRS_CONNECTION]:
         there = members.get(one.data(2202), {})
@@ -131,13 +163,15 @@ def sets_of(objects: Iterable[DsObject]) -> tuple[ReplicaSet, ...]:
             file_filter=one.texts(2005),
             directory_filter=one.texts(2006),
             schedule=one.data(2007) or None,
+            flags=one.number(2008),
+            level_limit=one.number(2009),
         )
         for one in sorted(by_type[Type.FRS_SET], key=lambda one: one.text(2002))
     )
 
 
 def _set_type(text: str) -> Any:
-    return text if text in ("dfs", "sysvol") else "other"
+    return text if text in get_args(ReplicaSetType) else "other"
 
 
 def taken_over(current: Iterable[ReplicaSet], snapshot: Snapshot) -> tuple[tuple[ReplicaSet, ...], list[str]]:

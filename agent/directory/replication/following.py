@@ -97,6 +97,9 @@ class Following(Owning):
             self._store.put_partition(partition)
         if numbers.last != partition.last:
             self._ask(partition)
+        elif self.complete(partition.id) and numbers.purged < partition.purged:
+            # purged by what the owner, who came back out of a backup since, has forgotten: its tombstones come back
+            self._start_sync0(partition, numbers.purged)
         elif self.complete(partition.id):
             self._ack(partition)
         if partition.state == State.NORMAL:

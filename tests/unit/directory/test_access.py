@@ -83,6 +83,23 @@ def test_a_topology_comes_back_from_its_objects() -> None:
     assert same(found[1], music)
 
 
+def test_all_that_a_topology_can_say_comes_back() -> None:
+    """No field of any of its parts is left out: each has another value than it has where nothing is said."""
+    docs = a_set("a", "b")
+    member = dataclasses.replace(
+        docs.members["a"], port=7, site="north", principal="a$@EXAMPLE.ORG", endpoint_mapper=1135
+    )
+    members = MappingProxyType({**docs.members, "a": member})
+    docs = dataclasses.replace(
+        docs, type="enterprise", members=members, flags=1, level_limit=5, directory_filter=("tmp",)
+    )
+    for one in (docs, member, docs.connections[0]):
+        for field in dataclasses.fields(one):
+            assert getattr(one, field.name) != field.default, field.name
+    (found,) = sets_of(stored(docs))
+    assert same(found, docs)
+
+
 def test_changes_are_what_differs_and_in_an_order_in_which_they_can_be_made() -> None:
     docs = a_set("a", "b")
     assert [one.command for one in changes([], objects_of([docs]))] == [CREATE] * 5

@@ -356,13 +356,13 @@ async def test_a_host_that_reads_without_end_is_one_among_all(
     docs, _ = with_keys("a", "b")
     server.change(changes([], objects_of([docs])))
     turns: list[str] = []
-    page = Readers._page
+    page = Readers._part
 
     def noted(self: Readers, who: str, after: bytes) -> Page:
         turns.append(who)
         return page(self, who, after)
 
-    monkeypatch.setattr(Readers, "_page", noted)
+    monkeypatch.setattr(Readers, "_part", noted)
     request = ReadRequest(0, bytes(16), 0)
     many = [asyncio.ensure_future(server._read("b", request)) for _ in range(100)]
     await asyncio.ensure_future(server._read("a", request))
@@ -409,7 +409,9 @@ async def test_pages_that_go_round_in_a_circle_are_an_error(
 
     monkeypatch.setattr(server_module.DirectoryServer, "_read", endless)
     server._server.interfaces = {  # type: ignore[union-attr]
-        interface.DIRECTORY.uuid: interface.directory_interface(server._read, server._received, server._malformed)
+        interface.DIRECTORY.uuid: interface.directory_interface(
+            server._read, server._received, server._asked_for, server._malformed
+        )
     }
     client = await client_of(server, keys["a"])
     with pytest.raises(WireError, match="circle"):

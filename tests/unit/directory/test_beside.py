@@ -1,0 +1,63 @@
+"""A directory server in the process of an agent."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from pathlib import Path
+
+import pytest
+
+from agent.directory.access.enterprise import make_directory
+from agent.reporting.incidents import Incidents
+from agent.service.control import ControlUnreachable, request
+from agent.service.directoryserver import run_beside
+from config.directory import DirectoryServerConfig
+from config.keys import new_key
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> DirectoryServerConfig:
+    made = DirectoryServerConfig(
+        tmp_path / "directory.toml", "dir1", tmp_path, new_key(), b"E" * 16, b"s" * 16, b"m" * 16, "127.0.0.1", 0
+    )
+    make_directory(made, "enterprise", "site", "127.0.0.1", 1)
+    return made
+
+
+async def test_it_is_there_until_the_agent_ends(config: DirectoryServerConfig) -> None:
+    async def agent() -> int:
+        async with asyncio.timeout(60):
+            while True:
+                try:
+                    status = await request(config.state_dir, "status")
+                except ControlUnreachable:
+                    await asyncio.sleep(0.01)
+                    continue
+                assert (status["name"], status["complete"]) == ("dir1", True)
+                return 7
+
+    assert await run_beside(config, Incidents(logging.getLogger("frs")), agent()) == 7
+    with pytest.raises(ControlUnreachable):
+        await request(config.state_dir, "status")
+    assert await run_beside(config, Incidents(logging.getLogger("frs")), agent()) == 7, "nothing of it is left"
+
+
+@pytest.mark.parametrize("why", ["port", "database"])
+async def test_one_that_cannot_start_is_told_and_the_agent_goes_on(
+    config: DirectoryServerConfig, caplog: pytest.LogCaptureFixture, why: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        if why == "port":
+            object.__setattr__(config, "port", taken.getsockname()[1])
+        else:
+            config.database.unlink()
+
+        async def agent() -> int:
+            async with asyncio.timeout(60):
+                while "20101 the directory server cannot start" not in caplog.text:
+                    await asyncio.sleep(0.01)
+            return 0
+
+        assert await run_beside(config, Incidents(logging.getLogger("frs")), agent()) == 0
