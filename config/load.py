@@ -21,6 +21,7 @@ from config.model import (
     ActiveDirectory,
     AgentConfig,
     Connection,
+    DashboardTls,
     DirectoryClient,
     DirectorySource,
     LocalSet,
@@ -34,6 +35,7 @@ from config.positions import KeyPath
 from config.private import check_private, read_private
 from config.schema import (
     AgentFile,
+    DashboardTable,
     KeyFile,
     LocalSetTable,
     NtFrsApiTable,
@@ -95,6 +97,8 @@ def load_agent_config(path: str | os.PathLike[str], known: Mapping[str, bytes] =
         endpoint_mapper_port=table.listen.endpoint_mapper,
         dashboard_host=table.dashboard.host if table.dashboard else "127.0.0.1",
         dashboard_port=table.dashboard.port if table.dashboard else None,
+        dashboard_tls=_dashboard_tls(document, table.dashboard),
+        dashboard_names=tuple(table.dashboard.host_names) if table.dashboard else (),
         pid_file=resolve(path, table.pid_file) if table.pid_file is not None else None,
         aging_s=replication.aging,
         scan_interval_s=replication.scan_interval,
@@ -162,6 +166,17 @@ def client_of(document: Document, table: AgentFile) -> DirectoryClient | None:
     keytab = resolve(path, table.keytab) if table.keytab is not None else None
     topology, state, interval = resolve(path, table.topology), resolve(path, table.state), table.directory.poll_interval
     return DirectoryClient(there, table.member, topology, state, keytab, interval)
+
+
+def _dashboard_tls(document: Document, table: DashboardTable | None) -> DashboardTls | None:
+    if table is None or not any((table.certificate, table.key, table.client_ca)):
+        return None
+    if table.certificate is None or table.key is None:
+        missing = "certificate" if table.certificate is None else "key"
+        raise document.fail(("dashboard",), f"needs {missing}, too: TLS takes a certificate and its key")
+    place = document.path
+    authorities = resolve(place, table.client_ca) if table.client_ca is not None else None
+    return DashboardTls(resolve(place, table.certificate), resolve(place, table.key), authorities)
 
 
 def _active_directory(document: Document, table: AgentFile) -> ActiveDirectory | None:

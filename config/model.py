@@ -207,13 +207,24 @@ class DirectoryClient:
 
 
 @dataclass(frozen=True, slots=True)
+class DashboardTls:
+    """Files in PEM: the dashboard's certificate with those above it, its private key, and the authorities whose clients
+    may look (None: clients have no certificates)."""
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None
+
+
+@dataclass(frozen=True, slots=True)
 class AgentConfig:
     """Everything `frs run` needs. Paths are absolute; times are seconds.
 
     `path`, `topology_path`, `key_path` and `secret_path` are the files it was read from. `key` is this member's private
     key, `keytab` what it has in its Kerberos realm. The secret is for partners without a key or principal, or, where
     `secret_for_all`, for all; `raw_ntlm`: also without SPNEGO. `endpoint_mapper_port` None: no endpoint mapper.
-    `dashboard_port` None: no dashboard; 0 (as for `port`): any free port. `pid_file` None: no file says the process id.
+    `dashboard_port` None: no dashboard; 0 (as for `port`): any free port. `dashboard_tls` None: in the clear;
+    `dashboard_names`: further host names that it is asked for by. `pid_file` None: no file says the process id.
     `scan_interval_s` 0: no periodic scan (agent.localchanges.periodicscan). `kept_quota_bytes`: for what is kept of
     each set (agent.conflicts.kept); `set_id`: which set-id bits of received files are taken over;
     `deleted_quota_bytes`, `keep_deleted_days`: for what others deleted (agent.conflicts.deleted). When a scan finds
@@ -244,6 +255,8 @@ class AgentConfig:
     endpoint_mapper_port: int | None = None
     dashboard_host: str = "127.0.0.1"
     dashboard_port: int | None = None
+    dashboard_tls: DashboardTls | None = None
+    dashboard_names: tuple[str, ...] = ()
     pid_file: Path | None = None
     aging_s: float = 3.0
     scan_interval_s: float = 3600.0

@@ -213,6 +213,10 @@ class DashboardTable(Table):
 
     host: Host = "127.0.0.1"
     port: PortOrAny
+    certificate: PathText | None = None
+    key: PathText | None = None
+    client_ca: PathText | None = None
+    host_names: list[Host] = []
 
 
 class LogTable(Table):

@@ -19,7 +19,7 @@ import fcntl
 import json
 import logging
 import os
-import tempfile
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -165,7 +165,7 @@ def update(
     than ``late_days`` before the newest sample is left out, and told."""
     with ExitStack() as stack:
         stack.enter_context(_locked(out))
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".samples-", dir=out)))
+        scratch = stack.enter_context(_scratch(out))
         source = _Source(len(given), scratch, progress)
         known = Ledger.load(out / ledger.FOLDER)
         known.take(_new(given, known, source), now_ns // 1000)
@@ -173,7 +173,7 @@ def update(
             progress(f"{source.lines} lines of journals read, {source.corrupt_lines} of them corrupt")
         for day in known.too_late(late_days) if late_days is not None else ():
             progress(f"left out: what came too late for {_date(day)}, of {len(known.days.pop(day))} members")
-        tables = Tables(spark, out)
+        tables = Tables(spark, out, scratch / "tables")
         for day in sorted(known.days):
             progress(f"adding up {_date(day)}")
             _write_day(tables, day, known.days[day], known, source)
@@ -255,6 +255,18 @@ def _locked(out: Path) -> Iterator[None]:
         os.close(folder)
         if made and not any(out.iterdir()):
             out.rmdir()
+
+
+@contextmanager
+def _scratch(out: Path) -> Iterator[Path]:
+    """A folder for the job that has ``out`` to itself; what one that was killed left there goes first."""
+    folder = out / ".scratch"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _charts(summary: dict[str, Any], out: Path, progress: Progress) -> dict[str, str] | None:

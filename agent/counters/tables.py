@@ -55,19 +55,19 @@ class _Share:
 
 
 class Tables:
-    """Those below ``output``, made on ``spark``."""
+    """Those below ``output``, made on ``spark``; ``scratch`` is a folder that is made for each day, and removed."""
 
-    def __init__(self, spark: SparkSession, output: Path) -> None:
+    def __init__(self, spark: SparkSession, output: Path, scratch: Path) -> None:
         self._spark = spark
         self._output = output
-        self._scratch = output / ".scratch"
+        self._scratch = scratch
         for name, value in _SETTINGS.items():
             spark.conf.set(name, value)
 
     def write_day(self, day: int, members: set[Member], ledger: Ledger, found: Found) -> None:
         """Compute what these members did on a day (counted from 1970), and what is made of it."""
         name = f"date={datetime.fromtimestamp(day * DAY_US / 10**6, UTC):%Y-%m-%d}"
-        self._scratch.mkdir(parents=True, exist_ok=True)
+        self._scratch.mkdir()
         try:
             minutes = self._output / "minutes" / name
             shares = self._shares(day, members, ledger, found)

@@ -15,16 +15,11 @@ from typing import Any, Final, Protocol
 
 from aiohttp import web
 
-from agent.dashboard.tokens import Right, Tokens
-from agent.reporting.causes import Cause
-from agent.reporting.incidents import Incidents
+from agent.dashboard.access import Access
+from agent.dashboard.tokens import Right
 
 #: Conflicts and groups of deleted files that are told, the newest.
 MOST: Final = 200
-_ELSEWHERE: Final = (
-    "names of files are told, and files given back, on loopback only, for what goes over the network unencrypted can "
-    "be read by others: forward the port, as with ssh -L"
-)
 
 
 class FileProvider(Protocol):
@@ -41,12 +36,11 @@ class FileProvider(Protocol):
 
 
 class Files:
-    """Answers for files; without ``tokens`` nobody may ask."""
+    """Answers for files, to whom ``access`` gives the right."""
 
-    def __init__(self, provider: FileProvider, tokens: Tokens | None, incidents: Incidents) -> None:
+    def __init__(self, provider: FileProvider, access: Access) -> None:
         self._provider = provider
-        self._tokens = tokens
-        self._incidents = incidents
+        self._access = access
 
     def routes(self) -> list[web.RouteDef]:
         """What is answered here."""
@@ -60,14 +54,7 @@ class Files:
         self, right: Right, handler: Callable[[web.Request], Awaitable[dict[str, Any]]]
     ) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def handle(request: web.Request) -> web.Response:
-            if self._tokens is None:
-                return web.json_response({"error": _ELSEWHERE}, status=403)
-            shown = request.headers.get("Authorization", "")
-            if not (rights := self._tokens.rights(shown)):
-                if shown:
-                    peer = request.remote or "somebody"
-                    text = f"{peer} shows the dashboard a token that is none of this member's"
-                    self._incidents.report(Cause.AUTHENTICATION, peer, text)
+            if not (rights := self._access.rights(request)):
                 return web.json_response({"error": "a token of this member is needed"}, status=401)
             if right not in rights:
                 return web.json_response({"error": "this token may see files, and not give them back"}, status=403)

@@ -39,9 +39,9 @@ def fleet(
     "state", "backlog", "since", "latency_p50_s", "latency_p95_s", "why", "event"}``. Times are in ISO 8601, or None
     where they are not known. ``live``: known at the moment, by this member.
     """
-    own = own_cells(status or {}, counters or {})
-    clocks = {one["name"]: one["clock_offset_s"] for one in (status or {}).get("partners") or []}
     told = (status or {}).get("told") or []
+    own = _as_they_arrive(own_cells(status or {}, counters or {}), told)
+    clocks = {one["name"]: one["clock_offset_s"] for one in (status or {}).get("partners") or []}
     known = {(one["set"], one["connection"]) for one in own}
     others = _told(told, known)
     cells = [*own, *others, *_summarised(summary or {}, known | {(one["set"], one["connection"]) for one in others})]
@@ -104,6 +104,17 @@ def own_cells(status: Mapping[str, Any], counters: Snapshot) -> list[dict[str, A
 
 def _latency(totals: Mapping[str, int]) -> dict[str, float | None]:
     return {f"latency_p{share}_s": quantile(totals, share / 100) for share in (50, 95)}
+
+
+def _as_they_arrive(own: Iterable[dict[str, Any]], told: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Own connections; how long changes take to a partner is told by that."""
+    there = {
+        (cell["set"], cell["connection"]): {name: cell[name] for name in ("latency_p50_s", "latency_p95_s")}
+        for one in told
+        for cell in one["cells"]
+        if one["member"] == _ends(cell["connection"])[1]
+    }
+    return [one if one["inbound"] else one | there.get((one["set"], one["connection"]), {}) for one in own]
 
 
 def _told(told: Iterable[Mapping[str, Any]], known: set[tuple[str, str]]) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@
     /metrics       the counters for Prometheus
     /healthz       200 while all sets replicate, else 503 and why not
     /api/files...  names of files, and giving them back, for whoever shows a token: see `agent.dashboard.files`
+    /api/session   who may look, where the network can reach this: see `agent.dashboard.access`
 
 No other route changes anything, and nothing comes from elsewhere. A request whose Host names neither an
 address nor this host is refused, so that a page of another site cannot read along by DNS rebinding.
@@ -26,6 +27,7 @@ import json
 import logging
 import os
 import socket
+import ssl
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -38,10 +40,12 @@ from aiohttp import web
 
 from agent.counters.registry import Snapshot
 from agent.dashboard import eventspage
+from agent.dashboard.access import SESSION, Access
 from agent.dashboard.files import FileProvider, Files
 from agent.dashboard.fleet import SUMMARY_FILE, fleet
 from agent.dashboard.live import Live, Parts, parts, raw
 from agent.dashboard.past import NotAnswered, Past, TooMany
+from agent.dashboard.tls import TlsEdge
 from agent.dashboard.tokens import Tokens
 from agent.edge.http import HttpEdge
 from agent.reporting.causes import Cause
@@ -93,7 +97,8 @@ class DashboardServer:
 
     ``summary_dirs`` are folders that ``frs summarize --output`` writes to, or that hold such folders: the newest
     summary of all counts. ``allowed_hosts`` are further names that the page may be asked for by. ``samples`` is the
-    folder of this member's samples. Without ``tokens`` nobody is told of files by their names.
+    folder of this member's samples. Without ``tokens`` nobody is told of files by their names. With ``tls`` it is
+    served over TLS, to whoever shows a token or a certificate.
     """
 
     def __init__(
@@ -107,6 +112,7 @@ class DashboardServer:
         incidents: Incidents | None = None,
         tokens: Tokens | None = None,
         samples: Path | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._provider = provider
         self._host = host
@@ -115,7 +121,10 @@ class DashboardServer:
         names = {"localhost", host, socket.gethostname(), *allowed_hosts}
         self._allowed_hosts = {name.lower() for name in names if name}
         self._incidents = incidents if incidents is not None else Incidents(log)
-        self._files = Files(provider, tokens, self._incidents)
+        self._tls = tls
+        self._access = Access(tokens, self._incidents, closed=tls is not None)
+        self._files = Files(provider, self._access)
+        self._open = {SESSION}  # what everybody may ask for
         self._runner: web.AppRunner | None = None
         self._edge: HttpEdge | None = None
         self._kept: dict[str, tuple[float, Any]] = {}  # by what was asked, with the loop's time
@@ -138,7 +147,10 @@ class DashboardServer:
         )
         await runner.setup()
         assert runner.server is not None
-        edge = HttpEdge("dashboard", runner.server, self._incidents)
+        if self._tls is None:
+            edge = HttpEdge("dashboard", runner.server, self._incidents)
+        else:
+            edge = TlsEdge("dashboard", runner.server, self._incidents, self._tls)
         try:
             self._port = await edge.listen(self._host, self._port)
         except BaseException:
@@ -166,16 +178,19 @@ class DashboardServer:
     @property
     def url(self) -> str:
         """The address of the page."""
-        return f"http://{f'[{self._host}]' if ':' in self._host else self._host}:{self._port}/"
+        scheme = "http" if self._tls is None else "https"
+        return f"{scheme}://{f'[{self._host}]' if ':' in self._host else self._host}:{self._port}/"
 
     def app(self) -> web.Application:
         """The web application, without a listener."""
         app = web.Application(middlewares=[self._guard], client_max_size=_MAX_ASKED)
         app.on_response_prepare.append(_secured)
         app.router.add_get("/", _static("index.html", "text/html"))
+        self._open.add("/")
         for file in resources.files(__package__).joinpath("static").iterdir():
             if (content_type := _TYPES.get(Path(file.name).suffix)) is not None:
                 app.router.add_get(f"/{file.name}", _static(file.name, content_type))
+                self._open.add(f"/{file.name}")
         app.router.add_get("/api/live", self._stream, allow_head=False)
         app.router.add_get("/api/status", self._status)
         app.router.add_get("/api/counters", self._counters)
@@ -184,7 +199,7 @@ class DashboardServer:
         app.router.add_get("/api/history", self._history)
         app.router.add_get("/api/history/own", self._own_history)
         app.router.add_get("/events", self._events)
-        app.router.add_routes(self._files.routes())
+        app.router.add_routes([*self._files.routes(), *self._access.routes()])
         for name in CHART_FILES:
             app.router.add_get(f"/summary/{name}", self._chart)
         app.router.add_get("/metrics", self._metrics)
@@ -198,6 +213,8 @@ class DashboardServer:
         response: web.StreamResponse
         if not self._is_ours(request.headers.get("Host", "")):
             response = _json({"error": "this dashboard does not go by that host name"}, status=421)
+        elif request.path not in self._open and not self._access.may_look(request):
+            response = _json({"error": "a token or a certificate is needed"}, status=401)
         else:
             try:
                 response = await handler(request)

@@ -27,10 +27,8 @@ class Tokens:
     def __init__(self, folder: Path) -> None:
         self._reader = _token(folder / READ_FILE)
         self._restorer = _token(folder / RESTORE_FILE)
-
-    def allow(self, authorization: str, right: Right) -> bool:
-        """Whether an ``Authorization`` header gives that right."""
-        return right in self.rights(authorization)
+        #: What whoever has shown either may look by, for as long as the one for looking is the same.
+        self.session: Final = hmac.digest(self._reader, b"session", "sha256").hex()
 
     def rights(self, authorization: str) -> tuple[Right, ...]:
         """What an ``Authorization`` header gives; nothing where it is none of the tokens."""

@@ -43,7 +43,7 @@ from agent.service.directory import Directory
 from agent.service.partnerlinks import PartnerLinks
 from agent.service.receiving import Receiving
 from agent.service.sets import Sets
-from agent.service.shown import Shown, tokens_for
+from agent.service.shown import Shown, tls_of
 from agent.service.states import States
 from agent.tree.identity import ReplicaError
 from agent.work import descriptors
@@ -252,9 +252,11 @@ class Service:
         if config.dashboard_port is None:
             return
         from agent.dashboard.server import DashboardServer
+        from agent.dashboard.tokens import Tokens
 
         try:
-            tokens = tokens_for(config.dashboard_host, self)
+            tls = tls_of(config)
+            tokens = Tokens(config.state_dir)
         except (ConfigError, OSError) as error:
             log.error("20103 no dashboard: %s", error)
             return
@@ -266,9 +268,11 @@ class Service:
             incidents=self.incidents,
             tokens=tokens,
             samples=config.state_dir / SAMPLES_FOLDER,
+            allowed_hosts=config.dashboard_names,
+            tls=tls,
         )
         try:
-            port = await dashboard.start()
+            await dashboard.start()
         except OSError as error:
             advice = f"dashboard.port in {config.path}, or 0 for any free one"
             if isinstance(error, socket.gaierror):
@@ -282,7 +286,7 @@ class Service:
             )
             return
         self._closers.append(dashboard.close)
-        log.info("dashboard on http://%s:%d/", config.dashboard_host, port)
+        log.info("dashboard on %s", dashboard.url)
 
     def _summary_dirs(self) -> list[Path]:
         """Where to look for what `frs summarize` wrote: in the state directory, and beside the shared topology if our

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import os
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from agent.dashboard.tokens import Tokens
+from agent.dashboard.tls import context_of
 from agent.engine import flags as fl
 from agent.engine.stored import change_order_of
 from agent.replica.replica import Replica
 from agent.service.commands import Commands
 from agent.wire.guid import guid_text
 from agent.work.clock import iso_time
+from config.errors import ConfigError
+from config.model import AgentConfig
 from idtable.errors import StoreError
 
 if TYPE_CHECKING:
@@ -62,13 +65,23 @@ class Shown:
         return sorted(found, key=lambda one: str(one["time"]), reverse=True)
 
 
-def tokens_for(host: str, service: Service) -> Tokens | None:
-    """Those of the state directory, where the dashboard is for this host alone. Raises ConfigError, OSError."""
+def tls_of(config: AgentConfig) -> ssl.SSLContext | None:
+    """What the dashboard is served with; None where it is for this host alone, in the clear. Raises ConfigError, also
+    where the network could read along."""
+    if config.dashboard_tls is not None:
+        return context_of(config.dashboard_tls)
+    host = config.dashboard_host
     try:
         loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         loopback = False
-    return Tokens(service.config.state_dir) if loopback else None
+    if not loopback:
+        raise ConfigError(
+            config.path, None, "dashboard.host",
+            f"{host!r} is no address of this host alone, and what goes over the network unencrypted can be read by "
+            "others: set dashboard.certificate and dashboard.key, too, or forward the port (ssh -L)",
+        )  # fmt: skip
+    return None
 
 
 def _disks(roots: Mapping[str, Path]) -> dict[str, dict[str, int]]:

@@ -4,7 +4,7 @@ as a job and as a stream, wherever it is killed."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -246,7 +246,8 @@ def test_a_stream_that_is_killed_at_any_point_counts_every_sample_once(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is ended before its n-th replacement of a file, for ten n, and begun again with the checkpoint. A batch makes
-    ten: the part, what is above it, hours, days, health, two charts, the summary, and two of the state."""
+    ten: the part, what is above it, hours, days, health, two charts, the summary, and two of the state. What is
+    removed at the end of a job stays there, as it does after a kill."""
     folder, out = tmp_path / "in", tmp_path / "out"
     for number in range(3):
         put(folder, number, range(max(600 * number - 5, 0), 600 * (number + 1), 5))
@@ -259,17 +260,25 @@ def test_a_stream_that_is_killed_at_any_point_counts_every_sample_once(
                 raise OSError("killed")
         return real(path, into)
 
+    remove: Callable[..., None] = shutil.rmtree
+
+    def rmtree(path: Path, **more: Any) -> None:
+        if left[0] != 0 or out not in Path(path).parents:
+            remove(path, **more)
+
     monkeypatch.setattr(Path, "replace", replace)
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
     killed = 0
     for number, point in enumerate(range(1, 11), 3):
         left[0] = point
         try:
             stream.ended(stream.follow(spark, [folder], out, lambda _: None, every_s=None))
         except job.SummaryError:
+            assert left[0] == 0, "it ended by itself"
             killed += 1
         if number % 3 == 0:
             put(folder, number, range(600 * number - 5, 600 * (number + 1), 5))
-    left[0] = 0
+    left[0] = -1
     stream.ended(stream.follow(spark, [folder], out, lambda _: None, every_s=None))
     assert killed >= 8
     summed(spark, folder, tmp_path / "as a job")

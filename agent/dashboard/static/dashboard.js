@@ -5,6 +5,7 @@ import "./files.js";
 import { partner, showFleet, showMatrix } from "./fleet.js";
 import "./history.js";
 import { byId, duration, setText } from "./pieces.js";
+import { askForToken, needsToken } from "./session.js";
 import { sets } from "./sets.js";
 import { showSummary } from "./summary.js";
 import { showTransfers } from "./transfers.js";
@@ -92,9 +93,10 @@ function follow() {
   source = new EventSource(`/api/live${asked}`);
   source.fresh = true;
   source.addEventListener("message", take);
-  source.addEventListener("error", () => {
+  source.addEventListener("error", async () => {
     source.close();
-    lost();
+    if (await needsToken()) askForToken(follow);
+    else lost();
   });
 }
 

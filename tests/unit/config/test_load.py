@@ -10,7 +10,7 @@ import pytest
 
 from config.errors import ConfigError
 from config.load import load_agent_config, load_secret, parse_topology
-from config.model import Connection, Secret
+from config.model import Connection, DashboardTls, Secret
 from tests.unit.config.member_files import AGENT, SECRET, TOPOLOGY, fault, write
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -52,6 +52,12 @@ def test_a_configuration_is_read_with_its_defaults(tmp_path: Path) -> None:
     assert [c.key for c in local.set.outbound("a")] == ["a->b"]
 
 
+@pytest.mark.parametrize("given", ['certificate = "c.pem"', 'key = "k.pem"', 'client_ca = "ca.pem"'])
+def test_tls_of_the_dashboard_takes_a_certificate_and_its_key(tmp_path: Path, given: str) -> None:
+    with pytest.raises(ConfigError, match="TLS takes a certificate and its key"):
+        load_agent_config(write(tmp_path, agent=f"{AGENT}[dashboard]\nport = 0\n{given}\n"))
+
+
 def test_all_keys_of_agent_toml(tmp_path: Path) -> None:
     agent = AGENT.replace('root = "root"', 'root = "/srv/docs"\nstaging_quota = "1.5 GiB"').replace(
         'state = "state"', 'state = "/var/lib/frs"\npid_file = "run/pid"'
@@ -63,6 +69,10 @@ port = 0
 [dashboard]
 host = "::1"
 port = 8080
+certificate = "tls/cert.pem"
+key = "tls/key.pem"
+client_ca = "/etc/ssl/ca.pem"
+host_names = ["files.example"]
 [log]
 level = "debug"
 [replication]
@@ -99,6 +109,8 @@ keep_hours_days = 3650
     assert config.pid_file == tmp_path / "run" / "pid"
     assert (config.listen_host, config.port) == ("0.0.0.0", 0)
     assert (config.dashboard_host, config.dashboard_port) == ("::1", 8080)
+    tls = DashboardTls(tmp_path / "tls" / "cert.pem", tmp_path / "tls" / "key.pem", Path("/etc/ssl/ca.pem"))
+    assert (config.dashboard_tls, config.dashboard_names) == (tls, ("files.example",))
     assert config.log_level == "debug"
     assert (config.aging_s, config.compression, config.fsync, config.workers) == (1.0, "zstd", False, 9)
     assert (config.max_clock_skew_s, config.sample_interval_s, config.scan_interval_s) == (60.0, 0.5, 0.0)

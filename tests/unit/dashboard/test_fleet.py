@@ -131,6 +131,19 @@ def test_who_has_joined_whom_is_told_by_who_knows_best() -> None:
     assert seen["members"] == ["a", "b", "d"]
 
 
+def test_how_long_changes_take_to_a_partner_is_told_by_that_partner() -> None:
+    told = {"joined": True, "scheduled": True, "backlog": 0, "since": None, "set": "docs"}
+    cells = [
+        told | {"connection": "a->b", "latency_p50_s": 32.0, "latency_p95_s": 40.0},
+        told | {"connection": "b->a", "latency_p50_s": None, "latency_p95_s": None},
+    ]
+    of_b = {"member": "b", "wrong": [], "cells": cells}
+    seen = fleet(status(*WELL) | {"told": [of_b]}, None, None, NOON)
+    assert seen["matrix"]["a"]["b"]["latency_p50_s"] == 32.0
+    assert seen["matrix"]["b"]["a"]["latency_p50_s"] is None, "which a knows itself"
+    assert seen["partners"][0]["latency_p50_s"] is None, "is of what comes from b"
+
+
 def test_of_many_members_those_are_shown_of_whom_something_is_wrong() -> None:
     many = {"sets": [{"member": f"m{n:03d}", "set": "docs"} for n in range(100)],
             "connections": [entry("m099", "m098->m099", Unjoined=1)]}  # fmt: skip
