@@ -174,9 +174,12 @@ async def _call(target: _Target, work: Callable[[Api], Awaitable[Any]]) -> Any:
     from agent.ntfrsapi.interface import NTFRSAPI
     from agent.rpc.client import RpcClient
     from agent.rpc.epm import resolve
+    from agent.wire.frsapi import ANSWERS
 
     port = target.port or await resolve(target.host, target.mapper, NTFRSAPI, _CONNECT_S)
-    client = await RpcClient.connect(target.host, port, NTFRSAPI, target.account, key=target.key, timeout=_CONNECT_S)
+    client = await RpcClient.connect(
+        target.host, port, NTFRSAPI, target.account, key=target.key, timeout=_CONNECT_S, answers=ANSWERS
+    )
     try:
         return await work(Api(client))
     finally:

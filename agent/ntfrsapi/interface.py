@@ -117,4 +117,4 @@ def ntfrsapi_interface(host: Host, access: Access, polling: Polling) -> Interfac
         w.OP_WRITER_COMMAND: checked("writer_command", writer_command, w.encode_numbers, commands),
         w.OP_FORCE_REPLICATION: checked("force_replication", force_replication, w.encode_numbers, commands),
     }
-    return Interface(NTFRSAPI.uuid, (NTFRSAPI.major, NTFRSAPI.minor), handlers)
+    return Interface(NTFRSAPI.uuid, (NTFRSAPI.major, NTFRSAPI.minor), handlers, shapes=w.REQUESTS)

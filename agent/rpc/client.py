@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from agent.rpc import constants as c
@@ -18,6 +19,7 @@ from agent.rpc.pdu import InterfaceId
 from agent.rpc.proof import bind_proof, proof_key
 from agent.rpc.security import Account, Credential, InitiatorMechanism, KeyCredential, make_initiator
 from agent.rpc.transport import PduProtocol
+from agent.wire.ndr import with_little_endian_numbers
 
 __all__ = ["InterfaceId", "RpcClient"]
 
@@ -44,8 +46,9 @@ class _Call:
 class _Association(PduProtocol):
     """The client's end of the connection."""
 
-    def __init__(self, max_response: int, max_in_flight: int) -> None:
+    def __init__(self, max_response: int, max_in_flight: int, answers: Mapping[int, str]) -> None:
         super().__init__(_TURN)
+        self._answers = answers
         self._loop = asyncio.get_running_loop()
         self._max_response = max_response
         self._window = max_in_flight
@@ -255,11 +258,12 @@ class _Association(PduProtocol):
 
     def pdu_received(self, pdu: memoryview) -> None:
         """Match answers with their calls."""
-        if pdu[4] != p.LITTLE:
-            raise RpcProtocolError("a server that answers with big-endian numbers")
         if len(pdu) >= _HEAD and pdu[2] == c.RESPONSE:
             self._on_response(pdu)
             return
+        sent = pdu
+        if pdu[4] != p.LITTLE:
+            pdu = memoryview(p.with_little_endian_numbers(pdu))
         header = p.decode_header(pdu)
         if header.ptype == c.SHUTDOWN:
             self._leaving = True
@@ -274,7 +278,7 @@ class _Association(PduProtocol):
                 raise RpcProtocolError("a fault for no call")
             if header.auth_length:  # seldom, but then it takes part in the numbering of the signatures
                 try:
-                    open_call(pdu, p.FAULT.size, header.auth_length, self._protection)
+                    open_call(sent, p.FAULT.size, header.auth_length, self._protection)
                 except RpcAuthError as error:
                     self.fail(error)
                     return
@@ -294,9 +298,11 @@ class _Association(PduProtocol):
             self.fail(RpcClosed("the server is shutting down"))
 
     def _on_response(self, pdu: memoryview) -> None:
-        vers, _, _, flags, drep, _, auth_length, call_id, _, context_id, _ = p.REQUEST.unpack_from(pdu)
+        little = pdu[4] == p.LITTLE
+        layout = p.REQUEST if little else p.REQUEST_BIG
+        vers, _, _, flags, _, _, auth_length, call_id, _, context_id, _ = layout.unpack_from(pdu)
         call = self._pending.get(call_id)
-        if vers != 5 or drep[0] != 0x10 or call is None or context_id != _CONTEXT:
+        if vers != 5 or call is None or context_id != _CONTEXT:
             raise RpcProtocolError("a response to no call")
         try:
             end = open_call(pdu, _HEAD, auth_length, self._protection)
@@ -317,6 +323,10 @@ class _Association(PduProtocol):
             if not flags & c.PFC_LAST_FRAG:
                 return
             result = bytes(call.parts)
+        if not little:
+            if call.opnum not in self._answers:
+                raise RpcProtocolError("an answer with big-endian numbers to what is not known to have them")
+            result = with_little_endian_numbers(result, self._answers[call.opnum])
         del self._pending[call_id]
         if not call.future.done():
             call.future.set_result(result)
@@ -354,12 +364,15 @@ class RpcClient:
         max_in_flight: int = 64,
         on_bind: Callable[[bool], None] | None = None,
         on_authentication: Callable[[bool, str], None] | None = None,
+        answers: Mapping[int, str] = MappingProxyType({}),
     ) -> RpcClient:
         """Connect, bind and authenticate, all within `timeout` seconds.
 
         By the key, or where the server takes no keys, the account; with neither nothing is authenticated, and `level`
-        does not count. `on_authentication` is told by what: "key", "secret", "former secret" or "Kerberos". Raises
-        RpcTimeout, RpcAuthError, RpcProtocolError, RpcClosed (also for a host that cannot be reached).
+        does not count. `answers` says by opnum what answers consist of (agent.wire.ndr.with_little_endian_numbers), for
+        a server whose numbers are big-endian. `on_authentication` is told by what: "key", "secret", "former secret" or
+        "Kerberos". Raises RpcTimeout, RpcAuthError, RpcProtocolError, RpcClosed (also for a host that cannot be
+        reached).
         """
         loop = asyncio.get_running_loop()
         association: _Association | None = None
@@ -380,7 +393,7 @@ class RpcClient:
                 elif isinstance(credential, Credential):
                     proof = proof_key(ntowfv1(credential.password))
                 transport, association = await loop.create_connection(
-                    lambda: _Association(max_response, max_in_flight), host, port
+                    lambda: _Association(max_response, max_in_flight, answers), host, port
                 )
                 ends = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
                 auth_context = bind_proof(proof, *ends) or _AUTH_CONTEXT

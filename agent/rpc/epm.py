@@ -154,7 +154,7 @@ class EndpointMapper:
             OP_LOOKUP_HANDLE_FREE: _checked(self._free),
         }
         version = (EPMAPPER.major, EPMAPPER.minor)
-        return Interface(EPMAPPER.uuid, version, handlers, c.LEVEL_NONE, _to_little)
+        return Interface(EPMAPPER.uuid, version, handlers, c.LEVEL_NONE, QUESTIONS)
 
     def _lookup(self, context: CallContext, reader: _Reader) -> bytes:
         kind, wanted_object, wanted = reader.u32(), reader.uuid(), reader.interface()
@@ -217,34 +217,9 @@ class EndpointMapper:
         return int.from_bytes(handle[16:], "little")
 
 
-#: What questions consist of: numbers, context handles, and pointers to an object, an interface and a tower.
-_SHAPES: Final = {OP_LOOKUP: "noinhn", OP_MAP: "othn", OP_LOOKUP_HANDLE_FREE: "h"}
-
-
-def _to_little(opnum: int, stub: bytes) -> bytes:
-    """A question with big-endian numbers, with little-endian ones; what is cut off stays as it is."""
-    out, pos = bytearray(stub), 0
-
-    def swap(*sizes: int) -> int:
-        """Turn these numbers round; gives the last of them."""
-        nonlocal pos
-        for size in sizes:
-            pos += -pos % size
-            out[pos : pos + size] = out[pos : pos + size][::-1]
-            pos += size
-        return int.from_bytes(out[pos - sizes[-1] : pos], "little")
-
-    for what in _SHAPES[opnum]:
-        there = swap(4)  # a number, a pointer, or the attributes of a handle
-        if what == "h" or (there and what in "oi"):
-            swap(4, 2, 2)
-            pos += 8
-            if what == "i":
-                swap(2, 2)
-        elif there and what == "t":
-            size = swap(4, 4)
-            pos += size
-    return bytes(out)
+#: What questions and answers consist of (agent.wire.ndr.with_little_endian_numbers).
+QUESTIONS: Final = {OP_LOOKUP: "nginhn", OP_MAP: "gthn", OP_LOOKUP_HANDLE_FREE: "h"}
+ANSWERS: Final = {OP_MAP: "hnTn"}
 
 
 def _checked(method: Callable[[CallContext, _Reader], bytes]) -> Handler:
@@ -278,7 +253,7 @@ async def resolve(host: str, mapper: int, interface: InterfaceId, timeout: float
     seconds. Nobody is authenticated in that: who is called on that port has to show who it is. Raises RpcError."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
-    client = await RpcClient.connect(host, mapper, EPMAPPER, None, timeout=timeout)
+    client = await RpcClient.connect(host, mapper, EPMAPPER, None, timeout=timeout, answers=ANSWERS)
     try:
         tower = Tower(interface).encode()
         stub = struct.pack("<I", 1) + interface.uuid + struct.pack("<I", 2) + _octets(tower) + _NO_HANDLE

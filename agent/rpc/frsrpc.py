@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from array import array
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
@@ -38,6 +37,14 @@ ERROR_CALL_NOT_IMPLEMENTED: Final = 120
 
 #: What of a COMM_PACKET is numbers of four bytes, the size of the array Pkt the last.
 _WORDS: Final = 40
+#: What requests and answers consist of (agent.wire.ndr.with_little_endian_numbers).
+REQUESTS: Final = {
+    OP_SEND_COMM_PKT: "n" * (_WORDS // 4), OP_VERIFY_PROMOTION_PARENT: "ssssnn",
+    OP_START_PROMOTION_PARENT: "sssssssnnbbb", OP_NOP: "",
+}  # fmt: skip
+ANSWERS: Final = {
+    OP_SEND_COMM_PKT: "n", OP_VERIFY_PROMOTION_PARENT: "n", OP_START_PROMOTION_PARENT: "bn", OP_NOP: "n",
+}  # fmt: skip
 
 #: A return value is all that these methods answer, or a GUID before it.
 _MAX_RESPONSE: Final = 4096
@@ -116,16 +123,6 @@ def frsrpc_interface(
             raise RpcFault(c.RPC_X_BAD_STUB_DATA) from exc
         return encode_start_promotion_parent_response(*await on_promotion(context, request))
 
-    def to_little(opnum: int, stub: bytes) -> bytes:
-        if opnum == OP_SEND_COMM_PKT:  # numbers, then the bytes of Pkt
-            end = min(len(stub), _WORDS) & -4
-            words = array("I", stub[:end])
-            words.byteswap()
-            return words.tobytes() + stub[end:]
-        if opnum in (OP_VERIFY_PROMOTION_PARENT, OP_NOP):
-            return stub  # nothing in it counts
-        raise RpcFault(c.NCA_S_UNSUPPORTED_TYPE)
-
     def arguments_end(opnum: int, stub: bytes) -> int | None:
         if opnum == OP_SEND_COMM_PKT and len(stub) >= _WORDS:
             return _WORDS + int.from_bytes(stub[_WORDS - 4 : _WORDS], "little")
@@ -154,7 +151,7 @@ def frsrpc_interface(
             OP_TELL_STATE: tell_state,
         },
         min_level,
-        to_little,
+        REQUESTS,
         arguments_end,
     )
 
@@ -251,6 +248,7 @@ class FrsPartner:
             auth_type=self._auth_type,
             max_in_flight=self._max_in_flight,
             max_response=_MAX_RESPONSE,
+            answers=ANSWERS,
             on_bind=self._on_bind,
             on_authentication=self._on_authentication,
         )

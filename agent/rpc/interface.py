@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from agent.rpc import constants as c
 from agent.rpc.errors import RpcFault
 from agent.rpc.pdu import InterfaceId
+from agent.wire.ndr import with_little_endian_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,28 +32,29 @@ class CallContext:
 Handler = Callable[[CallContext, bytes], "bytes | Awaitable[bytes]"]
 
 
-def _none_to_little(opnum: int, stub: bytes) -> bytes:
-    if stub:
-        raise RpcFault(c.NCA_S_UNSUPPORTED_TYPE)
-    return stub
-
-
 @dataclass(frozen=True, slots=True)
 class Interface:
     """An interface: its UUID (16 bytes in wire order), version (major, minor), and handlers by opnum.
 
-    Requests below `min_level` get the fault "access denied"; with LEVEL_NONE no authentication is needed. `to_little`
-    makes what a client has sent with big-endian numbers what handlers take (answers are little-endian always: whoever
-    receives makes it right); it raises RpcFault where it cannot. `arguments_end` says where in a stub they end, so that
-    a verification trailer behind them is looked at; None where that is not known.
+    Requests below `min_level` get the fault "access denied"; with LEVEL_NONE no authentication is needed. `shapes` says
+    by opnum what requests consist of (agent.wire.ndr.with_little_endian_numbers), so that they may have big-endian
+    numbers; what is not there is refused then. Answers are little-endian always: whoever receives makes it right.
+    `arguments_end` says where in a stub they end, so that a verification trailer behind them is looked at; None where
+    that is not known.
     """
 
     uuid: bytes
     version: tuple[int, int]
     handlers: Mapping[int, Handler]
     min_level: int = c.LEVEL_PRIVACY
-    to_little: Callable[[int, bytes], bytes] = _none_to_little
+    shapes: Mapping[int, str] = field(default_factory=dict)
     arguments_end: Callable[[int, bytes], int | None] = lambda opnum, stub: None
+
+    def to_little(self, opnum: int, stub: bytes) -> bytes:
+        """What a client has sent with big-endian numbers, as handlers take it. Raises RpcFault where nobody knows."""
+        if opnum not in self.shapes:
+            raise RpcFault(c.NCA_S_UNSUPPORTED_TYPE)
+        return with_little_endian_numbers(stub, self.shapes[opnum])
 
     @property
     def id(self) -> InterfaceId:

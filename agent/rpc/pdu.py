@@ -28,7 +28,7 @@ RESPONSE: Final = struct.Struct("<BBBB4sHHIIHBB")
 FAULT: Final = struct.Struct("<BBBB4sHHIIHBBI4x")
 #: auth_type, auth_level, auth_pad_length, auth_reserved, auth_context_id
 TRAILER: Final = struct.Struct("<BBBBI")
-#: These with big-endian numbers, which clients may send; the first byte of packed_drep tells (LITTLE, BIG).
+#: These with big-endian numbers, which others may send; the first byte of packed_drep tells (LITTLE, BIG).
 HEADER_BIG: Final = struct.Struct(">BBBB4sHHI")
 REQUEST_BIG: Final = struct.Struct(">BBBB4sHHIIHH")
 TRAILER_BIG: Final = struct.Struct(">BBBBI")
@@ -102,8 +102,8 @@ def decode_header(buf: Buffer, offset: int = 0) -> Header:
 
 
 def with_little_endian_numbers(pdu: Buffer) -> bytearray:
-    """A PDU other than a request, whose numbers are big-endian: as it would be with little-endian ones. What is cut off
-    stays as it is."""
+    """A PDU other than a request or a response, whose numbers are big-endian: as it would be with little-endian ones.
+    What is cut off stays as it is."""
     out = bytearray(pdu)
 
     def swap(pos: int, *sizes: int) -> None:
@@ -127,6 +127,18 @@ def with_little_endian_numbers(pdu: Buffer) -> bytearray:
                 swap(syntax, 4, 2, 2)
                 swap(syntax + 16, 4)
             pos += 4 + (1 + transfers) * _SYNTAX.size
+    elif out[2] in (c.BIND_ACK, c.ALTER_CONTEXT_RESP) and len(out) >= pos + 10:
+        swap(pos, 2, 2, 4, 2)
+        pos += 10 + int.from_bytes(out[pos + 8 : pos + 10], "little")
+        pos += -pos % 4
+        for result in range(pos + 4, min(pos + 4 + sum(out[pos : pos + 1]) * _RESULT.size, len(out)), _RESULT.size):
+            swap(result, 2, 2, 4, 2, 2)
+            swap(result + 20, 4)
+    elif out[2] == c.BIND_NAK:
+        swap(pos, 2)
+    elif out[2] == c.FAULT:
+        swap(pos, 4, 2)
+        swap(pos + 8, 4)
     if 0 < auth_length <= len(out) - c.HEADER_SIZE - c.TRAILER_SIZE:
         swap(len(out) - auth_length - 4, 4)
     return out

@@ -18,6 +18,16 @@ OP_IS_PATH_REPLICATED: Final = 8
 OP_WRITER_COMMAND: Final = 9
 OP_FORCE_REPLICATION: Final = 10
 
+#: What requests and answers consist of (agent.wire.ndr.with_little_endian_numbers).
+REQUESTS: Final = {
+    OP_SET_DS_POLLING_INTERVAL: "nnn", OP_GET_DS_POLLING_INTERVAL: "", OP_INFO: "nb", OP_IS_PATH_REPLICATED: "sn",
+    OP_WRITER_COMMAND: "n", OP_FORCE_REPLICATION: "ggss",
+}  # fmt: skip
+ANSWERS: Final = {
+    OP_SET_DS_POLLING_INTERVAL: "n", OP_GET_DS_POLLING_INTERVAL: "nnnn", OP_INFO: "bn", OP_IS_PATH_REPLICATED: "nnnGn",
+    OP_WRITER_COMMAND: "n", OP_FORCE_REPLICATION: "n",
+}  # fmt: skip
+
 #: [MS-ERREF] 2.2
 ERROR_NOT_AUTHENTICATED: Final = 0x4DC
 FRS_ERR_INSUFFICIENT_PRIV: Final = 0x1F47

@@ -4,6 +4,7 @@ names the parameter."""
 from __future__ import annotations
 
 import struct
+from array import array
 from typing import Final
 
 from agent.wire.change_order import Buffer
@@ -86,3 +87,64 @@ def get_guid(stub: Buffer, pos: int, name: str) -> tuple[bytes | None, int]:
     if len(stub) - pos < 16:
         raise WireError(name, pos, f"{len(stub) - pos} of 16 bytes")
     return bytes(stub[pos : pos + 16]), pos + 16
+
+
+def with_little_endian_numbers(stub: Buffer, shape: str) -> bytes:
+    """A stub whose numbers and characters are big-endian, as it would be with little-endian ones. What is cut off stays
+    as it is, and so does all behind what `shape` tells of, one letter for each parameter:
+
+    n  a number of four bytes           G  a GUID
+    s  a pointer to a string            g  a pointer to a GUID
+    b  a pointer to an array of bytes   i  a pointer to a GUID and a version, major and minor
+    h  a context handle                 t  a pointer to a tower
+                                        T  an array of pointers to towers
+    """
+    out, pos = bytearray(stub), 0
+
+    def swap(*sizes: int) -> int:
+        """Turn these numbers round; gives the last of them."""
+        nonlocal pos
+        for size in sizes:
+            pos += -pos % size
+            out[pos : pos + size] = out[pos : pos + size][::-1]
+            pos += size
+        return int.from_bytes(out[pos - sizes[-1] : pos], "little")
+
+    def guid() -> None:
+        nonlocal pos
+        swap(4, 2, 2)
+        pos += 8
+
+    def tower() -> None:
+        nonlocal pos
+        size = swap(4, 4)
+        pos += size
+
+    for what in shape:
+        if what == "G":
+            guid()
+            continue
+        if what == "T":
+            swap(4, 4)
+            there = [swap(4) for _ in range(min(swap(4), len(out) // 4))]
+            for pointer in there:
+                if pointer:
+                    tower()
+            continue
+        pointer = swap(4)  # or a number, or the attributes of a handle
+        if what == "h" or (pointer and what in "gi"):
+            guid()
+            if what == "i":
+                swap(2, 2)
+        elif pointer and what == "t":
+            tower()
+        elif pointer and what == "b":
+            size = swap(4)
+            pos += size
+        elif pointer and what == "s":
+            size = 2 * swap(4, 4, 4)
+            characters = array("H", bytes(out[pos : pos + size])[: (len(out) - pos) & -2])
+            characters.byteswap()
+            out[pos : pos + 2 * len(characters)] = characters.tobytes()
+            pos += size
+    return bytes(out)

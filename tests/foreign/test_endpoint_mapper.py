@@ -51,8 +51,10 @@ def test_impacket(member: Member) -> None:
         dce.disconnect()
 
 
-def test_scapy(member: Member, known: Names) -> None:
-    carried_out(scapy(member, known, port=None), known)
+@pytest.mark.parametrize("order", ["little", "big"])
+def test_scapy(member: Member, known: Names, order: str) -> None:
+    """With numbers in either order, from the question to the endpoint mapper on."""
+    carried_out(scapy(member, known, port=None, order=order), known)
 
 
 @pytest.mark.skipif(shutil.which("smbtorture") is None, reason="smbtorture is not installed")

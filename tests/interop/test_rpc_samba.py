@@ -55,10 +55,8 @@ def has_samba() -> bool:
     )
 
 
-def first_word_to_little(opnum: int, stub: bytes) -> bytes:
-    """What AddOne and SourceData take, and the size of what SinkData takes, before and in its array."""
-    words = 2 if opnum == 2 else 1
-    return b"".join(stub[4 * n : 4 * n + 4][::-1] for n in range(words)) + stub[4 * words :]
+#: What AddOne and SourceData take, and the size of what SinkData takes, before and in its array.
+SHAPES = {0: "n", 2: "nn", 3: "n"}
 
 
 def add_one_ends(opnum: int, stub: bytes) -> int | None:
@@ -76,7 +74,7 @@ class Member:
         frsapi = dict.fromkeys(range(4, 11), self.frsapi)
         self.server = RpcServer(
             [
-                Interface(RPCECHO, (1, 0), echo, c.LEVEL_CONNECT, first_word_to_little, add_one_ends),
+                Interface(RPCECHO, (1, 0), echo, c.LEVEL_CONNECT, SHAPES, add_one_ends),
                 Interface(FRSAPI, (1, 1), frsapi),
             ],
             CredentialStore([Credential("FRS", "alice", PASSWORD)], domain="FRS"),

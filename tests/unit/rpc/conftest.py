@@ -123,7 +123,7 @@ async def serve() -> AsyncIterator[Serve]:
             ECHO_STUB: echo, SLOW: slow, BROKEN: broken, FAULTY: faulty, WHO: who, GATED: gated, LARGE: large,
         }  # fmt: skip
         interfaces = [
-            Interface(ECHO.uuid, (ECHO.major, ECHO.minor), handlers, min_level),
+            Interface(ECHO.uuid, (ECHO.major, ECHO.minor), handlers, min_level, dict.fromkeys(handlers, "")),
             Interface(OPEN.uuid, (2, 0), {0: echo}, c.LEVEL_NONE),
         ]
         hooks = Hooks(lambda ok: served.binds.append(ok), lambda ok, user: served.logons.append((ok, user)))

@@ -14,15 +14,27 @@ from hypothesis import strategies as st
 
 from agent.reporting.causes import Cause
 from agent.rpc import constants as c
+from agent.rpc import epm, frsrpc
 from agent.rpc import pdu as p
+from agent.rpc.client import RpcClient
 from agent.rpc.epm import EPMAPPER, OP_LOOKUP, OP_LOOKUP_HANDLE_FREE, OP_MAP, EndpointMapper, Tower, towers
 from agent.rpc.errors import RpcFault, RpcProtocolError
-from agent.rpc.frsrpc import FRSRPC, OP_NOP, OP_SEND_COMM_PKT, OP_START_PROMOTION_PARENT, frsrpc_interface
+from agent.rpc.frsrpc import (
+    FRSRPC,
+    OP_NOP,
+    OP_SEND_COMM_PKT,
+    OP_START_PROMOTION_PARENT,
+    OP_TELL_STATE,
+    FrsPartner,
+    frsrpc_interface,
+)
 from agent.rpc.interface import CallContext
 from agent.rpc.security import CredentialStore
 from agent.rpc.server import RpcServer
 from agent.rpc.verification import contradiction
-from agent.wire.comm_packet import CommPacket, encode_send_comm_pkt
+from agent.wire import frsapi
+from agent.wire.comm_packet import CommPacket, decode_start_promotion_parent_response, encode_send_comm_pkt
+from agent.wire.ndr import with_little_endian_numbers
 
 from .conftest import ECHO, ECHO_STUB, GATED, OPEN, Connect, RawPeer, Serve
 from .raw import bind, handshake, request, status
@@ -56,6 +68,52 @@ def big_packet(pkt: bytes) -> bytes:
     return struct.pack(">10I", 0, 9, 1, len(pkt), len(pkt), 0, 0x20000, 0, 0, len(pkt)) + pkt
 
 
+def requests(order: str) -> dict[str, bytes]:
+    """Requests and answers by their shapes, with their numbers in this order."""
+    number, three = struct.Struct(f"{order}I").pack, struct.Struct(f"{order}III").pack
+    one = uuid.UUID(bytes_le=FRSRPC.uuid)
+    guid = one.bytes if order == ">" else one.bytes_le
+
+    def text(said: str) -> bytes:
+        data = (said + "\0").encode("utf-16-be" if order == ">" else "utf-16-le", "surrogatepass")
+        out = number(0x20000) + three(len(data) // 2, 0, len(data) // 2) + data
+        return out + bytes(-len(out) % 4)
+
+    some = number(0x20004) + number(16) + bytes(range(16))
+    null, tower = number(0), Tower(FRSRPC).encode()
+    towers = number(3) + three(4, 0, 3) + number(3) + null + number(4)
+    towers += (number(len(tower)) * 2 + tower + bytes(-len(tower) % 4)) * 2
+    handle = null + bytes(16)
+    strings = null * 2 + text("docs") + text("Domain") + text("a \ud800") + text("") + text("\u00e4")
+    return {
+        "n" * 10: b"".join(map(number, range(1, 10))) + number(5) + b"bytes",
+        "ssssnn": null * 2 + text("docs") + null + number(6) + number(16),
+        "sssssssnnbbb": strings + number(6) + number(16) + some * 3,
+        "nnn": three(1, 2, 3), "nb": number(16) + some, "sn": text("/srv/docs") + number(2), "n": number(258), "": b"",
+        "ggss": number(8) + guid + null + text("docs") + null, "bn": some + number(87), "nnnn": number(1) * 4,
+        "nnnGn": three(1, 1, 0) + guid + number(0), "hnTn": handle + towers + number(0),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "shapes", [frsrpc.REQUESTS, frsrpc.ANSWERS, frsapi.REQUESTS, frsapi.ANSWERS, epm.ANSWERS], ids=range(5)
+)
+def test_numbers_are_turned_round(shapes: dict[int, str]) -> None:
+    """Those of all methods, and characters; bytes, and what is behind, stay. What is cut off has its length still."""
+    big, little = requests(">"), requests("<")
+    for shape in shapes.values():
+        assert with_little_endian_numbers(big[shape] + b"behind", shape) == little[shape] + b"behind"
+        for size in range(len(big[shape])):
+            assert len(with_little_endian_numbers(big[shape][:size], shape)) == size
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=300), st.text("nsbgGihtT", max_size=12))
+def test_whatever_is_to_be_turned_round(stub: bytes, shape: str) -> None:
+    """Whatever the counts in it say, it ends soon, and is as long as it was."""
+    assert len(with_little_endian_numbers(stub, shape)) == len(stub)
+
+
 async def test_numbers_may_be_big_endian(connect: Connect) -> None:
     """Bind, alter_context, requests in one fragment and in several; the answers are little-endian."""
     packets: list[tuple[int, bytes]] = []
@@ -82,13 +140,89 @@ async def test_numbers_may_be_big_endian(connect: Connect) -> None:
         header, raw = await peer.pdu()
         assert (header.ptype, header.call_id, raw[4], raw[24:]) == (c.RESPONSE, call_id, 0x10, b"\4\3\2\1")
     assert packets == [(9, pkt)] * 2
-    await peer.send(big_request(4, OP_NOP, b"") + big_request(5, OP_START_PROMOTION_PARENT, bytes(60)))
+    start = requests(">")[frsrpc.REQUESTS[OP_START_PROMOTION_PARENT]]
+    await peer.send(big_request(4, OP_NOP, b"") + big_request(5, OP_START_PROMOTION_PARENT, start))
     assert (await peer.pdu())[1][24:] == bytes(4)
+    guid, code = decode_start_promotion_parent_response((await peer.pdu())[1][24:])
+    assert (guid, code) == (bytes(range(16)), 87)
+    await peer.send(big_request(5, OP_TELL_STATE, bytes(4)))
     assert status((await peer.pdu())[1]) == c.NCA_S_UNSUPPORTED_TYPE
     await peer.send(big_request(6, OP_SEND_COMM_PKT, stub[:39]) + big_request(7, OP_SEND_COMM_PKT, stub[:-1]))
     for _ in range(2):
         assert status((await peer.pdu())[1]) == c.RPC_X_BAD_STUB_DATA
     await server.close()
+
+
+def big_ack(call_id: int, *results: tuple[int, int]) -> bytes:
+    """A bind_ack to as many contexts."""
+    body = struct.pack(">HHIH", 5840, 5840, 7, 4) + b"135\0" + bytes(2) + struct.pack(">BxH", len(results), 0)
+    body += b"".join(struct.pack(">HH", *one) + big_syntax(p.NDR) for one in results)
+    return big_header(c.BIND_ACK, body, call_id)
+
+
+async def big_server(*answers: bytes) -> tuple[asyncio.Server, int]:
+    """Says these PDUs in turn, with the identifiers of the PDUs that come."""
+    left = list(answers)
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while left:
+                header = p.decode_header(await reader.readexactly(16))
+                await reader.readexactly(header.frag_length - 16)
+                answer, at = bytearray(left.pop(0)), 0
+                while at < len(answer):
+                    answer[at + 12 : at + 16] = struct.pack(">I", header.call_id)
+                    at += struct.unpack_from(">H", answer, at + 8)[0]
+                writer.write(answer)
+            await reader.read()
+        except asyncio.IncompleteReadError:
+            pass
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    return server, server.sockets[0].getsockname()[1]
+
+
+def big_response(stub: bytes, flags: int = c.PFC_WHOLE) -> bytes:
+    return big_header(c.RESPONSE, struct.pack(">IHBB", len(stub), 0, 0, 0) + stub, 0, flags)
+
+
+async def test_a_server_may_answer_with_big_endian_numbers() -> None:
+    """bind_ack, responses whole and in fragments, a fault; and what no answer is known to be is refused."""
+    fault = big_header(c.FAULT, struct.pack(">IHBBII", 32, 0, 0, 0, c.NCA_S_SERVER_TOO_BUSY, 0), 0)
+    whole, other = big_response(b"\1\2\3\4"), big_response(bytes(4))
+    halves = big_response(b"\1\2\3\4", c.PFC_FIRST_FRAG) + big_response(b"", c.PFC_LAST_FRAG)
+    server, port = await big_server(big_ack(1, (0, 0)), whole, halves, fault, other)
+    partner = FrsPartner("127.0.0.1", port, None, level=c.LEVEL_NONE)
+    assert await partner.send(b"packet", 60) == 0x01020304
+    assert await partner.nop(60) == 0x01020304
+    with pytest.raises(RpcFault) as raised:
+        await partner.nop(60)
+    assert raised.value.status == c.NCA_S_SERVER_TOO_BUSY
+    with pytest.raises(RpcProtocolError, match="big-endian"):
+        await partner.submit(OP_TELL_STATE, bytes(4), 60)
+    await partner.close()
+    server.close()
+
+
+async def test_an_endpoint_mapper_may_answer_with_big_endian_numbers() -> None:
+    answer = requests(">")[epm.ANSWERS[OP_MAP]]
+    assert answer.count(Tower(FRSRPC).encode()) == 2
+    answer = answer.replace(Tower(FRSRPC).encode(), Tower(FRSRPC, port=28700).encode())
+    server, port = await big_server(big_ack(1, (0, 0)), big_response(answer))
+    assert await epm.resolve("127.0.0.1", port, FRSRPC, 60) == 28700
+    server.close()
+
+
+async def test_a_bind_is_refused_with_big_endian_numbers() -> None:
+    for answer, says in (
+        (big_ack(1, (2, 1)), r"reason 1\b"),
+        (big_header(c.BIND_NAK, struct.pack(">HBBBx", c.NAK_LOCAL_LIMIT, 1, 5, 0), 1), f"bind_nak {c.NAK_LOCAL_LIMIT}"),
+    ):
+        server, port = await big_server(answer)
+        with pytest.raises(RpcProtocolError, match=says):
+            await RpcClient.connect("127.0.0.1", port, FRSRPC, None, timeout=60)
+        server.close()
 
 
 @pytest.mark.parametrize("drep", [b"\x11\0\0\0", b"\x01\0\0\0", b"\x20\0\0\0", b"\0\1\0\0", b"\x10\1\0\0"])
@@ -282,6 +416,7 @@ async def test_verification_trailers(connect: Connect, what: str, size: int) -> 
     await server.close()
 
 
+TYPES = [c.BIND, c.ALTER_CONTEXT, c.BIND_ACK, c.BIND_NAK, c.FAULT, c.AUTH3, c.CO_CANCEL]
 MAPPER = EndpointMapper({FRSRPC: (28700, "NtFrs Service"), EPMAPPER: (135, "")}).interface()
 LISTENED = frsrpc_interface(lambda context, packet: 0)
 
@@ -307,7 +442,7 @@ def test_whatever_an_endpoint_mapper_is_asked(stub: bytes, opnum: int) -> None:
 
 
 @settings(max_examples=300)
-@given(st.binary(max_size=120), st.sampled_from([c.BIND, c.ALTER_CONTEXT, c.AUTH3, c.CO_CANCEL]), st.integers(0, 2**16))
+@given(st.binary(max_size=120), st.sampled_from(TYPES), st.integers(0, 2**16))
 def test_whatever_is_big_endian(body: bytes, ptype: int, auth_length: int) -> None:
     """It stays as long as it is, and is read, or refused."""
     pdu = bytearray(big_header(ptype, body, 1))
