@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import struct
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -73,15 +74,19 @@ def requests(asked: dict[str, Any]) -> Iterator[tuple[str, str, int | None, Pack
     def made(kind: type[Packet], **values: Any) -> Packet:
         return kind(ndr64=False, ndrendian=asked["order"], **values)
 
+    def text(value: str) -> str:
+        """What scapy takes, which writes characters low byte first whatever the order of the numbers is."""
+        return value if asked["order"] == "little" else value.encode("utf-16-be").decode("utf-16-le")
+
     pkt, some = bytes.fromhex(asked["pkt"]), bytes(range(16))
     yield "frsrpc", "FrsNOP", None, made(frs.FrsNOP_Request)
     comm = made(CommPacket, Minor=9, CsId=1, MemLen=len(pkt), Pkt=pkt)
     yield "frsrpc", "FrsRpcSendCommPkt", 0, made(SendCommPkt, CommPkt=comm)
     parent = dict.fromkeys(("ParentAccount", "ParentPassword"))
-    names = dict.fromkeys(("ReplicaSetName", "ReplicaSetType"), "none of ours")
+    names = dict.fromkeys(("ReplicaSetName", "ReplicaSetType"), text("none of ours"))
     verify = made(frs.FrsRpcVerifyPromotionParent_Request, **parent, **names, GuidSize=16)
     yield "frsrpc", "FrsRpcVerifyPromotionParent", None, verify
-    partner = dict.fromkeys(("CxtionName", "PartnerName", "PartnerPrincName"), "none of ours")
+    partner = dict.fromkeys(("CxtionName", "PartnerName", "PartnerPrincName"), text("none of ours"))
     guids = dict.fromkeys(("CxtionGuid", "PartnerGuid", "ParentGuid"), some)
     start = made(frs.FrsRpcStartPromotionParent_Request, **parent, **names, **partner, **guids)
     yield "frsrpc", "FrsRpcStartPromotionParent", None, start
@@ -92,9 +97,14 @@ def requests(asked: dict[str, Any]) -> Iterator[tuple[str, str, int | None, Pack
     # to NDR, NTFRSAPI_INFO is bytes: little-endian, whatever is around it
     blob = struct.pack("<11I", 0, 9, 0, 0, 0x1000, 1, 1, 0, 0, 44, 44).ljust(0x1000, b"\0")
     yield "NtFrsApi", "InfoW", None, made(api.NtFrsApi_Rpc_InfoW_Request, Blob=blob)
-    yield "NtFrsApi", "IsPathReplicated", None, made(api.NtFrsApi_Rpc_IsPathReplicated_Request, Path=asked["path"])
+    yield (
+        "NtFrsApi",
+        "IsPathReplicated",
+        None,
+        made(api.NtFrsApi_Rpc_IsPathReplicated_Request, Path=text(asked["path"])),
+    )
     yield "NtFrsApi", "WriterCommand", None, made(api.NtFrsApi_Rpc_WriterCommand_Request, Command=2)
-    whose = {"ReplicaSetGuid": None, "CxtionGuid": None, "ReplicaSetName": asked["set"], "PartnerDnsName": None}
+    whose = {"ReplicaSetGuid": None, "CxtionGuid": None, "ReplicaSetName": text(asked["set"]), "PartnerDnsName": None}
     yield "NtFrsApi", "ForceReplication", None, made(api.NtFrsApi_Rpc_ForceReplication_Request, **whose)
 
 
@@ -104,8 +114,8 @@ def fields(answer: Packet) -> dict[str, Any]:
     return {name: value for name, value in named.items() if isinstance(value, int)} | {"all": bytes(answer).hex()}
 
 
-def call(asked: dict[str, Any], level: str, interface: str, opnum: int | None, request: Packet) -> dict[str, Any]:
-    """The answer's fields; {"fault": code} where it was none; {"bind": False} where it did not come to that."""
+def bound(asked: dict[str, Any], level: str, interface: str) -> tuple[DCERPC_Client, bool]:
+    """A client, and whether its bind was taken."""
     ssp = None
     if level != "none":
         name = f"{asked['user']}@{asked['domain']}"
@@ -120,8 +130,21 @@ def call(asked: dict[str, Any], level: str, interface: str, opnum: int | None, r
         client.connect(asked["host"], endpoint=asked["port"], timeout=60)
     else:  # as the endpoint mapper on port 135 says
         client.connect(asked["host"], interface=known, timeout=60)
+    return client, client.bind(known)
+
+
+def call(asked: dict[str, Any], level: str, interface: str, opnum: int | None, request: Packet) -> dict[str, Any]:
+    """The answer's fields; {"fault": code} where it was none; {"bind": False} where it did not come to that."""
+    for again in range(240, -1, -1):
+        try:
+            client, taken = bound(asked, level, interface)
+            break
+        except TypeError:  # no answer at all: a member answers so many binds of one address in a second, and no more
+            if not again:
+                raise
+            time.sleep(0.25)
     try:
-        if not client.bind(known):
+        if not taken:
             return {"bind": False}
         more = {} if opnum is None else {"opnum": opnum}
         answer = client.sr1_req(request, **more)
