@@ -14,6 +14,8 @@ from typing import Any, ClassVar
 
 from msrpcs import ms_frs1_frsapi as api
 from msrpcs import ms_frs1_frsrpc as frs
+from scapy.compat import plain_str
+from scapy.fields import StrNullFieldUtf16
 from scapy.layers.dcerpc import (
     DCE_C_AUTHN_LEVEL,
     DceRpc5Fault,
@@ -74,19 +76,15 @@ def requests(asked: dict[str, Any]) -> Iterator[tuple[str, str, int | None, Pack
     def made(kind: type[Packet], **values: Any) -> Packet:
         return kind(ndr64=False, ndrendian=asked["order"], **values)
 
-    def text(value: str) -> str:
-        """What scapy takes, which writes characters low byte first whatever the order of the numbers is."""
-        return value if asked["order"] == "little" else value.encode("utf-16-be").decode("utf-16-le")
-
     pkt, some = bytes.fromhex(asked["pkt"]), bytes(range(16))
     yield "frsrpc", "FrsNOP", None, made(frs.FrsNOP_Request)
     comm = made(CommPacket, Minor=9, CsId=1, MemLen=len(pkt), Pkt=pkt)
     yield "frsrpc", "FrsRpcSendCommPkt", 0, made(SendCommPkt, CommPkt=comm)
     parent = dict.fromkeys(("ParentAccount", "ParentPassword"))
-    names = dict.fromkeys(("ReplicaSetName", "ReplicaSetType"), text("none of ours"))
+    names = dict.fromkeys(("ReplicaSetName", "ReplicaSetType"), "none of ours")
     verify = made(frs.FrsRpcVerifyPromotionParent_Request, **parent, **names, GuidSize=16)
     yield "frsrpc", "FrsRpcVerifyPromotionParent", None, verify
-    partner = dict.fromkeys(("CxtionName", "PartnerName", "PartnerPrincName"), text("none of ours"))
+    partner = dict.fromkeys(("CxtionName", "PartnerName", "PartnerPrincName"), "none of ours")
     guids = dict.fromkeys(("CxtionGuid", "PartnerGuid", "ParentGuid"), some)
     start = made(frs.FrsRpcStartPromotionParent_Request, **parent, **names, **partner, **guids)
     yield "frsrpc", "FrsRpcStartPromotionParent", None, start
@@ -101,10 +99,10 @@ def requests(asked: dict[str, Any]) -> Iterator[tuple[str, str, int | None, Pack
         "NtFrsApi",
         "IsPathReplicated",
         None,
-        made(api.NtFrsApi_Rpc_IsPathReplicated_Request, Path=text(asked["path"])),
+        made(api.NtFrsApi_Rpc_IsPathReplicated_Request, Path=asked["path"]),
     )
     yield "NtFrsApi", "WriterCommand", None, made(api.NtFrsApi_Rpc_WriterCommand_Request, Command=2)
-    whose = {"ReplicaSetGuid": None, "CxtionGuid": None, "ReplicaSetName": text(asked["set"]), "PartnerDnsName": None}
+    whose = {"ReplicaSetGuid": None, "CxtionGuid": None, "ReplicaSetName": asked["set"], "PartnerDnsName": None}
     yield "NtFrsApi", "ForceReplication", None, made(api.NtFrsApi_Rpc_ForceReplication_Request, **whose)
 
 
@@ -159,6 +157,8 @@ def main() -> None:
     (version,) = (one for one in DceRpcSecVTPcontext.fields_desc if one.name == "Version")
     version.default = 0x10001
     asked = json.load(sys.stdin)
+    if asked["order"] == "big":  # scapy forgets it of characters in a pointer, and writes their low byte first
+        StrNullFieldUtf16.h2i = lambda field, packet, text: plain_str(text).encode("utf-16-be")
     found = []
     for level in asked["levels"]:
         for interface, method, opnum, request in requests(asked):
