@@ -212,8 +212,8 @@ class RootLock:
         with contextlib.suppress(OSError):
             folder_fd = open_beneath(self._fd, aside, FOLDER)
             try:
-                within = os.listdir(folder_fd)
-                if is_private(os.fstat(folder_fd)) and {_ASKED, _STANDS}.issuperset(within):
+                within = os.listdir(folder_fd) if is_private(os.fstat(folder_fd)) else None
+                if within is not None and {_ASKED, _STANDS}.issuperset(within):
                     for one in within:
                         os.unlink(one, dir_fd=folder_fd)
                     os.rmdir(aside, dir_fd=self._fd)
