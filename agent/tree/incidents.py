@@ -49,6 +49,6 @@ class TreeIncidents:
             f"{SWAP_PREFIX!r} are the agent's own there; give it another name",
         )
 
-    def root_lock(self, uid: int, text: str) -> None:
+    def root_lock(self, text: str) -> None:
         """Somebody who is no agent has a lock on the root."""
-        self._report(Cause.ROOT_LOCK, f"user {uid}", text)
+        self._report(Cause.ROOT_LOCK, "the root", text)

@@ -1,154 +1,301 @@
-"""One agent a root: a lock on the root folder itself, held as long as its replica set runs here.
+"""One agent a root, whatever state directory, mount, container or PID namespace it has.
 
-It is a flock(2), which every agent of this host meets, whatever state directory and mount of the folder it has. But
-whoever may list the root may hold one, too, and nobody must be able to keep a member from starting. So only an agent
-counts among its holders: a process that has nothing but root and our own user in its four user IDs (a set-user-ID
-program that inherited a user's lock has not), and an `agent.lock` open that nobody else could have opened. Others are
-told about and passed over; the lock is then tried again until it is ours. While somebody else's lock is in the way, a
-second agent is noticed by the mark of the root (see mark).
+An agent takes a lock, a flock(2), on the root folder itself, and the kernel drops it however the agent ends. Whoever
+may list the root may hold one, too: so a lock of somebody else says nothing, and neither does the process number that
+the kernel tells with it, for it may be that of one that has ended. A newcomer that does not get the lock asks who has
+it, with a new file in the root (in QUESTION) that only its own user and root can open. An agent on that root answers
+with a lock on this file, and the newcomer gives up. Where nobody answers there is no agent: it begins without the lock,
+tries it again, and leaves a question standing meanwhile. Whoever has begun answers all questions.
+
+Users of the root can take a question away; it is put again. They keep nobody from beginning, nor end one that has
+begun; at most they keep a second agent from noticing the first.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
 import stat
-from collections.abc import Callable
-from dataclasses import dataclass
+import threading
+import time
+from collections.abc import Callable, Iterator
 from typing import Final
 
-from idtable.lock import LOCK_NAME
+from agent.tree.mark import read_mark
+from idtable.reserved import PREINSTALL
+from staging.beneath import FOLDER, free_name, is_private, move_to_free_name
+from staging.openat2 import open_beneath
 
+QUESTION: Final = f"{PREINSTALL}.lock"
+"""The folder in the root that has the question of a newcomer; a folder, as others of the agent's own are."""
+_ASKED: Final = "asked"  # by a newcomer, who has not begun
+_STANDS: Final = "stands"  # of one that has begun without the lock
+_MAKE: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 _HELD: Final = (errno.EWOULDBLOCK, errno.EACCES)
 _NO_LOCKS: Final = (errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _TRIES: Final = 3
+_ANSWER_S: Final = 0.5
+_LOOK_S: Final = 0.05
+PATIENCE_S: Final = 5.0
 
 
 class RootInUse(Exception):
     """Another agent replicates the root; the text says which, and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Holder:
-    """A process with a lock on the root. `state` is None for what is no agent, and "" for one of which that cannot be
-    seen."""
-
-    pid: int
-    uid: int
-    program: str
-    state: str | None
-
-
 class RootLock:
-    """The lock on the folder open as `fd`, which must stay open, at the path `root`. `foreign` is told of those that
-    hold it and are no agent: their user ID, and a text for people. Raises RootInUse, OSError."""
+    """The lock on the folder open as `fd`, which must stay open until close(), at the path `root`. `told` hears why it
+    cannot be had yet. A question is given `patience_s` seconds, during which the constructor waits. Raises RootInUse,
+    and OSError for a file system that fails."""
 
-    def __init__(self, root: str, fd: int, foreign: Callable[[int, str], None]) -> None:
+    def __init__(self, root: str, fd: int, told: Callable[[str], None], patience_s: float = PATIENCE_S) -> None:
         self._root = root
         self._fd = fd
-        self._foreign = foreign
-        self._done = False
-        self._told: set[int] = set()
-        self.try_again()
+        self._told = told
+        self._last = ""
+        self._begun = False
+        self._folder_fd = -1
+        self._question_fd = -1
+        self._answer_fd = -1
+        self._busy = threading.Lock()
+        self._closing = threading.Event()
+        self._answering = threading.Thread(target=self._answer_all, name="root lock", daemon=True)
+        self._mine = _lock(fd, fcntl.LOCK_EX)
+        self._answering.start()
+        try:
+            # Whoever runs without the lock has a question there.
+            if not self._mine or self._seen() is not None:
+                self._wait(patience_s)
+            self._begun = True
+            self.try_again()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Leave the root to others. May be called twice."""
+        self._closing.set()
+        self._answering.join()
+        self._forget()
+        self._drop_answer()
 
     def try_again(self) -> None:
-        """Take the lock if it is not ours yet. Raises RootInUse when another agent has it, OSError."""
-        for _ in range(_TRIES):
-            if self._done or self._take():
+        """Take the lock if it is not ours yet. Raises RootInUse when another agent has the root, OSError."""
+        with self._busy:
+            if self._closing.is_set():
+                raise RootInUse(self._last)
+            self._refuse_if_answered()
+            self._mine = self._mine or _lock(self._fd, fcntl.LOCK_EX)
+            if self._mine:
+                self._forget()
                 return
-            holders = _holders(self._fd)
-            if holders:
+            if self._seen() is None:
+                self._put()
+        if self._question_fd >= 0:
+            self._tell(
+                f"somebody who is no agent of this user holds a lock on the root {self._root}, and is passed over; end "
+                f"that process (lslocks may name it): until then a second agent on this root is not noticed as surely, "
+                f"and the folder {QUESTION!r} stands in the root"
+            )
+
+    def _wait(self, patience_s: float) -> None:
+        """Ask, and wait for an answer. Raises RootInUse."""
+        end = time.monotonic() + patience_s
+        while True:
+            with self._busy:
+                self._refuse_if_answered()
+                # Who asked before us and is alive answers our question; who does so after us gets our answer.
+                if self._question_fd < 0 or self._seen() != _ASKED:
+                    self._put()
+            if self._closing.wait(_LOOK_S) or time.monotonic() >= end:
                 break
-        else:
-            raise RootInUse(
-                f"{self._root} is locked by a process that cannot be seen from here, an agent in another container "
-                f"most likely; one agent replicates a root: stop that one, or give this one another root"
-            )
-        for holder in holders:
-            if holder.state is not None:
-                state = f" with the state directory {holder.state}" if holder.state else ""
-                raise RootInUse(
-                    f"an agent (process {holder.pid}{state}) replicates {self._root} already; one agent replicates a "
-                    f"root: stop that one, or give this one another root"
-                )
-        for holder in holders:
-            if holder.pid in self._told:
-                continue
-            self._foreign(
-                holder.uid,
-                f"process {holder.pid} ({holder.program}) of user {holder.uid} holds a lock on the root {self._root}; "
-                f"it is no agent, and passed over, but a second agent on this root is not noticed as surely meanwhile: "
-                f"end it",
-            )
-        self._told = {holder.pid for holder in holders}
+        with self._busy:
+            self._refuse_if_answered()
+            self._forget()
 
-    def _take(self) -> bool:
+    def _refuse_if_answered(self) -> None:
+        """Raises RootInUse, and has no question and no answer any more, if an agent has answered."""
+        if self._is_answered():
+            self._last = self._whose()
+            self._closing.set()
+            self._forget()
+            self._drop_answer()
+            raise RootInUse(self._last)
+
+    def _seen(self) -> str | None:
+        """Which question is there, of ours or of another of this user or root."""
+        for name in (_ASKED, _STANDS):
+            found = self._look(name)
+            if found is not None and found.st_uid in (0, os.geteuid()):
+                return name
+        return None
+
+    def _look(self, name: str) -> os.stat_result | None:
+        """The question of this name, if one is there that nobody else may open."""
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fd = open_beneath(self._fd, f"{QUESTION}/{name}", os.O_PATH)
+        except OSError:
+            return None
+        try:
+            found = os.fstat(fd)
+        finally:
+            os.close(fd)
+        return found if stat.S_ISREG(found.st_mode) and not found.st_mode & 0o077 else None
+
+    # -- the question of our own --
+
+    def _put(self) -> None:
+        """Put a question, in the place of what is there; tells where none can be put."""
+        self._forget()
+        new = free_name(QUESTION)
+        try:
+            with _keeping_mtime(self._fd):
+                os.mkdir(new, 0o700, dir_fd=self._fd)
+                try:
+                    self._make(new)
+                    for _ in range(_TRIES):
+                        if move_to_free_name(self._fd, new, self._fd, QUESTION):
+                            return
+                        self._clear()
+                    raise FileExistsError(errno.EEXIST, "somebody is at it again and again")
+                except BaseException:
+                    self._forget(new)
+                    raise
         except OSError as error:
-            if error.errno in _HELD:
-                return False
-            if error.errno not in _NO_LOCKS:
-                raise
-            # A file system that has no such locks.
-        self._done = True
-        return True
+            self._tell(
+                f"somebody holds a lock on the root {self._root}, and whether it is an agent cannot be asked "
+                f"({QUESTION!r} in the root: {error.strerror}); it is passed over"
+            )
+
+    def _make(self, folder: str) -> None:
+        """Make the file in a folder, and open both: in whichever folder it is, it is new. Raises OSError where others
+        could open it."""
+        self._folder_fd = open_beneath(self._fd, folder, FOLDER)
+        name = _STANDS if self._begun else _ASKED
+        self._question_fd = os.open(name, _MAKE, 0o600, dir_fd=self._folder_fd)
+        found = os.fstat(self._question_fd)
+        if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise OSError(errno.EOPNOTSUPP, "this file system has no owners and modes that keep others out")
+
+    def _is_answered(self) -> bool:
+        """Whether an agent has a lock on our question: nobody else could open it."""
+        if self._question_fd < 0:
+            return False
+        if not _lock(self._question_fd, fcntl.LOCK_EX):
+            return True
+        _lock(self._question_fd, fcntl.LOCK_UN)
+        return False
+
+    def _forget(self, name: str = QUESTION) -> None:
+        """Take our question away, which has this name in the root if nobody gave it another one."""
+        if self._folder_fd >= 0:
+            with _keeping_mtime(self._fd), contextlib.suppress(OSError):
+                if self._question_fd >= 0:
+                    os.unlink(_STANDS if self._begun else _ASKED, dir_fd=self._folder_fd)
+                os.rmdir(name, dir_fd=self._fd)  # that of another has a file in it
+        for fd in (self._question_fd, self._folder_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._question_fd = self._folder_fd = -1
+
+    def _clear(self) -> None:
+        """Move away what has the name of the question, and remove it if it is one. Raises OSError."""
+        aside = free_name(QUESTION)
+        try:
+            if not move_to_free_name(self._fd, QUESTION, self._fd, aside):
+                return
+        except FileNotFoundError:
+            return
+        with contextlib.suppress(OSError):
+            folder_fd = open_beneath(self._fd, aside, FOLDER)
+            try:
+                within = os.listdir(folder_fd) if is_private(os.fstat(folder_fd)) else None
+                if within is not None and {_ASKED, _STANDS}.issuperset(within):
+                    for one in within:
+                        os.unlink(one, dir_fd=folder_fd)
+                    os.rmdir(aside, dir_fd=self._fd)
+            finally:
+                os.close(folder_fd)
+
+    # -- the questions of others --
+
+    def _answer_all(self) -> None:
+        while not self._closing.wait(_ANSWER_S):
+            with self._busy, contextlib.suppress(OSError):
+                if not self._closing.is_set():
+                    self._answer()
+
+    def _answer(self) -> None:
+        """Lock the question that is there, if it is not ours, as long as it is there: one of a newcomer when we have
+        begun, or asked before it; another only when we have begun. A lock on a file that is no question does no harm.
+        Raises OSError."""
+        names = (_ASKED, _STANDS) if self._begun else (_ASKED,) if self._question_fd >= 0 else ()
+        name, found = next(((name, seen) for name in names if (seen := self._look(name))), ("", None))
+        if found is None:
+            self._drop_answer()
+        elif not any(fd >= 0 and os.path.samestat(found, os.fstat(fd)) for fd in (self._question_fd, self._answer_fd)):
+            self._drop_answer()
+            fd = open_beneath(self._fd, f"{QUESTION}/{name}", _READ)
+            if os.path.samestat(found, os.fstat(fd)) and _lock(fd, fcntl.LOCK_SH):
+                self._answer_fd = fd
+            else:
+                os.close(fd)
+
+    def _drop_answer(self) -> None:
+        if self._answer_fd >= 0:
+            os.close(self._answer_fd)
+            self._answer_fd = -1
+
+    # -- for people --
+
+    def _whose(self) -> str:
+        """That another agent has the root, and which as far as it can be seen: it has a lock on our question."""
+        pid, mark = _holder(self._question_fd), read_mark(self._fd)
+        process = f"process {pid}" if pid > 0 else "a process that cannot be seen from here, in another container"
+        state = f" with the state directory {mark.state}" if mark is not None and mark.state else ""
+        return (
+            f"an agent ({process}{state}) replicates {self._root} already; one agent replicates a root: stop that one, "
+            f"or give this one another root"
+        )
+
+    def _tell(self, text: str) -> None:
+        if text != self._last:
+            self._told(text)
+        self._last = text
 
 
-def _holders(fd: int) -> list[_Holder]:
-    """The processes with a flock on what is open as `fd`, as far as they can be seen."""
-    device, inode = _kernel_device(fd), os.fstat(fd).st_ino
-    pids: dict[int, None] = {}
-    with open("/proc/locks", encoding="ascii") as locks:
+@contextlib.contextmanager
+def _keeping_mtime(fd: int) -> Iterator[None]:
+    """The folder open as `fd` keeps its modification time."""
+    before = os.fstat(fd)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.utime(fd, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def _lock(fd: int, how: int) -> bool:
+    """Whether a lock could be taken; also True where the file system has no such locks. Raises OSError."""
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _HELD:
+            return False
+        if error.errno not in _NO_LOCKS:
+            raise
+    return True
+
+
+def _holder(fd: int) -> int:
+    """The process with a lock on a file that only agents can open, 0 where it cannot be seen: for people."""
+    inode = str(os.fstat(fd).st_ino)
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/locks", encoding="ascii") as locks:
         for line in locks:
             fields = line.split()
-            if fields[1] == "FLOCK" and fields[5] == f"{device}:{inode}":
-                pids[int(fields[4])] = None
-    return [_look_at(pid) for pid in pids]
-
-
-def _kernel_device(fd: int) -> str:
-    """The device as /proc/locks has it: that of the file system, which stat(2) does not tell everywhere (btrfs)."""
-    with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as info:
-        mount = next((line.split()[1] for line in info if line.startswith("mnt_id:")), "")
-    number = os.fstat(fd).st_dev
-    major, minor = os.major(number), os.minor(number)
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:
-        for line in mounts:
-            fields = line.split(" ", 3)
-            if fields[0] == mount:
-                major, minor = (int(part) for part in fields[2].split(":"))
-    return f"{major:02x}:{minor:02x}"
-
-
-def _look_at(pid: int) -> _Holder:
-    try:
-        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as status:
-            lines = dict(line.rstrip("\n").partition(":")[::2] for line in status)
-    except OSError:
-        return _Holder(pid, -1, "gone", None)
-    uids = {int(uid) for uid in lines["Uid"].split()}
-    program = lines["Name"].strip()
-    uid = next((uid for uid in uids if uid not in (0, os.geteuid())), os.geteuid())
-    trusted = uids <= {0, os.geteuid()}
-    return _Holder(pid, uid, program, _state_of(pid) if trusted else None)
-
-
-def _state_of(pid: int) -> str | None:
-    """The state directory of an agent; None when the process is none, "" when that cannot be seen."""
-    folder = f"/proc/{pid}/fd"
-    try:
-        for name in os.listdir(folder):
-            try:
-                target, st = os.readlink(f"{folder}/{name}"), os.stat(f"{folder}/{name}")
-            except FileNotFoundError:
-                continue
-            private = stat.S_ISREG(st.st_mode) and not st.st_mode & 0o077 and st.st_uid in (0, os.geteuid())
-            if private and os.path.basename(target) == LOCK_NAME:
-                return os.path.dirname(target)
-    except PermissionError:
-        return ""
-    except OSError:
-        pass
-    return None
+            if fields[1] == "FLOCK" and fields[5].rpartition(":")[2] == inode:
+                return int(fields[4])
+    return 0

@@ -38,8 +38,10 @@ class ReplicaRoot:
     def close(self) -> None:
         """Leave the root to others."""
         with self._busy:
-            self._closed = True
-            os.close(self._fd)
+            if not self._closed:
+                self._closed = True
+                self._lock.close()
+                os.close(self._fd)
 
     def identify(self, store: Store, counters: Counters) -> Identity:
         """See identity.identify()."""
