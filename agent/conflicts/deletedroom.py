@@ -59,9 +59,13 @@ class Groups:
         for group_id in ids:
             try:
                 with self._folder.opened(group_id) as group_fd:
-                    summary, missing = deletedgroup.summary(group_fd)
-                    if not read_only and self._folder.take_late(group_fd, missing):
-                        summary, _ = deletedgroup.summary(group_fd)
+                    summary, missing, unknown = deletedgroup.summary(group_fd)
+                    if unknown and not read_only:
+                        deletedgroup.adopt(group_fd, unknown, f"found-{group_id}")
+                        place = self._folder.at(group_id)
+                        log.warning("20514 %d files in %s are known by their numbers only", len(unknown), place)
+                    if not read_only and (self._folder.take_late(group_fd, missing) or unknown):
+                        summary, *_ = deletedgroup.summary(group_fd)
             except OSError as error:
                 log.error("20512 the deleted files in %s cannot be read: %s", self._folder.at(group_id), error)
                 continue
@@ -124,14 +128,6 @@ class Groups:
             log.error("20505 %s cannot be dropped: %s", self._folder.at(group.id), error)
         if group.files == 0:
             self.try_to_drop(group)
-
-    def drop_oldest_but(self, group: Group) -> bool:
-        """Drops the group that is the first to go, to make room on the disk; False when there is none."""
-        with self._lock:
-            oldest, _ = self._first_to_go(0, group, frozenset())
-            dropped = oldest is not None and self.try_to_drop(oldest)
-        self.sweep()
-        return dropped
 
     def drop(self, group: Group) -> None:
         """Takes a group out of the store for good; sweep() then removes it. Under the lock. Raises OSError."""

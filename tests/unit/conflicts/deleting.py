@@ -15,6 +15,13 @@ B, C = b"b" * 16, b"c" * 16
 START = 133_000_000_000_000_000
 
 
+def keep_deleted(store: DeletedStore, name: str, dir_fd: int, path: str, *, tree_path: str, by: bytes) -> bool:
+    """`by` deletes what is at that place, in a batch of its own: whether it is kept."""
+    noted = store.note(tree_path, fsops.fingerprint(name, dir_fd=dir_fd), path, by=by)
+    store.flush()
+    return store.keep(name, dir_fd, noted)
+
+
 class Bench:
     """A store, a root to restore to, and a folder for what was taken out of the tree."""
 
@@ -40,7 +47,7 @@ class Bench:
         place.write_bytes(os.fsencode(path) if data is None else data)
         fd = os.open(self.out, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            kept = self.store.keep(place.name, fd, str(place), tree_path=path, by=by)
+            kept = keep_deleted(self.store, place.name, fd, str(place), tree_path=path, by=by)
         finally:
             os.close(fd)
         assert not place.exists()

@@ -12,7 +12,7 @@ from agent.conflicts.deletedrestore import restore_file, restore_group
 from agent.conflicts.kept import KeptError, TargetTaken, UnknownItem
 from agent.wire.filetime import HOUR, SECOND
 from staging import fsops
-from tests.unit.conflicts.deleting import START, B, Bench, C
+from tests.unit.conflicts.deleting import START, B, Bench, C, keep_deleted
 from tests.unit.conflicts.keeping import NAMES, facts
 
 
@@ -69,7 +69,7 @@ def test_all_of_a_group_comes_back_folders_included(bench: Bench) -> None:
         os.utime(place, ns=(1, 1_234_567_890_123_456_789))
         before[path] = facts(place)
         fd = os.open(bench.out, os.O_RDONLY)
-        bench.store.keep("x", fd, str(place), tree_path=path, by=B)
+        keep_deleted(bench.store, "x", fd, str(place), tree_path=path, by=B)
         os.close(fd)
     bench.folder_gone("d/e", 0o2750, *owner)
     bench.folder_gone("d/empty", 0o1777, *owner)
@@ -170,7 +170,7 @@ def test_every_name(bench: Bench, raw: bytes) -> None:
 def test_links(bench: Bench) -> None:
     (bench.out / "x").symlink_to("no\nwhere")
     fd = os.open(bench.out, os.O_RDONLY)
-    assert bench.store.keep("x", fd, str(bench.out / "x"), tree_path="link", by=B)
+    assert keep_deleted(bench.store, "x", fd, str(bench.out / "x"), tree_path="link", by=B)
     os.close(fd)
     restore_group(bench.store, bench.group(), str(bench.root))
     assert os.readlink(bench.root / "link") == "no\nwhere"
