@@ -4,6 +4,7 @@ A group is what one member deleted without a longer pause: restored and dropped 
 however many files it has. In the folder of the store: `ID`, a group (see agent.conflicts.deletedgroup); `ID.gone`,
 one that is being removed. When room is needed the oldest files go first of the member whose deletions take most, so
 that no member can push out what others deleted; a group that alone is larger than the quota keeps what came first.
+Whose deletions they are the partner says that sent them: they count as its own, and of its own share for that member.
 
 Before a file leaves the tree its line is on disk: note() all that are to go, flush() once, then keep() each. Where
 there is no room on the disk for the line the file stays in the tree; nothing that is kept goes for that.
@@ -81,7 +82,7 @@ class DeletedStore:
         self._now = now
         self._lock = threading.RLock()
         self._flushing = threading.Lock()
-        self._open: dict[bytes, str] = {}  # originator -> the group that what it deletes goes into
+        self._open: dict[tuple[bytes, bytes], str] = {}  # partner and originator -> the group for what it deletes
         self._dirty: set[str] = set()
         self._new = False
         self._folder = StoreFolder(dir, read_only=read_only)
@@ -156,12 +157,13 @@ class DeletedStore:
 
     # -- keeping --
 
-    def note(self, tree_path: str, found: Fingerprint, origin: str, *, by: bytes) -> Noted:
+    def note(self, tree_path: str, found: Fingerprint, origin: str, *, by: bytes, via: bytes) -> Noted:
         """Writes down that what was `found` at `tree_path` of the tree is to go, as the member with the originator GUID
-        `by` deleted it, and will be at the path `origin`, in a folder that only this agent can enter, until keep() has
-        it. It is durable after the next flush(). Raises OSError."""
+        `by` deleted it, says the partner with the member GUID `via`; and that it will be at the path `origin`, in a
+        folder that only this agent can enter, until keep() has it. It is durable after the next flush(). Raises
+        OSError."""
         with self._lock:
-            group = self._group_of(by)
+            group = self._group_of(by, via)
             group.last = self._now()
             number, group.next = group.next, group.next + 1
             size, kind = (found.size if stat.S_ISREG(found.mode) else 0), kepttree.kind_of(found.mode)
@@ -181,11 +183,17 @@ class DeletedStore:
         """Takes what was noted, the entry `name` of an open folder whose names nobody else can change. False when it is
         gone for good, as the quota has no room. It is durable after the next flush(). Raises OSError when it cannot be
         kept; then it is where it was."""
-        noted = self._still_noted(name, dir_fd, noted)
-        group, file = noted.group, noted.file
         st = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
-        with self._lock:
-            admitted = self._admit(group, st, file.path)
+        while True:
+            with self._lock:
+                group, file = noted.group, noted.file
+                if self._groups.by_id.get(group.id) is group and not group.busy:
+                    admitted = self._admit(group, st, file.path)
+                    break
+                # It is being given back, or gone, by now.
+                found = fsops.fingerprint(name, dir_fd=dir_fd)
+                noted = self.note(file.path, found, file.origin, by=group.by, via=group.via)
+            self.flush()
         self._groups.sweep()
         if not admitted:
             os.unlink(name, dir_fd=dir_fd)
@@ -207,21 +215,10 @@ class DeletedStore:
                 group.moving -= 1
                 self._dirty.add(group.id)
 
-    def _still_noted(self, name: str, dir_fd: int, noted: Noted) -> Noted:
-        """Noted once more where its group is being given back, or gone, by now."""
-        with self._lock:
-            group = noted.group
-            if self._groups.by_id.get(group.id) is group and not group.busy:
-                return noted
-            found = fsops.fingerprint(name, dir_fd=dir_fd)
-            noted = self.note(noted.file.path, found, noted.file.origin, by=group.by)
-        self.flush()
-        return noted
-
-    def keep_folder(self, tree_path: str, found: Fingerprint, *, by: bytes) -> None:
+    def keep_folder(self, tree_path: str, found: Fingerprint, *, by: bytes, via: bytes) -> None:
         """A folder was removed with what was in it: if that is given back, so is the folder."""
         with self._lock:
-            group = self._groups.by_id.get(self._open.get(by, ""))
+            group = self._groups.by_id.get(self._open.get((via, by), ""))
             if group is None or not self._goes_on(group) or not self._groups.make_room(LINE_CHARGE, group):
                 return
             try:
@@ -246,20 +243,20 @@ class DeletedStore:
             if new:
                 os.fsync(self._folder.fd)
 
-    def _group_of(self, by: bytes) -> Group:
+    def _group_of(self, by: bytes, via: bytes) -> Group:
         """The group for what is deleted now. Under the lock."""
-        group = self._groups.by_id.get(self._open.get(by, ""))
+        group = self._groups.by_id.get(self._open.get((via, by), ""))
         if group is not None and self._goes_on(group):
             return group
         now = self._now()
         while True:
             group_id = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
             with contextlib.suppress(FileExistsError):
-                deletedgroup.begin(self._folder.fd, group_id, by, now)
+                deletedgroup.begin(self._folder.fd, group_id, by, via, now)
                 break
-        group = Group(by, now, now, files=0, size=0, charge=0, first=1, next=1, missed=0, id=group_id)
+        group = Group(by, via, now, now, files=0, size=0, charge=0, first=1, next=1, missed=0, id=group_id)
         self._groups.by_id[group_id] = group
-        self._open[by] = group_id
+        self._open[via, by] = group_id
         self._new = True
         return group
 
@@ -312,8 +309,8 @@ class DeletedStore:
         finally:
             with self._lock:
                 group.busy = False
-                if self._open.get(group.by) == group.id:
-                    del self._open[group.by]
+                if self._open.get((group.via, group.by)) == group.id:
+                    del self._open[group.via, group.by]
                 if group.files == 0 and group.id in self._groups.by_id:
                     self._groups.try_to_drop(group)
             self._groups.sweep()

@@ -66,9 +66,11 @@ Line = DeletedFile | DeletedFolder | Missed
 
 @dataclass(slots=True)
 class Summary:
-    """What a group is found to be at a start."""
+    """What a group is found to be at a start. `by`: the originator GUID of who deleted it; `via`: the member GUID of
+    the partner that said so, zeros where that was not written down."""
 
     by: bytes
+    via: bytes
     began: int
     last: int
     files: int
@@ -89,12 +91,12 @@ def size_of(st: os.stat_result) -> int:
     return st.st_size if stat.S_ISREG(st.st_mode) else 0
 
 
-def begin(store_fd: int, group_id: str, by: bytes, began: int) -> None:
+def begin(store_fd: int, group_id: str, by: bytes, via: bytes, began: int) -> None:
     """Makes the folder of a group and its list. Raises OSError."""
     os.mkdir(group_id, 0o700, dir_fd=store_fd)
     group_fd = os.open(group_id, FOLDER, dir_fd=store_fd)
     try:
-        _append(group_fd, {"by": by.hex(), "began": began})
+        _append(group_fd, {"by": by.hex(), "via": via.hex(), "began": began})
     finally:
         os.close(group_fd)
 
@@ -192,10 +194,10 @@ def summary(group_fd: int) -> tuple[Summary, list[DeletedFile], set[int]]:
             files, size, charge = files + 1, size + size_of(st), charge + charge_of(st)
             highest, first = max(highest, number), min(first or number, number)
             unknown.add(number)
-    by, began, missed = bytes(16), 0, 0
+    by, via, began, missed = bytes(16), bytes(16), 0, 0
     tail: deque[DeletedFile] = deque(maxlen=TAIL)
     with contextlib.suppress(FileNotFoundError), os.fdopen(os.open(LIST_NAME, _READ, dir_fd=group_fd), "rb") as stream:
-        by, began = _head(next(stream, b""))
+        by, via, began = _head(next(stream, b""))
         for raw in stream:
             if raw.startswith(b'{"missed"'):
                 missed += 1
@@ -206,17 +208,17 @@ def summary(group_fd: int) -> tuple[Summary, list[DeletedFile], set[int]]:
                 unknown.discard(line.number)
     last = max((line.time for line in tail), default=began) or filetime(os.fstat(group_fd).st_mtime_ns)
     highest = max([highest, *(line.number for line in tail)])
-    found = Summary(by, began or last, last, files, size, charge, first or highest + 1, highest + 1, missed)
+    found = Summary(by, via, began or last, last, files, size, charge, first or highest + 1, highest + 1, missed)
     return found, [line for line in tail if not is_there(group_fd, line.number)], unknown
 
 
-def _head(raw: bytes) -> tuple[bytes, int]:
+def _head(raw: bytes) -> tuple[bytes, bytes, int]:
     try:
         head = json.loads(raw)
-        by = bytes.fromhex(head["by"])
-        return (by if len(by) == 16 else bytes(16)), int(head["began"])
-    except (ValueError, TypeError, KeyError, OverflowError):
-        return bytes(16), 0
+        by, via = (bytes.fromhex(head.get(name, "")) for name in ("by", "via"))
+        return by.ljust(16, b"\0")[:16], via.ljust(16, b"\0")[:16], int(head["began"])
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        return bytes(16), bytes(16), 0
 
 
 def _parsed(raw: bytes) -> Line | None:

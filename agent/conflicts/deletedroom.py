@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
 from agent.conflicts import deletedgroup
@@ -32,6 +32,7 @@ class Group(Summary):
         return {
             "id": self.id,
             "originator": guid_text(self.by),
+            "received_from": guid_text(self.via),
             "began": iso_time(self.began),
             "last": iso_time(self.last),
             "files": self.files,
@@ -98,16 +99,21 @@ class Groups:
         return True
 
     def _first_to_go(self, charge: int, but: Group | None, stuck: Set[str]) -> tuple[Group | None, int]:
-        """The oldest group, other than `but`, of the member whose deletions take most, with so much more for `but`;
-        and how much more they take than those of any other. None when nothing of that member can go."""
-        charges = Counter({but.by: charge} if but is not None else {})
+        """The oldest group, other than `but`, of the member whose deletions take most of what those take that came from
+        the partner that takes most, with so much more for `but`; and how much more they take than those of any other.
+        None when nothing of that member can go."""
+        charges = Counter({(but.via, but.by): charge} if but is not None else {})
         for group in self.by_id.values():
-            charges[group.by] += group.charge
-        first, *others = [*charges.most_common(2), (b"", 0)]
+            charges[group.via, group.by] += group.charge
+        partners: Counter[bytes] = Counter()
+        for (via, _), takes in charges.items():
+            partners[via] += takes
+        most, more = _largest(partners.values())
+        within, less = _largest(takes for (via, _), takes in charges.items() if partners[via] == most)
         for group in self.by_id.values():
             free = group is not but and group.id not in stuck and not group.busy and not group.moving
-            if free and charges[group.by] == first[1]:
-                return group, first[1] - others[0][1]
+            if free and partners[group.via] == most and charges[group.via, group.by] == within:
+                return group, min(more, less)
         return None, 0
 
     def _drop_some(self, group: Group, excess: int) -> None:
@@ -153,3 +159,9 @@ class Groups:
                 return
             except OSError as error:
                 log.error("20505 a group of deleted files cannot be removed: %s", error)
+
+
+def _largest(takes: Iterable[int]) -> tuple[int, int]:
+    """The largest share, and how much larger it is than the next one."""
+    first, second, *_ = [*sorted(takes, reverse=True)[:2], 0, 0]
+    return first, first - second

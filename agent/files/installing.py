@@ -198,7 +198,7 @@ class Installer:
         if stat.S_ISDIR(found.mode):
             result = install.remove_folder(self._root, at, expected)
             if elsewhere is not None and result.outcome is install.Outcome.DONE:
-                deletions.keep_folder(elsewhere, at.path, found)
+                deletions.keep_folder(action, elsewhere, at.path, found)
         elif elsewhere is not None and self._deleted is not None and self._deleted.keeps:
             aside = deletions.aside(action)
             if aside is None:  # it had another state when the batch began

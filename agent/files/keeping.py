@@ -52,7 +52,7 @@ class Deletions:
         if self._deleted is None:
             return
         try:
-            noted = self._deleted.note(path, expected, aside.path, by=keep.winner.originator_guid)
+            noted = self._deleted.note(path, expected, aside.path, by=keep.winner.originator_guid, via=action.partner)
             self._noted[action.co_guid] = aside, noted
         except OSError as error:
             self._noted[action.co_guid] = aside, error
@@ -84,10 +84,10 @@ class Deletions:
             log.error("20513 %r was deleted elsewhere and cannot be kept with the like: %s", path, error)
             keep_displaced(self._kept, entry, path, None, ev.KeepReason.ELSEWHERE.value)
 
-    def keep_folder(self, keep: ev.Keep, path: str, found: Fingerprint) -> None:
+    def keep_folder(self, action: ev.Install, keep: ev.Keep, path: str, found: Fingerprint) -> None:
         """A folder was removed."""
         if self._deleted is not None:
-            self._deleted.keep_folder(path, found, by=keep.winner.originator_guid)
+            self._deleted.keep_folder(path, found, by=keep.winner.originator_guid, via=action.partner)
 
     def end(self) -> None:
         """Makes durable what was kept."""

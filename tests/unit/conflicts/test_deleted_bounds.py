@@ -70,6 +70,25 @@ def test_no_member_pushes_out_what_others_deleted(bench: Bench) -> None:
     assert min(took.values()) > 60_000, "each has its share"
 
 
+def test_whoever_a_partner_says_has_deleted_it_its_own_share_gives_way(bench: Bench) -> None:
+    """A share for each partner, and of that one for each member that it passes deletions on of."""
+    bench.open(quota=200_000, durable=False)
+    for number in range(4):
+        assert bench.keep(f"honest {number}", bytes(20_000), by=B, via=B)
+        assert bench.keep(f"behind c {number}", bytes(10_000), by=b"h" * 16, via=C)
+    for number in range(50):
+        bench.keep(f"junk {number}", bytes(10_000), by=number.to_bytes(16, "big"), via=C)
+        if number == 20:
+            bench.open(quota=200_000, durable=False)
+    assert [f"honest {number}" for number in range(4)] in bench.files()
+    bench.later(HOUR)
+    for number in range(40):
+        bench.keep(f"of d {number}", bytes(10_000), by=b"d" * 16, via=C)
+        bench.later(HOUR)
+    assert [f"honest {number}" for number in range(4)] in bench.files()
+    assert sum(len(files) for files in bench.files() if files[0].startswith("junk")) > 2, "each has its share of c's"
+
+
 def test_of_a_group_that_is_too_large_the_first_are_kept(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     bench.open(quota=100_000)
     bench.keep("older", bytes(20_000))
