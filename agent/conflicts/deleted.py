@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.conflicts import deletedgroup, kepttree
+from agent.conflicts.deletedage import Age
 from agent.conflicts.deletedfolder import StoreFolder
 from agent.conflicts.deletedgroup import (
     LINE_CHARGE,
@@ -77,6 +78,7 @@ class DeletedStore:
         """
         self.quota_bytes = quota_bytes
         self._days = keep_days
+        self._age = Age()
         self._pause = int(pause_s * SECOND)
         self.durable = durable
         self._now = now
@@ -90,10 +92,13 @@ class DeletedStore:
         self.dir = self._folder.path
         try:
             self._groups.load(read_only)
+            self._age = Age.load(self._folder.fd)
+            self._age.counted = max([self._age.counted, *(group.age for group in self._groups.by_id.values())])
             if not read_only:
                 with self._lock:
                     self._groups.make_room(0, None)
                 self.expire()
+                self.flush()
         except BaseException:
             self.close()
             raise
@@ -235,13 +240,12 @@ class DeletedStore:
             with self._lock:
                 dirty, self._dirty = self._dirty, set()
                 new, self._new = self._new, False
-            if not self.durable:
-                return
-            for group_id in dirty:  # but for those dropped meanwhile
+            for group_id in dirty if self.durable else ():  # but for those dropped meanwhile
                 with contextlib.suppress(FileNotFoundError), self.opened(group_id) as group_fd:
                     deletedgroup.sync(group_fd)
-            if new:
+            if new and self.durable:
                 os.fsync(self._folder.fd)
+        self._groups.tell_dropped()
 
     def _group_of(self, by: bytes, via: bytes) -> Group:
         """The group for what is deleted now. Under the lock."""
@@ -249,12 +253,13 @@ class DeletedStore:
         if group is not None and self._goes_on(group):
             return group
         now = self._now()
+        age = self._age.look(now)
         while True:
             group_id = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
             with contextlib.suppress(FileExistsError):
-                deletedgroup.begin(self._folder.fd, group_id, by, via, now)
+                deletedgroup.begin(self._folder.fd, group_id, by, via, now, age)
                 break
-        group = Group(by, via, now, now, files=0, size=0, charge=0, first=1, next=1, missed=0, id=group_id)
+        group = Group(by, via, now, now, files=0, size=0, charge=0, first=1, next=1, missed=0, age=age, id=group_id)
         self._groups.by_id[group_id] = group
         self._open[via, by] = group_id
         self._new = True
@@ -285,12 +290,20 @@ class DeletedStore:
     # -- going --
 
     def expire(self) -> None:
-        """Drops what was deleted longer ago than it is to be kept. To be called now and then."""
+        """Drops what has been kept for as long as it is to be. To be called now and then, at least once a day."""
         with self._lock:
+            counted = self._age.look(self._now())
             for group in list(self._groups.by_id.values()):
-                if self._now() - group.last > self._days * DAY and not group.busy and not group.moving:
+                if counted - group.age > self._days * DAY and not group.busy and not group.moving:
                     log.info("what was deleted until %s is dropped: %d files", iso_time(group.last), group.files)
                     self._groups.try_to_drop(group)
+            try:
+                if self._groups.by_id:
+                    self._age.save(self._folder.fd)
+                else:
+                    self._age.forget(self._folder.fd)
+            except OSError as error:  # it is all kept for longer, if anything
+                log.warning("20516 for how long deletions are kept cannot be written down in %s: %s", self.dir, error)
         self._groups.sweep()
 
     # -- giving back --

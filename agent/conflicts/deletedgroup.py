@@ -67,7 +67,7 @@ Line = DeletedFile | DeletedFolder | Missed
 @dataclass(slots=True)
 class Summary:
     """What a group is found to be at a start. `by`: the originator GUID of who deleted it; `via`: the member GUID of
-    the partner that said so, zeros where that was not written down."""
+    the partner that said so, zeros where that was not written down; `age`: the time counted when it began."""
 
     by: bytes
     via: bytes
@@ -79,6 +79,7 @@ class Summary:
     first: int
     next: int
     missed: int
+    age: int
 
 
 def charge_of(st: os.stat_result) -> int:
@@ -91,12 +92,12 @@ def size_of(st: os.stat_result) -> int:
     return st.st_size if stat.S_ISREG(st.st_mode) else 0
 
 
-def begin(store_fd: int, group_id: str, by: bytes, via: bytes, began: int) -> None:
+def begin(store_fd: int, group_id: str, by: bytes, via: bytes, began: int, age: int) -> None:
     """Makes the folder of a group and its list. Raises OSError."""
     os.mkdir(group_id, 0o700, dir_fd=store_fd)
     group_fd = os.open(group_id, FOLDER, dir_fd=store_fd)
     try:
-        _append(group_fd, {"by": by.hex(), "via": via.hex(), "began": began})
+        _append(group_fd, {"by": by.hex(), "via": via.hex(), "began": began, "age": age})
     finally:
         os.close(group_fd)
 
@@ -194,10 +195,10 @@ def summary(group_fd: int) -> tuple[Summary, list[DeletedFile], set[int]]:
             files, size, charge = files + 1, size + size_of(st), charge + charge_of(st)
             highest, first = max(highest, number), min(first or number, number)
             unknown.add(number)
-    by, via, began, missed = bytes(16), bytes(16), 0, 0
+    by, via, began, age, missed = bytes(16), bytes(16), 0, 0, 0
     tail: deque[DeletedFile] = deque(maxlen=TAIL)
     with contextlib.suppress(FileNotFoundError), os.fdopen(os.open(LIST_NAME, _READ, dir_fd=group_fd), "rb") as stream:
-        by, via, began = _head(next(stream, b""))
+        by, via, began, age = _head(next(stream, b""))
         for raw in stream:
             if raw.startswith(b'{"missed"'):
                 missed += 1
@@ -208,17 +209,17 @@ def summary(group_fd: int) -> tuple[Summary, list[DeletedFile], set[int]]:
                 unknown.discard(line.number)
     last = max((line.time for line in tail), default=began) or filetime(os.fstat(group_fd).st_mtime_ns)
     highest = max([highest, *(line.number for line in tail)])
-    found = Summary(by, via, began or last, last, files, size, charge, first or highest + 1, highest + 1, missed)
+    found = Summary(by, via, began or last, last, files, size, charge, first or highest + 1, highest + 1, missed, age)
     return found, [line for line in tail if not is_there(group_fd, line.number)], unknown
 
 
-def _head(raw: bytes) -> tuple[bytes, bytes, int]:
+def _head(raw: bytes) -> tuple[bytes, bytes, int, int]:
     try:
         head = json.loads(raw)
         by, via = (bytes.fromhex(head.get(name, "")) for name in ("by", "via"))
-        return by.ljust(16, b"\0")[:16], via.ljust(16, b"\0")[:16], int(head["began"])
+        return by.ljust(16, b"\0")[:16], via.ljust(16, b"\0")[:16], int(head["began"]), int(head.get("age", 0))
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
-        return bytes(16), bytes(16), 0
+        return bytes(16), bytes(16), 0, 0
 
 
 def _parsed(raw: bytes) -> Line | None:

@@ -51,6 +51,7 @@ class Groups:
         self._folder = folder
         self._quota = quota_bytes
         self._lock = lock
+        self._dropped = [0, 0, 0]  # files, bytes, and when the newest of their groups ended, until that is told
         self._doomed: list[str] = []  # what is to be removed once nobody waits for the lock
 
     def load(self, read_only: bool) -> None:
@@ -126,6 +127,8 @@ class Groups:
                         st = os.stat(str(group.first), dir_fd=group_fd, follow_symlinks=False)
                         os.unlink(str(group.first), dir_fd=group_fd)
                         self.account(group, st, -1)
+                        files, size, last = self._dropped
+                        self._dropped = [files + 1, size + size_of(st), max(last, group.last)]
                     except FileNotFoundError:
                         if group.first >= group.next:
                             break
@@ -134,6 +137,16 @@ class Groups:
             log.error("20505 %s cannot be dropped: %s", self._folder.at(group.id), error)
         if group.files == 0:
             self.try_to_drop(group)
+
+    def tell_dropped(self) -> None:
+        """One line for all that went since the last one for want of room."""
+        with self._lock:
+            (files, size, last), self._dropped = self._dropped, [0, 0, 0]
+        if files:
+            log.warning(
+                "20515 the quota of what is kept of deletions is passed: removed the oldest of those that take most, "
+                "%d files, %d bytes, deleted until %s", files, size, iso_time(last),
+            )  # fmt: skip
 
     def drop(self, group: Group) -> None:
         """Takes a group out of the store for good; sweep() then removes it. Under the lock. Raises OSError."""

@@ -28,6 +28,39 @@ def test_it_is_kept_for_a_time(bench: Bench) -> None:
     assert os.listdir(bench.folder / "deleted") == []
 
 
+@pytest.mark.parametrize("wrong", [400 * DAY, -400 * DAY])
+def test_a_start_with_a_wrong_clock_drops_nothing(bench: Bench, wrong: int) -> None:
+    bench.keep("a")
+    for _ in range(5):
+        bench.later(wrong)
+        bench.open()
+        bench.store.expire()
+        bench.later(-wrong)
+        bench.open()
+    assert bench.files() == [["a"]]
+    for _ in range(31):
+        bench.later(DAY)
+        bench.open()
+    assert bench.files() == []
+
+
+def test_whatever_is_dropped_is_told(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.open(quota=100_000, days=2)
+    for number in range(8):
+        bench.keep(f"f{number}", bytes(20_000))
+        bench.later(HOUR)
+    bench.store.flush()
+    told = [record.args for record in caplog.records if "deletions is passed" in record.message]
+    assert (sum(files for files, *_ in told), sum(size for _, size, _ in told)) == (4, 80_000)
+    caplog.clear()
+    caplog.set_level("INFO")
+    for _ in range(4):
+        bench.later(DAY)
+        bench.store.expire()
+    assert caplog.text.count("is dropped: 1 files") == 4
+    assert bench.files() == []
+
+
 def test_nothing_is_kept_where_that_is_not_wanted(bench: Bench) -> None:
     bench.open(days=0)
     assert not bench.store.keeps
@@ -49,7 +82,9 @@ def test_the_oldest_files_go_first(bench: Bench) -> None:
     assert bench.files() == [["f6", "f7"]]
     bench.keep("x", bytes(20_000))
     assert bench.files() == [["x"], ["f7"]]
-    assert sorted(os.listdir(bench.folder / "deleted")) == sorted(group.id for group in bench.store.groups())
+    assert sorted(os.listdir(bench.folder / "deleted")) == sorted(
+        [*(group.id for group in bench.store.groups()), "age"]
+    )
 
 
 def test_no_member_pushes_out_what_others_deleted(bench: Bench) -> None:

@@ -258,7 +258,7 @@ def test_between_file_systems_it_is_copied(bench: Bench, elsewhere: Path) -> Non
     (elsewhere / "root").mkdir()
     assert restore_group(bench.open(), bench.group(), str(elsewhere / "root")).files == 1
     assert facts(elsewhere / "root" / "d" / "f") == before
-    assert os.listdir(bench.folder / "deleted") == []
+    assert set(os.listdir(bench.folder / "deleted")) <= {"age"}
 
 
 def test_threads_keep_restore_discard_and_list_at_once(bench: Bench) -> None:
@@ -335,7 +335,7 @@ def test_looking_while_another_process_has_it(bench: Bench, tmp_path: Path) -> N
     (Path(bench.store.dir) / f"{bench.group()}.gone").mkdir()
     looking = bench.open(quota=1, read_only=True)
     assert [group.files for group in looking.groups()] == [1]
-    assert len(os.listdir(looking.dir)) == 2
+    assert len(os.listdir(looking.dir)) in (2, 3)
     assert DeletedStore(str(tmp_path / "absent"), 1, 1, read_only=True).groups() == []
     assert not (tmp_path / "absent").exists()
 
