@@ -254,6 +254,7 @@ class DeletedStore:
             return group
         now = self._now()
         age = self._age.look(now)
+        self._groups.make_way()
         while True:
             group_id = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
             with contextlib.suppress(FileExistsError):

@@ -9,12 +9,15 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
+from typing import Final
 
 from agent.conflicts import deletedgroup
 from agent.conflicts.deletedfolder import StoreFolder
 from agent.conflicts.deletedgroup import Summary, charge_of, size_of
 from agent.wire.guid import guid_text
 from agent.work.clock import iso_time
+
+GROUPS: Final = 20_000  # each takes memory, however little is in it
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +81,21 @@ class Groups:
             if not group.files and not group.missed and not read_only:
                 self.try_to_drop(group)
 
+    def make_way(self) -> None:
+        """Drops the oldest group of the partner that has most, where one more would be too many. Under the lock."""
+        if len(self.by_id) < GROUPS:
+            return
+        most = Counter(group.via for group in self.by_id.values()).most_common(1)[0][0]
+        for group in self.by_id.values():
+            if group.via == most and not group.busy and not group.moving:
+                if self.try_to_drop(group):
+                    self._count_dropped(group, group.files, group.size)
+                return
+
+    def _count_dropped(self, group: Group, files: int, size: int) -> None:
+        before, bytes_before, last = self._dropped
+        self._dropped = [before + files, bytes_before + size, max(last, group.last)]
+
     def account(self, group: Group, st: os.stat_result, sign: int) -> None:
         """A file came into a group (`sign` 1), or is in it no more (-1). Under the lock."""
         group.files += sign
@@ -127,8 +145,7 @@ class Groups:
                         st = os.stat(str(group.first), dir_fd=group_fd, follow_symlinks=False)
                         os.unlink(str(group.first), dir_fd=group_fd)
                         self.account(group, st, -1)
-                        files, size, last = self._dropped
-                        self._dropped = [files + 1, size + size_of(st), max(last, group.last)]
+                        self._count_dropped(group, 1, size_of(st))
                     except FileNotFoundError:
                         if group.first >= group.next:
                             break
@@ -144,7 +161,7 @@ class Groups:
             (files, size, last), self._dropped = self._dropped, [0, 0, 0]
         if files:
             log.warning(
-                "20515 the quota of what is kept of deletions is passed: removed the oldest of those that take most, "
+                "20515 deleted_quota, or the number of groups, is passed: removed the oldest of those that take most, "
                 "%d files, %d bytes, deleted until %s", files, size, iso_time(last),
             )  # fmt: skip
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from agent.conflicts import deletedgroup
+from agent.conflicts import deletedgroup, deletedroom
 from agent.wire.filetime import DAY, HOUR
 from tests.unit.conflicts.deleting import B, Bench, C, keep_deleted
 
@@ -50,7 +50,7 @@ def test_whatever_is_dropped_is_told(bench: Bench, caplog: pytest.LogCaptureFixt
         bench.keep(f"f{number}", bytes(20_000))
         bench.later(HOUR)
     bench.store.flush()
-    told = [record.args for record in caplog.records if "deletions is passed" in record.message]
+    told = [record.args for record in caplog.records if "deleted_quota, or" in record.message]
     assert (sum(files for files, *_ in told), sum(size for _, size, _ in told)) == (4, 80_000)
     caplog.clear()
     caplog.set_level("INFO")
@@ -59,6 +59,22 @@ def test_whatever_is_dropped_is_told(bench: Bench, caplog: pytest.LogCaptureFixt
         bench.store.expire()
     assert caplog.text.count("is dropped: 1 files") == 4
     assert bench.files() == []
+
+
+def test_groups_are_not_too_many_either(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(deletedroom, "GROUPS", 8)
+    for number in range(3):
+        bench.keep(f"honest {number}")
+        bench.later(HOUR)
+    for number in range(20):
+        bench.keep(f"junk {number}", by=number.to_bytes(16, "big"), via=C)
+    assert bench.files() == [[f"junk {number}"] for number in range(19, 14, -1)] + [
+        [f"honest {number}"] for number in (2, 1, 0)
+    ]
+    assert "1 files" in caplog.text
+    assert len(os.listdir(bench.folder / "deleted")) <= 9
 
 
 def test_nothing_is_kept_where_that_is_not_wanted(bench: Bench) -> None:
