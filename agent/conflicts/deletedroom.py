@@ -1,5 +1,5 @@
 """The groups of a store of deleted files, what they count against its quota, and which of it goes when room is needed:
-the oldest files of the member whose deletions take most."""
+the oldest files of the partner whose deletions take most, and of what it passed on, of the member whose do."""
 
 from __future__ import annotations
 
