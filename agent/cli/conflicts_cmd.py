@@ -38,6 +38,9 @@ def list_items(config_file: Path, as_json: bool, deleted: bool) -> None:
     """List what is kept, the newest first: conflicts, or with --deleted what other members deleted."""
     answer = _ask(config_file, action="list-deleted" if deleted else "list")
     items = answer["groups" if deleted else "items"]
+    while "next" in answer:
+        answer = _ask(config_file, action="list", after=answer["next"])
+        items += answer["items"]
     if as_json:
         click.echo(json.dumps(items, indent=2))
         return

@@ -4,12 +4,15 @@ A group is what one member deleted without a longer pause: restored and dropped 
 however many files it has. In the folder of the store: `ID`, a group (see agent.conflicts.deletedgroup); `ID.gone`,
 one that is being removed. When room is needed the oldest files go first of the member whose deletions take most, so
 that no member can push out what others deleted; a group that alone is larger than the quota keeps what came first.
+Whose deletions they are the partner says that sent them: they count as its own, and of its own share for that member.
+
+Before a file leaves the tree its line is on disk: note() all that are to go, flush() once, then keep() each. Where
+there is no room on the disk for the line the file stays in the tree; nothing that is kept goes for that.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 import secrets
@@ -17,9 +20,11 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from agent.conflicts import deletedgroup, kepttree
+from agent.conflicts.deletedage import Age
 from agent.conflicts.deletedfolder import StoreFolder
 from agent.conflicts.deletedgroup import (
     LINE_CHARGE,
@@ -39,9 +44,17 @@ from staging.fsops import Fingerprint
 
 LONGEST_S: Final = 3600.0  # a group that goes on for longer is continued by another
 _MISSED_LINES: Final = 1000
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A file that is to go into a group, and has its line there, unless that has missed too many already."""
+
+    group: Group
+    file: DeletedFile
+    written: bool
 
 
 class DeletedStore:
@@ -65,12 +78,13 @@ class DeletedStore:
         """
         self.quota_bytes = quota_bytes
         self._days = keep_days
+        self._age = Age()
         self._pause = int(pause_s * SECOND)
         self.durable = durable
         self._now = now
         self._lock = threading.RLock()
         self._flushing = threading.Lock()
-        self._open: dict[bytes, str] = {}  # originator -> the group that what it deletes goes into
+        self._open: dict[tuple[bytes, bytes], str] = {}  # partner and originator -> the group for what it deletes
         self._dirty: set[str] = set()
         self._new = False
         self._folder = StoreFolder(dir, read_only=read_only)
@@ -78,10 +92,13 @@ class DeletedStore:
         self.dir = self._folder.path
         try:
             self._groups.load(read_only)
+            self._age = Age.load(self._folder.fd)
+            self._age.counted = max([self._age.counted, *(group.age for group in self._groups.by_id.values())])
             if not read_only:
                 with self._lock:
                     self._groups.make_room(0, None)
                 self.expire()
+                self.flush()
         except BaseException:
             self.close()
             raise
@@ -145,60 +162,77 @@ class DeletedStore:
 
     # -- keeping --
 
-    def keep(self, name: str, dir_fd: int, path: str, *, tree_path: str, by: bytes) -> bool:
-        """Takes the entry `name` of an open folder whose names nobody else can change (`path`, for people): a file or
-        link that was at `tree_path` of the tree until the member with the originator GUID `by` deleted it. False when
-        it is gone for good, as there is no room. It is durable after the next flush(). Raises OSError when it can
-        neither be kept nor be deleted; then it is where it was."""
-        found = fsops.fingerprint(name, dir_fd=dir_fd)
-        st = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+    def note(self, tree_path: str, found: Fingerprint, origin: str, *, by: bytes, via: bytes) -> Noted:
+        """Writes down that what was `found` at `tree_path` of the tree is to go, as the member with the originator GUID
+        `by` deleted it, says the partner with the member GUID `via`; and that it will be at the path `origin`, in a
+        folder that only this agent can enter, until keep() has it. It is durable after the next flush(). Raises
+        OSError."""
         with self._lock:
-            group = self._group_of(by) if self.keeps else None
-            number = self._admit(group, st, tree_path) if group is not None else 0
+            group = self._group_of(by, via)
+            group.last = self._now()
+            number, group.next = group.next, group.next + 1
+            size, kind = (found.size if stat.S_ISREG(found.mode) else 0), kepttree.kind_of(found.mode)
+            inode = (found.ino, found.btime_ns)
+            file = DeletedFile(number, tree_path, size, kind, group.last, os.path.abspath(origin), inode)
+            written = group.missed < _MISSED_LINES
+            if written:
+                self._write(group, file)
+        return Noted(group, file, written)
+
+    def _write(self, group: Group, line: Line) -> None:
+        with self.opened(group.id) as group_fd:
+            deletedgroup.note(group_fd, line)
+        self._dirty.add(group.id)
+
+    def keep(self, name: str, dir_fd: int, noted: Noted) -> bool:
+        """Takes what was noted, the entry `name` of an open folder whose names nobody else can change. False when it is
+        gone for good, as the quota has no room. It is durable after the next flush(). Raises OSError when it cannot be
+        kept; then it is where it was."""
+        st = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+        while True:
+            with self._lock:
+                group, file = noted.group, noted.file
+                if self._groups.by_id.get(group.id) is group and not group.busy:
+                    admitted = self._admit(group, st, file.path)
+                    break
+                # It is being given back, or gone, by now.
+                found = fsops.fingerprint(name, dir_fd=dir_fd)
+                noted = self.note(file.path, found, file.origin, by=group.by, via=group.via)
+            self.flush()
         self._groups.sweep()
-        if group is None or number == 0:
+        if not admitted:
             os.unlink(name, dir_fd=dir_fd)
             return False
-        file = DeletedFile(
-            number,
-            tree_path,
-            size_of(st),
-            kepttree.kind_of(st.st_mode),
-            self._now(),
-            os.path.abspath(path),
-            (found.ino, found.btime_ns),
-        )
         try:
-            self._take(group, name, dir_fd, file)
+            if not noted.written:
+                with self._lock:
+                    self._write(group, file)
+                self.flush()
+            with self.opened(group.id) as group_fd:
+                self._folder.take(name, dir_fd, group_fd, file.number)
             return True
-        except OSError as error:
+        except OSError:
             with self._lock:
                 self._groups.account(group, st, -1)
-            if error.errno not in _FULL:
-                raise
-            log.error("13570 the disk is full: %r, which was deleted elsewhere, cannot be kept", tree_path)
-            os.unlink(name, dir_fd=dir_fd)
-            return False
+            raise
         finally:
             with self._lock:
                 group.moving -= 1
+                self._dirty.add(group.id)
 
-    def keep_folder(self, tree_path: str, found: Fingerprint, *, by: bytes) -> None:
+    def keep_folder(self, tree_path: str, found: Fingerprint, *, by: bytes, via: bytes) -> None:
         """A folder was removed with what was in it: if that is given back, so is the folder."""
         with self._lock:
-            group = self._groups.by_id.get(self._open.get(by, ""))
+            group = self._groups.by_id.get(self._open.get((via, by), ""))
             if group is None or not self._goes_on(group) or not self._groups.make_room(LINE_CHARGE, group):
                 return
             try:
-                line = DeletedFolder(tree_path, stat.S_IMODE(found.mode), found.uid, found.gid)
-                with self.opened(group.id) as group_fd:
-                    deletedgroup.note(group_fd, line)
+                self._write(group, DeletedFolder(tree_path, stat.S_IMODE(found.mode), found.uid, found.gid))
             except OSError as error:
                 log.warning("20510 the mode of the deleted folder %r is not remembered: %s", tree_path, error)
                 return
             group.charge += LINE_CHARGE
             self._groups.used += LINE_CHARGE
-            self._dirty.add(group.id)
 
     def flush(self) -> None:
         """Makes all that was kept so far durable. Raises OSError."""
@@ -206,28 +240,29 @@ class DeletedStore:
             with self._lock:
                 dirty, self._dirty = self._dirty, set()
                 new, self._new = self._new, False
-            if not self.durable:
-                return
-            for group_id in dirty:  # but for those dropped meanwhile
+            for group_id in dirty if self.durable else ():  # but for those dropped meanwhile
                 with contextlib.suppress(FileNotFoundError), self.opened(group_id) as group_fd:
                     deletedgroup.sync(group_fd)
-            if new:
+            if new and self.durable:
                 os.fsync(self._folder.fd)
+        self._groups.tell_dropped()
 
-    def _group_of(self, by: bytes) -> Group:
+    def _group_of(self, by: bytes, via: bytes) -> Group:
         """The group for what is deleted now. Under the lock."""
-        group = self._groups.by_id.get(self._open.get(by, ""))
+        group = self._groups.by_id.get(self._open.get((via, by), ""))
         if group is not None and self._goes_on(group):
             return group
         now = self._now()
+        age = self._age.look(now)
+        self._groups.make_way()
         while True:
             group_id = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
             with contextlib.suppress(FileExistsError):
-                deletedgroup.begin(self._folder.fd, group_id, by, now)
+                deletedgroup.begin(self._folder.fd, group_id, by, via, now, age)
                 break
-        group = Group(by, now, now, files=0, size=0, charge=0, first=1, next=1, missed=0, id=group_id)
+        group = Group(by, via, now, now, files=0, size=0, charge=0, first=1, next=1, missed=0, age=age, id=group_id)
         self._groups.by_id[group_id] = group
-        self._open[by] = group_id
+        self._open[via, by] = group_id
         self._new = True
         return group
 
@@ -239,47 +274,37 @@ class DeletedStore:
             and now <= group.began + int(LONGEST_S * SECOND)
         )
 
-    def _admit(self, group: Group, st: os.stat_result, tree_path: str) -> int:
-        """The number of a file in its group, which counts from now on; 0 when there is no room. Under the lock."""
-        group.last = self._now()
+    def _admit(self, group: Group, st: os.stat_result, tree_path: str) -> bool:
+        """Whether there is room for a file in its group; then it counts from now on. Under the lock."""
         if self._groups.make_room(charge_of(st), group):
-            number, group.next = group.next, group.next + 1
             group.moving += 1
             self._groups.account(group, st, 1)
-            return number
+            return True
         if group.missed == 0:
             log.warning("20511 not all that is deleted now elsewhere can be kept: deleted_quota is used up by it alone")
         if group.missed < _MISSED_LINES:
-            with contextlib.suppress(OSError), self.opened(group.id) as group_fd:
-                deletedgroup.note(group_fd, Missed(tree_path, size_of(st)))
+            with contextlib.suppress(OSError):
+                self._write(group, Missed(tree_path, size_of(st)))
         group.missed += 1
-        return 0
-
-    def _take(self, group: Group, name: str, dir_fd: int, file: DeletedFile) -> None:
-        noted = False
-        for attempt in (1, 2):
-            try:
-                with self.opened(group.id) as group_fd:
-                    if not noted:
-                        deletedgroup.note(group_fd, file)
-                        noted = True
-                    self._folder.take(name, dir_fd, group_fd, file.number)
-                break
-            except OSError as error:
-                if error.errno not in _FULL or attempt == 2 or not self._groups.drop_oldest_but(group):
-                    raise
-        with self._lock:
-            self._dirty.add(group.id)
+        return False
 
     # -- going --
 
     def expire(self) -> None:
-        """Drops what was deleted longer ago than it is to be kept. To be called now and then."""
+        """Drops what has been kept for as long as it is to be. To be called now and then, at least once a day."""
         with self._lock:
+            counted = self._age.look(self._now())
             for group in list(self._groups.by_id.values()):
-                if self._now() - group.last > self._days * DAY and not group.busy and not group.moving:
+                if counted - group.age > self._days * DAY and not group.busy and not group.moving:
                     log.info("what was deleted until %s is dropped: %d files", iso_time(group.last), group.files)
                     self._groups.try_to_drop(group)
+            try:
+                if self._groups.by_id:
+                    self._age.save(self._folder.fd)
+                else:
+                    self._age.forget(self._folder.fd)
+            except OSError as error:  # it is all kept for longer, if anything
+                log.warning("20516 for how long deletions are kept cannot be written down in %s: %s", self.dir, error)
         self._groups.sweep()
 
     # -- giving back --
@@ -298,8 +323,8 @@ class DeletedStore:
         finally:
             with self._lock:
                 group.busy = False
-                if self._open.get(group.by) == group.id:
-                    del self._open[group.by]
+                if self._open.get((group.via, group.by)) == group.id:
+                    del self._open[group.via, group.by]
                 if group.files == 0 and group.id in self._groups.by_id:
                     self._groups.try_to_drop(group)
             self._groups.sweep()

@@ -13,10 +13,11 @@ import os
 import re
 import stat
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from agent.conflicts import kepttree
 from agent.conflicts.keptindex import append_line
 from agent.wire.filetime import filetime
 
@@ -25,7 +26,7 @@ FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NUMBER: Final = re.compile(r"[1-9]\d{0,17}")
 LINE_CHARGE: Final = 512  # bytes that an entry and its line count
-TAIL: Final = 512  # more files than can be on their way in at a time
+TAIL: Final = 2048  # more files than can be on their way in at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +66,11 @@ Line = DeletedFile | DeletedFolder | Missed
 
 @dataclass(slots=True)
 class Summary:
-    """What a group is found to be at a start."""
+    """What a group is found to be at a start. `by`: the originator GUID of who deleted it; `via`: the member GUID of
+    the partner that said so, zeros where that was not written down; `age`: the time counted when it began."""
 
     by: bytes
+    via: bytes
     began: int
     last: int
     files: int
@@ -76,6 +79,7 @@ class Summary:
     first: int
     next: int
     missed: int
+    age: int
 
 
 def charge_of(st: os.stat_result) -> int:
@@ -88,21 +92,24 @@ def size_of(st: os.stat_result) -> int:
     return st.st_size if stat.S_ISREG(st.st_mode) else 0
 
 
-def begin(store_fd: int, group_id: str, by: bytes, began: int) -> None:
+def begin(store_fd: int, group_id: str, by: bytes, via: bytes, began: int, age: int) -> None:
     """Makes the folder of a group and its list. Raises OSError."""
     os.mkdir(group_id, 0o700, dir_fd=store_fd)
     group_fd = os.open(group_id, FOLDER, dir_fd=store_fd)
     try:
-        _append(group_fd, {"by": by.hex(), "began": began})
+        _append(group_fd, {"by": by.hex(), "via": via.hex(), "began": began, "age": age})
     finally:
         os.close(group_fd)
 
 
-def _append(group_fd: int, entry: dict[str, object]) -> None:
+def _append(group_fd: int, entry: dict[str, object] | None) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(LIST_NAME, flags, 0o600, dir_fd=group_fd)
     try:
-        append_line(fd, entry, durable=False)
+        if entry is None:
+            os.write(fd, b"\n")
+        else:
+            append_line(fd, entry, durable=False)
     finally:
         os.close(fd)
 
@@ -156,9 +163,30 @@ def is_there(group_fd: int, number: int) -> bool:
     return True
 
 
-def summary(group_fd: int) -> tuple[Summary, list[DeletedFile]]:
-    """What is in a group, and the files that may have been on their way in. Raises OSError."""
+def adopt(group_fd: int, numbers: Iterable[int], name: str) -> None:
+    """Gives lines to files whose own a power cut took, and new paths below `name`. Raises OSError."""
+    head, end = b"", b"\n"
+    with contextlib.suppress(FileNotFoundError), os.fdopen(os.open(LIST_NAME, _READ, dir_fd=group_fd), "rb") as stream:
+        head = stream.read(1)
+        if head:
+            stream.seek(-1, os.SEEK_END)
+            end = stream.read(1)
+    if not head:
+        _append(group_fd, {"by": "", "began": 0})
+    elif end != b"\n":  # the beginning of a line
+        _append(group_fd, None)
+    for number in sorted(numbers):
+        st = os.stat(str(number), dir_fd=group_fd, follow_symlinks=False)
+        kind = kepttree.kind_of(st.st_mode)
+        note(group_fd, DeletedFile(number, f"{name}/{number}", size_of(st), kind, filetime(st.st_ctime_ns)))
+    sync(group_fd)
+
+
+def summary(group_fd: int) -> tuple[Summary, list[DeletedFile], set[int]]:
+    """What is in a group, the files that may have been on their way in, and the numbers of those that have no line.
+    Raises OSError."""
     files = size = charge = highest = first = 0
+    unknown: set[int] = set()
     with os.scandir(group_fd) as entries:
         for entry in entries:
             if not _NUMBER.fullmatch(entry.name):
@@ -166,10 +194,11 @@ def summary(group_fd: int) -> tuple[Summary, list[DeletedFile]]:
             st, number = entry.stat(follow_symlinks=False), int(entry.name)
             files, size, charge = files + 1, size + size_of(st), charge + charge_of(st)
             highest, first = max(highest, number), min(first or number, number)
-    by, began, missed = bytes(16), 0, 0
+            unknown.add(number)
+    by, via, began, age, missed = bytes(16), bytes(16), 0, 0, 0
     tail: deque[DeletedFile] = deque(maxlen=TAIL)
     with contextlib.suppress(FileNotFoundError), os.fdopen(os.open(LIST_NAME, _READ, dir_fd=group_fd), "rb") as stream:
-        by, began = _head(next(stream, b""))
+        by, via, began, age = _head(next(stream, b""))
         for raw in stream:
             if raw.startswith(b'{"missed"'):
                 missed += 1
@@ -177,19 +206,20 @@ def summary(group_fd: int) -> tuple[Summary, list[DeletedFile]]:
                 charge += LINE_CHARGE
             elif isinstance(line := _parsed(raw), DeletedFile):
                 tail.append(line)
+                unknown.discard(line.number)
     last = max((line.time for line in tail), default=began) or filetime(os.fstat(group_fd).st_mtime_ns)
     highest = max([highest, *(line.number for line in tail)])
-    found = Summary(by, began or last, last, files, size, charge, first or highest + 1, highest + 1, missed)
-    return found, [line for line in tail if not is_there(group_fd, line.number)]
+    found = Summary(by, via, began or last, last, files, size, charge, first or highest + 1, highest + 1, missed, age)
+    return found, [line for line in tail if not is_there(group_fd, line.number)], unknown
 
 
-def _head(raw: bytes) -> tuple[bytes, int]:
+def _head(raw: bytes) -> tuple[bytes, bytes, int, int]:
     try:
         head = json.loads(raw)
-        by = bytes.fromhex(head["by"])
-        return (by if len(by) == 16 else bytes(16)), int(head["began"])
-    except (ValueError, TypeError, KeyError, OverflowError):
-        return bytes(16), 0
+        by, via = (bytes.fromhex(head.get(name, "")) for name in ("by", "via"))
+        return by.ljust(16, b"\0")[:16], via.ljust(16, b"\0")[:16], int(head["began"]), int(head.get("age", 0))
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        return bytes(16), bytes(16), 0, 0
 
 
 def _parsed(raw: bytes) -> Line | None:

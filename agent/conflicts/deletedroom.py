@@ -1,5 +1,5 @@
 """The groups of a store of deleted files, what they count against its quota, and which of it goes when room is needed:
-the oldest files of the member whose deletions take most."""
+the oldest files of the partner whose deletions take most, and of what it passed on, of the member whose do."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
+from typing import Final
 
 from agent.conflicts import deletedgroup
 from agent.conflicts.deletedfolder import StoreFolder
 from agent.conflicts.deletedgroup import Summary, charge_of, size_of
 from agent.wire.guid import guid_text
 from agent.work.clock import iso_time
+
+GROUPS: Final = 20_000  # each takes memory, however little is in it
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +35,7 @@ class Group(Summary):
         return {
             "id": self.id,
             "originator": guid_text(self.by),
+            "received_from": guid_text(self.via),
             "began": iso_time(self.began),
             "last": iso_time(self.last),
             "files": self.files,
@@ -50,6 +54,7 @@ class Groups:
         self._folder = folder
         self._quota = quota_bytes
         self._lock = lock
+        self._dropped = [0, 0, 0]  # files, bytes, and when the newest of their groups ended, until that is told
         self._doomed: list[str] = []  # what is to be removed once nobody waits for the lock
 
     def load(self, read_only: bool) -> None:
@@ -59,9 +64,13 @@ class Groups:
         for group_id in ids:
             try:
                 with self._folder.opened(group_id) as group_fd:
-                    summary, missing = deletedgroup.summary(group_fd)
-                    if not read_only and self._folder.take_late(group_fd, missing):
-                        summary, _ = deletedgroup.summary(group_fd)
+                    summary, missing, unknown = deletedgroup.summary(group_fd)
+                    if unknown and not read_only:
+                        deletedgroup.adopt(group_fd, unknown, f"found-{group_id}")
+                        place = self._folder.at(group_id)
+                        log.warning("20514 %d files in %s are known by their numbers only", len(unknown), place)
+                    if not read_only and (self._folder.take_late(group_fd, missing) or unknown):
+                        summary, *_ = deletedgroup.summary(group_fd)
             except OSError as error:
                 log.error("20512 the deleted files in %s cannot be read: %s", self._folder.at(group_id), error)
                 continue
@@ -71,6 +80,21 @@ class Groups:
             self.used += group.charge
             if not group.files and not group.missed and not read_only:
                 self.try_to_drop(group)
+
+    def make_way(self) -> None:
+        """Drops the oldest group of the partner that has most, where one more would be too many. Under the lock."""
+        if len(self.by_id) < GROUPS:
+            return
+        most = Counter(group.via for group in self.by_id.values()).most_common(1)[0][0]
+        for group in self.by_id.values():
+            if group.via == most and not group.busy and not group.moving:
+                if self.try_to_drop(group):
+                    self._count_dropped(group, group.files, group.size)
+                return
+
+    def _count_dropped(self, group: Group, files: int, size: int) -> None:
+        before, bytes_before, last = self._dropped
+        self._dropped = [before + files, bytes_before + size, max(last, group.last)]
 
     def account(self, group: Group, st: os.stat_result, sign: int) -> None:
         """A file came into a group (`sign` 1), or is in it no more (-1). Under the lock."""
@@ -94,16 +118,21 @@ class Groups:
         return True
 
     def _first_to_go(self, charge: int, but: Group | None, stuck: Set[str]) -> tuple[Group | None, int]:
-        """The oldest group, other than `but`, of the member whose deletions take most, with so much more for `but`;
-        and how much more they take than those of any other. None when nothing of that member can go."""
-        charges = Counter({but.by: charge} if but is not None else {})
+        """The oldest group, other than `but`, of the member whose deletions take most of what those take that came from
+        the partner that takes most, with so much more for `but`; and how much more they take than those of any other.
+        None when nothing of that member can go."""
+        charges = Counter({(but.via, but.by): charge} if but is not None else {})
         for group in self.by_id.values():
-            charges[group.by] += group.charge
-        first, *others = [*charges.most_common(2), (b"", 0)]
+            charges[group.via, group.by] += group.charge
+        partners: Counter[bytes] = Counter()
+        for (via, _), takes in charges.items():
+            partners[via] += takes
+        most, more = _largest(partners.values())
+        within, less = _largest(takes for (via, _), takes in charges.items() if partners[via] == most)
         for group in self.by_id.values():
             free = group is not but and group.id not in stuck and not group.busy and not group.moving
-            if free and charges[group.by] == first[1]:
-                return group, first[1] - others[0][1]
+            if free and partners[group.via] == most and charges[group.via, group.by] == within:
+                return group, min(more, less)
         return None, 0
 
     def _drop_some(self, group: Group, excess: int) -> None:
@@ -116,6 +145,7 @@ class Groups:
                         st = os.stat(str(group.first), dir_fd=group_fd, follow_symlinks=False)
                         os.unlink(str(group.first), dir_fd=group_fd)
                         self.account(group, st, -1)
+                        self._count_dropped(group, 1, size_of(st))
                     except FileNotFoundError:
                         if group.first >= group.next:
                             break
@@ -125,13 +155,15 @@ class Groups:
         if group.files == 0:
             self.try_to_drop(group)
 
-    def drop_oldest_but(self, group: Group) -> bool:
-        """Drops the group that is the first to go, to make room on the disk; False when there is none."""
+    def tell_dropped(self) -> None:
+        """One line for all that went since the last one for want of room."""
         with self._lock:
-            oldest, _ = self._first_to_go(0, group, frozenset())
-            dropped = oldest is not None and self.try_to_drop(oldest)
-        self.sweep()
-        return dropped
+            (files, size, last), self._dropped = self._dropped, [0, 0, 0]
+        if files:
+            log.warning(
+                "20515 deleted_quota, or the number of groups, is passed: removed the oldest of those that take most, "
+                "%d files, %d bytes, deleted until %s", files, size, iso_time(last),
+            )  # fmt: skip
 
     def drop(self, group: Group) -> None:
         """Takes a group out of the store for good; sweep() then removes it. Under the lock. Raises OSError."""
@@ -157,3 +189,9 @@ class Groups:
                 return
             except OSError as error:
                 log.error("20505 a group of deleted files cannot be removed: %s", error)
+
+
+def _largest(takes: Iterable[int]) -> tuple[int, int]:
+    """The largest share, and how much larger it is than the next one."""
+    first, second, *_ = [*sorted(takes, reverse=True)[:2], 0, 0]
+    return first, first - second

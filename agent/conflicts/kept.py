@@ -36,6 +36,7 @@ __all__ = ["ItemBusy", "KeptError", "KeptItem", "KeptStore", "TargetTaken", "Unk
 
 INDEX_NAME: Final = "index"
 LOCK_NAME: Final = "lock"
+ITEMS: Final = 10_000  # kept at most: each takes memory, however little it counts against the quota
 FOUND: Final = "found in the store without an entry"
 
 _OURS: Final = re.compile(rf"{ITEM_ID.pattern}\.(part|gone)")
@@ -70,6 +71,7 @@ class KeptStore:
         self._lock = threading.RLock()
         self._index = Index(self._folder.at(INDEX_NAME), durable=durable)
         self._items: dict[str, KeptItem] = {}  # the oldest first
+        self._used = self._size = 0  # what they count against the quota, and their bytes of content
         self._busy: set[str] = set()
         self._lock_fd = -1
         if read_only:
@@ -126,7 +128,7 @@ class KeptStore:
     def used_bytes(self) -> int:
         """What all items count against the quota."""
         with self._lock:
-            return sum(item.charge for item in self._items.values())
+            return self._used
 
     # -- keeping --
 
@@ -191,7 +193,7 @@ class KeptStore:
             with self._lock, contextlib.suppress(OSError):
                 self._index.add(item)
         with self._lock:
-            self._items[item.id] = item
+            self._put(item)
             self._busy.discard(item.id)
             gone = self._make_room(item)
         if item.charge > self.quota_bytes:
@@ -205,11 +207,13 @@ class KeptStore:
             self._folder.remove_or_log(doomed)
 
     def _make_room(self, newest: KeptItem) -> list[KeptItem]:
-        """Takes the oldest items from the list while the quota is passed; returns what to delete."""
+        """Takes the oldest items from the list while the quota is passed, or they are too many; returns what to
+        delete."""
         gone: list[KeptItem] = []
-        used = self.used_bytes
+        if self._used <= self.quota_bytes and len(self._items) <= ITEMS:
+            return gone
         for item in list(self._items.values()):
-            if used <= self.quota_bytes:
+            if self._used <= self.quota_bytes and len(self._items) <= ITEMS:
                 break
             if item.id == newest.id or item.id in self._busy:
                 continue
@@ -218,9 +222,16 @@ class KeptStore:
             except OSError as error:
                 log.error("20505 %r (%s) cannot be removed from what is kept: %s", item.path, item.id, error)
                 continue
-            used -= item.charge
-            log.warning("20506 the quota of what is kept is passed: removed %r (%s)", item.path, item.id)
+            log.warning(
+                "20506 the quota of what is kept, or %d items, is passed: removed %r (%s)", ITEMS, item.path, item.id
+            )
         return gone
+
+    def _put(self, item: KeptItem) -> None:
+        before = self._items.get(item.id)
+        self._used += item.charge - (before.charge if before is not None else 0)
+        self._size += item.size - (before.size if before is not None else 0)
+        self._items[item.id] = item
 
     def _drop(self, item: KeptItem) -> KeptItem:
         """Takes an item out of the store for good; returns it with the place of what is then to be deleted."""
@@ -234,7 +245,9 @@ class KeptStore:
         return item
 
     def _forget(self, item: KeptItem) -> None:
-        del self._items[item.id]
+        left = self._items.pop(item.id)
+        self._used -= left.charge
+        self._size -= left.size
         try:
             self._index.drop(item.id)
         except OSError as error:
@@ -304,9 +317,9 @@ class KeptStore:
         for item in found.values():
             place = self._folder.at(item.id)
             if self._folder.has(item.id):
-                self._items[item.id] = replace(item, place=place, error=None)
+                self._put(replace(item, place=place, error=None))
             elif _is_at(item, item.origin):
-                self._items[item.id] = replace(item, place=item.origin, error=item.error or _CUT_SHORT)
+                self._put(replace(item, place=item.origin, error=item.error or _CUT_SHORT))
             else:
                 unclean = True
         return unclean
@@ -371,10 +384,9 @@ class KeptStore:
         """How many items are kept, how much room they take, and when the newest came."""
         with self._lock:
             newest = next(reversed(self._items.values()), None)
-            used = sum(item.size for item in self._items.values())
             return {
                 "kept": len(self._items),
-                "used_kib": used >> 10,
+                "used_kib": self._size >> 10,
                 "newest": iso_time(newest.time) if newest else None,
             }
 

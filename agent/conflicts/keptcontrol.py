@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from agent.conflicts import deletedcontrol
 from agent.conflicts.deleted import DeletedStore
-from agent.conflicts.kept import KeptError, KeptStore, UnknownItem
+from agent.conflicts.kept import KeptError, KeptItem, KeptStore, UnknownItem
 from agent.wire.guid import guid_text
 from config.model import AgentConfig, LocalSet
 from journal.changes import Excluded, nothing_excluded
@@ -18,6 +18,7 @@ from staging.rootdir import RootKey
 
 KEPT_NAME: Final = "kept"  # in the state folder of a set
 DELETED_NAME: Final = "deleted"  # likewise
+PAGE: Final = 1000
 
 
 class KeptOf(NamedTuple):
@@ -58,16 +59,16 @@ def deleted_store(config: AgentConfig, local: LocalSet, *, read_only: bool = Fal
 
 
 def conflicts(sets: Sequence[KeptOf], arguments: dict[str, Any]) -> dict[str, Any]:
-    """The answer to `{"action": "list"}` or "list-deleted", or "show", "restore" and "discard" with an "id"; "restore"
-    may have a "to", a path in the tree. `{"refused": TEXT}` when it is the request that is wrong. Raises OSError."""
+    """The answer to `{"action": "list"}`, at most PAGE items, with `next` if there are more, which is what the request
+    has as "after" to go on, and how many are `left`; or to "list-deleted"; or to "show", "restore" and "discard" with
+    an "id"; "restore" may have a "to", a path in the tree. `{"refused": TEXT}` when it is the request that is wrong.
+    Raises OSError."""
     action = arguments.get("action")
     if action == "list":
-        found = [(item.time, _shown(one, item.as_json())) for one in sets for item in one.store.list()]
-        if len(sets) > 1:
-            found.sort(key=lambda pair: pair[0], reverse=True)
+        page, more = _page([(one, item) for one in sets for item in one.store.list()], arguments.get("after"))
         stores = [one.deleted for one in sets if one.deleted is not None]
         deleted = {"groups": sum(len(store.groups()) for store in stores), "files": sum(s.count() for s in stores)}
-        return {"items": [shown for _, shown in found], "deleted": deleted}
+        return {"items": [_shown(one, item.as_json()) for one, item in page], "deleted": deleted} | more
     if action == "list-deleted":
         groups = [group for one in sets for group in deletedcontrol.groups_of(one)]
         return {"groups": sorted(groups, key=lambda group: str(group["began"]), reverse=True)}
@@ -93,6 +94,19 @@ def conflicts(sets: Sequence[KeptOf], arguments: dict[str, Any]) -> dict[str, An
     except KeptError as error:
         return {"refused": str(error)}
     return {"refused": f"unknown action {action!r}"}
+
+
+def _page(found: list[tuple[KeptOf, KeptItem]], after: object) -> tuple[list[tuple[KeptOf, KeptItem]], dict[str, Any]]:
+    """The items behind the one that `after` names, by its time and id; it may be gone by now."""
+    found.sort(key=lambda pair: pair[1].time, reverse=True)
+    begin = 0
+    match after:
+        case [int(when), str(item_id)]:
+            at = [number for number, (_, item) in enumerate(found) if item.id == item_id]
+            older = (number for number, (_, item) in enumerate(found) if item.time < when)
+            begin = at[0] + 1 if at else next(older, len(found))
+    page, left = found[begin : begin + PAGE], len(found) - begin - PAGE
+    return page, {"next": [page[-1][1].time, page[-1][1].id], "left": left} if left > 0 else {}
 
 
 def _group(sets: Sequence[KeptOf], item_id: str) -> tuple[KeptOf, DeletedStore, str, int | None] | None:

@@ -5,6 +5,7 @@
 - Each journal file but ``--current`` becomes ``date=YYYY-MM-DD/STEM.parquet``, as ``agent.counters.parquet`` has it.
 - Files older than ``--seconds`` days are thinned to one sample a minute, ``STEM.minutes.parquet``, those older than
   ``--minutes`` to one an hour, all of a day in one ``STEM.hours.parquet``; those older than ``--hours`` are removed.
+  What counts are days of which there are samples: a clock that is years ahead for once makes nothing old.
 - Then the oldest are, until all fit ``--quota``.
 
 A file is written beside its place and renamed, and what it was made of removed only then: where this is killed, the
@@ -19,6 +20,7 @@ import os
 import statistics
 import sys
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -60,11 +62,10 @@ def archive(folder: Path, current: str, policy: Policy, today: date) -> list[str
     for path in sorted(folder.glob(f"*{JOURNAL_SUFFIX}")):
         if path.name != current:
             _try(wrong, path, _turn, today)
-    for place in sorted(folder.glob("date=*")):
-        day = _day(place)
-        if day is None:
-            continue
-        age = (today - day) / timedelta(days=1)
+    dated = {day: place for place in sorted(folder.glob("date=*")) if (day := _day(place)) is not None}
+    days = sorted({today, *dated})
+    for day, place in dated.items():
+        age = len(days) - bisect_right(days, day)
         if age >= policy.hours_days:
             _remove(place)
         elif age >= policy.minutes_days:

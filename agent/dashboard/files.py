@@ -72,7 +72,7 @@ class Files:
             "transfers": self._provider.transfers(),
             "changes": await self._provider.changes(),
             "conflicts": kept["items"][:MOST],
-            "conflicts_left_out": max(len(kept["items"]) - MOST, 0),
+            "conflicts_left_out": max(len(kept["items"]) + kept.get("left", 0) - MOST, 0),
             "deleted": deleted["groups"][:MOST],
             "deleted_left_out": max(len(deleted["groups"]) - MOST, 0),
         }

@@ -14,55 +14,75 @@ from agent.engine.context import Context
 from agent.engine.session import Session
 from agent.reporting.causes import Cause
 from agent.wire.filetime import MINUTE, SECOND
-from agent.wire.guid import guid_text
+from agent.wire.guid import ZERO_GUID, guid_text
 
 FEWEST: Final = 10  # so many files are no mass, whatever share of all they are
 _REMEMBERED: Final = 16
-_ORIGINATORS: Final = 64
+_REMEMBERED_BY: Final = 128
 
 
 @dataclass(slots=True)
 class MassDeletion:
     """`files` deleted by the member with the originator GUID `originator` (`name` where it is known, "" for this one)
-    between two FILETIMEs."""
+    between two FILETIMEs; the zero GUID: by several, all by change orders from `partner`."""
 
     originator: bytes
     name: str | None
     files: int
     began: int
     last: int
+    partner: str = ""
 
 
 class MassDeletions:
-    """Counts deletions by originator. `sessions` gives those in which a partner told its originator GUID."""
+    """Counts deletions by originator and by partner. `sessions` gives those in which a partner told its originator."""
 
     def __init__(self, ctx: Context, sessions: Callable[[], Iterable[Session]]) -> None:
         self.ctx = ctx
         self._sessions = sessions
-        self._recent: dict[bytes, deque[int]] = {}  # originator -> when, the one that deleted last at the end
+        self._recent: dict[bytes | str, deque[int]] = {}  # originator or partner -> when; who was last at the end
         self._found: deque[MassDeletion] = deque(maxlen=_REMEMBERED)
 
     def deleted(self, originator: bytes, partner: str) -> None:
-        """A file was deleted, here or by a change order that came from `partner`."""
+        """A file was deleted, here or by a change order that came from `partner`. It counts for the originator and for
+        the partner, who may say of each that it is another originator's."""
         ctx, limits = self.ctx, self.ctx.limits
-        times = self._recent.pop(originator, None) or deque()
-        self._recent[originator] = times
-        if len(self._recent) > _ORIGINATORS:
+        times = self._count(originator)
+        through = self._count(partner) if partner else times
+        share = (ctx.store.counts()[0] + len(through)) * limits.mass_deletion_percent / 100
+        most = min(limits.mass_deletion_count, max(FEWEST, share))
+        many = len(times) > most
+        going_on = self._going_on(lambda m: m.originator == originator)
+        if going_on is None and not many and partner:
+            going_on = self._going_on(lambda m: m.partner == partner)
+        if going_on is not None:
+            if going_on.originator in (originator, ZERO_GUID):
+                going_on.files += 1
+                going_on.last = ctx.now
+        elif many:
+            mass = MassDeletion(originator, self._name(originator), len(times), times[0], ctx.now, partner)
+            self._report(mass, partner)
+        elif len(through) > most:
+            self._report(MassDeletion(ZERO_GUID, partner, len(through), through[0], ctx.now, partner), partner)
+
+    def _count(self, whose: bytes | str) -> deque[int]:
+        """When the last deletions were, this one included."""
+        ctx, limits = self.ctx, self.ctx.limits
+        times = self._recent.pop(whose, None) or deque()
+        self._recent[whose] = times
+        if len(self._recent) > _REMEMBERED_BY:
             del self._recent[next(iter(self._recent))]
         if times and ctx.now < times[-1] - MINUTE:  # the clock was set back
             times.clear()
         times.append(ctx.now)
         while ctx.now - times[0] > limits.mass_deletion_window or len(times) > limits.mass_deletion_count + 1:
             times.popleft()
-        going_on = next((m for m in reversed(self._found) if m.originator == originator), None)
-        if going_on is not None and going_on.last <= ctx.now <= going_on.last + limits.mass_deletion_window:
-            going_on.files += 1
-            going_on.last = ctx.now
-            return
-        share = (ctx.store.counts()[0] + len(times)) * limits.mass_deletion_percent / 100
-        most = min(limits.mass_deletion_count, max(FEWEST, share))
-        if len(times) > most:
-            self._report(MassDeletion(originator, self._name(originator), len(times), times[0], ctx.now), partner)
+        return times
+
+    def _going_on(self, is_it: Callable[[MassDeletion], bool]) -> MassDeletion | None:
+        found = next((m for m in reversed(self._found) if is_it(m)), None)
+        goes_on = found is not None and found.last <= self.ctx.now <= found.last + self.ctx.limits.mass_deletion_window
+        return found if goes_on else None
 
     def told(self) -> list[dict[str, Any]]:
         """The last mass deletions since the start, the newest first; times as FILETIMEs."""
@@ -93,6 +113,8 @@ class MassDeletions:
             )
             return
         who = mass.name or f"the member with the originator GUID {guid_text(mass.originator)}"
+        if mass.originator == ZERO_GUID:
+            who = f"changes that {partner} sent, of several members, as it says"
         via = f" (received from {partner})" if partner != mass.name else ""
         ctx.incident(
             Cause.MASS_DELETION,

@@ -20,7 +20,7 @@ from agent.engine import events as ev
 from agent.files.content import OUTCOMES, ContentInstaller
 from agent.files.displaced import Displaced, Report
 from agent.files.facts import facts_of, fingerprint_of
-from agent.files.keeping import keep_deleted
+from agent.files.keeping import Deletions
 from agent.files.lookups import is_meant, is_the_same, look, make_like, opened, to_be_durable, went_on
 from agent.files.smallinstalls import SmallInstalls
 from agent.files.underway import Key
@@ -104,10 +104,14 @@ class Installer:
     def install_all(self, installs: list[ResolvedInstall]) -> list[ev.Installed]:
         """Carry out installs, then make the folders they touched durable, all at once."""
         folders: dict[tuple[int, int], int] = {}
+        deletions = Deletions(self._displaced.kept, self._deleted)
         try:
+            for item in installs:
+                self._note(item, deletions)
+            deletions.note_all()
             small = self._small.install(installs, folders)
-            done = [small.get(item.action.co_guid) or self._install(item, folders) for item in installs]
-            self._flush_deleted()
+            done = [small.get(item.action.co_guid) or self._install(item, folders, deletions) for item in installs]
+            deletions.end()
             for fd in folders.values():
                 with contextlib.suppress(OSError):
                     os.fsync(fd)
@@ -116,14 +120,23 @@ class Installer:
                 os.close(fd)
         return done
 
-    def _flush_deleted(self) -> None:
-        if self._deleted is not None:
-            try:
-                self._deleted.flush()
-            except OSError as error:
-                log.error("20501 what was deleted elsewhere is kept, but may not outlast a power cut: %s", error)
+    def _note(self, item: ResolvedInstall, deletions: Deletions) -> None:
+        for step in item.steps or ():
+            if _elsewhere(step.step) is not None:
+                with contextlib.suppress(StagingError, OSError), self._root.parent(step.path, step.folder) as at:
+                    self._note_at(item.action, step.step, at, deletions)
 
-    def _install(self, item: ResolvedInstall, folders: dict[tuple[int, int], int]) -> ev.Installed:
+    def _note_at(self, action: ev.Install, step: ev.Step, at: Entry, deletions: Deletions) -> None:
+        """Notes the file that is to be deleted there, but not with each attempt while somebody has it open."""
+        keep = _elsewhere(step)
+        if keep is not None and step.expected is not None and look(at) is not None:
+            expected = fingerprint_of(step.expected)
+            if not stat.S_ISDIR(expected.mode) and not install.is_busy(at, expected):
+                deletions.note(action, keep, at.path, expected, self._displaced.aside(action))
+
+    def _install(
+        self, item: ResolvedInstall, folders: dict[tuple[int, int], int], deletions: Deletions
+    ) -> ev.Installed:
         action = item.action
         if item.steps is None:
             return ev.Installed(action.co_guid, ev.Outcome.PARENT_MISSING, detail="its folder is gone")
@@ -131,7 +144,7 @@ class Installer:
         for number, step in enumerate(item.steps):
             try:
                 self.check()
-                end = self._step(action, _after(step, item.steps[:number], end), folders)
+                end = self._step(action, _after(step, item.steps[:number], end), folders, deletions)
             except (TooLarge, Unsupported) as error:
                 end = ev.Installed(action.co_guid, ev.Outcome.UNSUPPORTED, detail=str(error))
             except NoSpace as error:
@@ -148,7 +161,9 @@ class Installer:
         """See Displaced.check()."""
         self._displaced.check()
 
-    def _step(self, action: ev.Install, step: ResolvedStep, folders: dict[tuple[int, int], int]) -> ev.Installed:
+    def _step(
+        self, action: ev.Install, step: ResolvedStep, folders: dict[tuple[int, int], int], deletions: Deletions
+    ) -> ev.Installed:
         with contextlib.ExitStack() as stack:
             at = stack.enter_context(self._root.parent(step.path, step.folder))
             old = at
@@ -160,7 +175,7 @@ class Installer:
                 to_be_durable(folders, at.fd, old.fd)
             match step.step.step:
                 case ev.InstallStep.DELETE:
-                    return ev.Installed(action.co_guid, self._delete(action, step.step, at))
+                    return ev.Installed(action.co_guid, self._delete(action, step.step, at, deletions))
                 case ev.InstallStep.VACATE:
                     return self._rename(action, at, old, step.step)
                 case ev.InstallStep.RENAME:
@@ -172,30 +187,36 @@ class Installer:
 
     # -- steps --
 
-    def _delete(self, action: ev.Install, step: ev.Step, at: Entry) -> ev.Outcome:
+    def _delete(self, action: ev.Install, step: ev.Step, at: Entry, deletions: Deletions) -> ev.Outcome:
         found = look(at)
         if found is None:
             return ev.Outcome.DONE
         if step.expected is None:
             return ev.Outcome.TARGET_CHANGED
         expected, keep = fingerprint_of(step.expected), step.keep
-        by = keep.winner.originator_guid if keep is not None and keep.reason is ev.KeepReason.ELSEWHERE else None
+        elsewhere = _elsewhere(step) if self._deleted is not None else None
         if stat.S_ISDIR(found.mode):
             result = install.remove_folder(self._root, at, expected)
-            if by is not None and self._deleted is not None and result.outcome is install.Outcome.DONE:
-                self._deleted.keep_folder(at.path, found, by=by)
+            if elsewhere is not None and result.outcome is install.Outcome.DONE:
+                deletions.keep_folder(action, elsewhere, at.path, found)
+        elif elsewhere is not None and self._deleted is not None and self._deleted.keeps:
+            aside = deletions.aside(action)
+            if aside is None:  # it had another state when the batch began
+                self._note_at(action, step, at, deletions)
+                deletions.note_all()
+                aside = deletions.aside(action)
+            if aside is None:
+                return OUTCOMES[install.Outcome.TARGET_BUSY]
+            result = install.remove_file(self._root, at, expected, aside, keep=True)
         else:
-            if by is not None:
-                wanted = self._deleted is not None and self._deleted.keeps
-            else:
-                wanted = keep is not None and not is_the_same(keep.winner, at, expected)
+            wanted = _elsewhere(step) is None and keep is not None and not is_the_same(keep.winner, at, expected)
             result = install.remove_file(self._root, at, expected, self._displaced.aside(action), keep=wanted)
-        if by is not None and self._deleted is not None and result.outcome is install.Outcome.DONE:
+        if elsewhere is not None and result.outcome is install.Outcome.DONE:
             for entry in result.displaced:
-                keep_deleted(self._displaced.kept, self._deleted, entry, at.path, by)
+                deletions.keep(action, entry, at.path)
             self._displaced.tell_swapped(at, result)
         else:  # a conflict, or changed at the last moment
-            self._displaced.looked_after(action, None if by is not None else step, at, result)
+            self._displaced.looked_after(action, None if _elsewhere(step) is not None else step, at, result)
         return OUTCOMES[result.outcome]
 
     def _rename(self, action: ev.Install, old: Entry, new: Entry, step: ev.Step) -> ev.Installed:
@@ -252,6 +273,12 @@ def _after(step: ResolvedStep, before: tuple[ResolvedStep, ...], end: ev.Install
     if not before or before[-1].step.step is not ev.InstallStep.RENAME or end.facts is None:
         return step
     return dataclasses.replace(step, step=dataclasses.replace(step.step, expected=end.facts))
+
+
+def _elsewhere(step: ev.Step) -> ev.Keep | None:
+    """What a step that deletes, as another member did, says of what is to be kept for a while."""
+    keep = step.keep if step.step is ev.InstallStep.DELETE else None
+    return keep if keep is not None and keep.reason is ev.KeepReason.ELSEWHERE else None
 
 
 def _failure(error: StagingError | OSError) -> ev.Outcome:

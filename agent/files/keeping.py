@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 from datetime import UTC, datetime
 from typing import Final
 
-from agent.conflicts.deleted import DeletedStore
+from agent.conflicts.deleted import DeletedStore, Noted
 from agent.conflicts.kept import KeptStore
 from agent.engine import events as ev
 from agent.wire.filetime import SECOND, UNIX_EPOCH
 from agent.wire.guid import guid_text
 from staging.beneath import Entry
+from staging.fsops import Fingerprint
 
 log = logging.getLogger(__name__)
 
 REPLACED: Final = "changed while it was replaced"
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 def keep_displaced(kept: KeptStore, entry: Entry, tree_path: str, keep: ev.Keep | None, reason: str = REPLACED) -> None:
@@ -34,14 +38,64 @@ def keep_displaced(kept: KeptStore, entry: Entry, tree_path: str, keep: ev.Keep 
         log.error("20503 %s cannot be kept where `frs conflicts` finds it, and stays: %s", entry.path, error)
 
 
-def keep_deleted(kept: KeptStore, deleted: DeletedStore, entry: Entry, tree_path: str, by: bytes) -> None:
-    """Hand over an entry that was at `tree_path` of the tree until the member with the originator GUID `by`
-    deleted it, for a while; where that cannot be done, like a conflict's loser."""
-    try:
-        deleted.keep(entry.name, entry.fd, entry.path, tree_path=tree_path, by=by)
-    except OSError as error:
-        log.error("20513 %r was deleted elsewhere and cannot be kept with the like: %s", tree_path, error)
-        keep_displaced(kept, entry, tree_path, None, ev.KeepReason.ELSEWHERE.value)
+class Deletions:
+    """What others delete, of one batch of installs: written down before any of it leaves the tree, and kept for a
+    while; where that cannot be done, like a conflict's loser."""
+
+    def __init__(self, kept: KeptStore, deleted: DeletedStore | None) -> None:
+        self._kept = kept
+        self._deleted = deleted if deleted is not None and deleted.keeps else None
+        self._noted: dict[bytes, tuple[Entry, Noted | OSError]] = {}  # by the GUID of the change order
+
+    def note(self, action: ev.Install, keep: ev.Keep, path: str, expected: Fingerprint, aside: Entry) -> None:
+        """What is `expected` at that path is to be moved `aside`, and then kept."""
+        if self._deleted is None:
+            return
+        try:
+            noted = self._deleted.note(path, expected, aside.path, by=keep.winner.originator_guid, via=action.partner)
+            self._noted[action.co_guid] = aside, noted
+        except OSError as error:
+            self._noted[action.co_guid] = aside, error
+
+    def note_all(self) -> None:
+        """Makes durable what was noted."""
+        if self._deleted is not None and self._noted:
+            try:
+                self._deleted.flush()
+            except OSError as error:
+                self._noted = {co_guid: (aside, error) for co_guid, (aside, _) in self._noted.items()}
+
+    def aside(self, action: ev.Install) -> Entry | None:
+        """Where to move what is noted of that change order, if it is. Raises OSError where there is no room to note it:
+        then it is to stay where it is."""
+        aside, noted = self._noted.get(action.co_guid, (None, None))
+        if isinstance(noted, OSError) and noted.errno in _FULL:
+            raise OSError(noted.errno, f"no room to keep what is deleted elsewhere: {os.strerror(noted.errno)}")
+        return aside
+
+    def keep(self, action: ev.Install, entry: Entry, path: str) -> None:
+        """Hand over what was at that path of the tree."""
+        try:
+            _, noted = self._noted.pop(action.co_guid)
+            if self._deleted is None or isinstance(noted, OSError):
+                raise noted if isinstance(noted, OSError) else OSError(errno.EINVAL, "nothing is kept")
+            self._deleted.keep(entry.name, entry.fd, noted)
+        except OSError as error:
+            log.error("20513 %r was deleted elsewhere and cannot be kept with the like: %s", path, error)
+            keep_displaced(self._kept, entry, path, None, ev.KeepReason.ELSEWHERE.value)
+
+    def keep_folder(self, action: ev.Install, keep: ev.Keep, path: str, found: Fingerprint) -> None:
+        """A folder was removed."""
+        if self._deleted is not None:
+            self._deleted.keep_folder(path, found, by=keep.winner.originator_guid, via=action.partner)
+
+    def end(self) -> None:
+        """Makes durable what was kept."""
+        if self._deleted is not None:
+            try:
+                self._deleted.flush()
+            except OSError as error:
+                log.error("20501 what was deleted elsewhere is kept, but may not outlast a power cut: %s", error)
 
 
 def _edition(edition: ev.Edition) -> dict[str, object]:

@@ -53,6 +53,7 @@ ALLOWED = {
     ("staging.fsops", "fsync_dir"): STATE + ": changes nothing, and is used for the index of what is kept",
     ("staging.fsops", "open_for_writing"): "changes nothing, and reads nothing",
     ("staging.fsops", "object_id_set"): "what it is given: a path only where a call of it is found, too",
+    ("agent.conflicts.deletedage", "Age.save"): STATE,
     ("agent.conflicts.deletedgroup", "_append"): STATE,
     ("agent.conflicts.kept", "KeptStore.__init__"): STATE,
     ("staging.openat2", "_walk"): "follows no link: open_beneath() has seen to the flags",

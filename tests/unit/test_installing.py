@@ -300,6 +300,56 @@ def test_a_store_of_deleted_files_that_is_broken_loses_nothing(
     assert (item.path, item.reason) == ("a", "deleted elsewhere")
 
 
+def test_on_a_full_disk_a_deletion_waits(
+    root: Path, stores: tuple[FileOps, KeptStore, DeletedStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, kept, deleted = stores
+
+    def full(*_: object, **__: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (root / "a").write_text("a")
+    for call in ("write", "fsync"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, full)
+            end = only(files, deletion(root, "a", ev.KeepReason.ELSEWHERE))
+        assert (end.outcome, (root / "a").read_text()) == (ev.Outcome.NO_SPACE, "a")
+        assert "No space left" in end.detail
+    assert only(files, deletion(root, "a", ev.KeepReason.ELSEWHERE)).outcome is ev.Outcome.DONE
+    assert [group.files for group in deleted.groups()] == [1]
+    assert kept.list() == os.listdir(root) == []
+
+
+def test_before_any_of_a_batch_leaves_the_tree_all_of_it_is_noted(
+    root: Path, stores: tuple[FileOps, KeptStore, DeletedStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And with as many calls of fsync for many deletions as for one."""
+    files, _, deleted = stores
+    calls: list[tuple[str, int]] = []
+    fsync = os.fsync
+
+    def synced(fd: int) -> None:
+        fsync(fd)
+        if os.readlink(f"/proc/self/fd/{fd}").startswith(deleted.dir):
+            calls.append((os.readlink(f"/proc/self/fd/{fd}").rpartition("/")[2], len(os.listdir(root))))
+
+    counts = []
+    for many in (1, 20):
+        items = []
+        for number in range(many):
+            (root / f"{many}.{number}").write_text("x")
+            item = deletion(root, f"{many}.{number}", ev.KeepReason.ELSEWHERE)
+            action = dataclasses.replace(item.action, co_guid=bytes([many, number]) * 8)
+            items.append(dataclasses.replace(item, action=action))
+        calls.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", synced)
+            assert all(end.outcome is ev.Outcome.DONE for end in files.install_all(items))
+        assert next(left for name, left in calls if name == "list") == many
+        counts.append(sum(name == "list" for name, _ in calls))
+    assert counts == [2, 2], "before the files go, and after that"
+
+
 def test_where_nothing_deleted_is_to_be_kept_it_is_gone(root: Path) -> None:
     area = StagingArea(str(root.parent / "staging"), 1 << 30)
     deleted = DeletedStore(str(root.parent / "deleted"), 1 << 20, 0)

@@ -29,6 +29,7 @@ from idtable.lock import StateLock
 from idtable.store import Store
 from staging.beneath import Entry
 from tests.unit.config.member_files import AGENT, TOPOLOGY, write
+from tests.unit.conflicts.deleting import keep_deleted
 
 SET = "sets/11111111-0000-4000-8000-000000000001"
 ORIGINATOR = bytes(range(16))
@@ -67,7 +68,7 @@ class Member:
         store, fd = self.deleted(), os.open(self.folder, os.O_RDONLY)
         for path in paths:
             (self.folder / "gone").write_bytes(os.fsencode(path))
-            store.keep("gone", fd, str(self.folder / "gone"), tree_path=path, by=ORIGINATOR)
+            keep_deleted(store, "gone", fd, str(self.folder / "gone"), tree_path=path, by=ORIGINATOR)
         os.close(fd)
         return store.groups()[0].id
 

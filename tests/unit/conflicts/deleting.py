@@ -15,6 +15,15 @@ B, C = b"b" * 16, b"c" * 16
 START = 133_000_000_000_000_000
 
 
+def keep_deleted(
+    store: DeletedStore, name: str, dir_fd: int, path: str, *, tree_path: str, by: bytes, via: bytes = b""
+) -> bool:
+    """`by` deletes what is at that place, in a batch of its own, and tells of it itself: whether it is kept."""
+    noted = store.note(tree_path, fsops.fingerprint(name, dir_fd=dir_fd), path, by=by, via=via or by)
+    store.flush()
+    return store.keep(name, dir_fd, noted)
+
+
 class Bench:
     """A store, a root to restore to, and a folder for what was taken out of the tree."""
 
@@ -33,14 +42,14 @@ class Bench:
         self.store = DeletedStore(str(self.folder / "deleted"), quota, days, now=lambda: self.now, **options)
         return self.store
 
-    def keep(self, path: str, data: bytes | None = None, by: bytes = B) -> bool:
+    def keep(self, path: str, data: bytes | None = None, by: bytes = B, via: bytes = b"") -> bool:
         """`by` deletes a file, with its path as content unless said otherwise."""
         self.count += 1
         place = self.out / f"{self.count}.aside"
         place.write_bytes(os.fsencode(path) if data is None else data)
         fd = os.open(self.out, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            kept = self.store.keep(place.name, fd, str(place), tree_path=path, by=by)
+            kept = keep_deleted(self.store, place.name, fd, str(place), tree_path=path, by=by, via=via)
         finally:
             os.close(fd)
         assert not place.exists()
@@ -53,7 +62,7 @@ class Bench:
         if uid >= 0:
             found = found._replace(uid=uid, gid=gid)
         (self.out / "folder").rmdir()
-        self.store.keep_folder(path, found, by=by)
+        self.store.keep_folder(path, found, by=by, via=by)
 
     def files(self) -> list[list[str]]:
         """The paths in each group, the newest first."""

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from agent.conflicts import deletedgroup
+from agent.conflicts import deletedgroup, deletedroom
 from agent.wire.filetime import DAY, HOUR
-from tests.unit.conflicts.deleting import B, Bench, C
+from tests.unit.conflicts.deleting import B, Bench, C, keep_deleted
 
 
 def test_it_is_kept_for_a_time(bench: Bench) -> None:
@@ -28,10 +28,58 @@ def test_it_is_kept_for_a_time(bench: Bench) -> None:
     assert os.listdir(bench.folder / "deleted") == []
 
 
+@pytest.mark.parametrize("wrong", [400 * DAY, -400 * DAY])
+def test_a_start_with_a_wrong_clock_drops_nothing(bench: Bench, wrong: int) -> None:
+    bench.keep("a")
+    for _ in range(5):
+        bench.later(wrong)
+        bench.open()
+        bench.store.expire()
+        bench.later(-wrong)
+        bench.open()
+    assert bench.files() == [["a"]]
+    for _ in range(31):
+        bench.later(DAY)
+        bench.open()
+    assert bench.files() == []
+
+
+def test_whatever_is_dropped_is_told(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.open(quota=100_000, days=2)
+    for number in range(8):
+        bench.keep(f"f{number}", bytes(20_000))
+        bench.later(HOUR)
+    bench.store.flush()
+    told = [record.args for record in caplog.records if "deleted_quota, or" in record.message]
+    assert (sum(files for files, *_ in told), sum(size for _, size, _ in told)) == (4, 80_000)
+    caplog.clear()
+    caplog.set_level("INFO")
+    for _ in range(4):
+        bench.later(DAY)
+        bench.store.expire()
+    assert caplog.text.count("is dropped: 1 files") == 4
+    assert bench.files() == []
+
+
+def test_groups_are_not_too_many_either(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(deletedroom, "GROUPS", 8)
+    for number in range(3):
+        bench.keep(f"honest {number}")
+        bench.later(HOUR)
+    for number in range(20):
+        bench.keep(f"junk {number}", by=number.to_bytes(16, "big"), via=C)
+    assert bench.files() == [[f"junk {number}"] for number in range(19, 14, -1)] + [
+        [f"honest {number}"] for number in (2, 1, 0)
+    ]
+    assert "1 files" in caplog.text
+    assert len(os.listdir(bench.folder / "deleted")) <= 9
+
+
 def test_nothing_is_kept_where_that_is_not_wanted(bench: Bench) -> None:
     bench.open(days=0)
     assert not bench.store.keeps
-    assert not bench.keep("a")
     assert os.listdir(bench.folder / "deleted") == []
 
 
@@ -50,7 +98,9 @@ def test_the_oldest_files_go_first(bench: Bench) -> None:
     assert bench.files() == [["f6", "f7"]]
     bench.keep("x", bytes(20_000))
     assert bench.files() == [["x"], ["f7"]]
-    assert sorted(os.listdir(bench.folder / "deleted")) == sorted(group.id for group in bench.store.groups())
+    assert sorted(os.listdir(bench.folder / "deleted")) == sorted(
+        [*(group.id for group in bench.store.groups()), "age"]
+    )
 
 
 def test_no_member_pushes_out_what_others_deleted(bench: Bench) -> None:
@@ -69,6 +119,25 @@ def test_no_member_pushes_out_what_others_deleted(bench: Bench) -> None:
         bench.keep(f"later of b {number}", bytes(20_000))
     took = {by: sum(group.charge for group in bench.store.groups() if group.by == by) for by in (B, C)}
     assert min(took.values()) > 60_000, "each has its share"
+
+
+def test_whoever_a_partner_says_has_deleted_it_its_own_share_gives_way(bench: Bench) -> None:
+    """A share for each partner, and of that one for each member that it passes deletions on of."""
+    bench.open(quota=200_000, durable=False)
+    for number in range(4):
+        assert bench.keep(f"honest {number}", bytes(20_000), by=B, via=B)
+        assert bench.keep(f"behind c {number}", bytes(10_000), by=b"h" * 16, via=C)
+    for number in range(50):
+        bench.keep(f"junk {number}", bytes(10_000), by=number.to_bytes(16, "big"), via=C)
+        if number == 20:
+            bench.open(quota=200_000, durable=False)
+    assert [f"honest {number}" for number in range(4)] in bench.files()
+    bench.later(HOUR)
+    for number in range(40):
+        bench.keep(f"of d {number}", bytes(10_000), by=b"d" * 16, via=C)
+        bench.later(HOUR)
+    assert [f"honest {number}" for number in range(4)] in bench.files()
+    assert sum(len(files) for files in bench.files() if files[0].startswith("junk")) > 2, "each has its share of c's"
 
 
 def test_of_a_group_that_is_too_large_the_first_are_kept(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -93,7 +162,7 @@ def test_holes_cost_nothing_and_empty_files_something(bench: Bench) -> None:
     with open(bench.out / "sparse", "wb") as stream:
         stream.truncate(1 << 40)
     fd = os.open(bench.out, os.O_RDONLY)
-    assert bench.store.keep("sparse", fd, str(bench.out / "sparse"), tree_path="sparse", by=B)
+    assert keep_deleted(bench.store, "sparse", fd, str(bench.out / "sparse"), tree_path="sparse", by=B)
     os.close(fd)
     assert bench.store.groups()[0].size == 1 << 40
     assert sum(bench.keep(f"empty {number}", b"") for number in range(200)) < 100
@@ -112,4 +181,4 @@ def test_lines_of_folders_and_of_what_is_missed_are_bounded(bench: Bench) -> Non
     for number in range(3000):
         bench.keep(f"x{number}", bytes(100_000))
     assert bench.store.groups()[0].missed == 3000
-    assert sum(path.stat().st_size for path in (bench.folder / "deleted").rglob("list")) < 400_000
+    assert sum(path.stat().st_size for path in (bench.folder / "deleted").rglob("list")) < 700_000

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.conflicts import kept, keptcontrol
 from agent.conflicts.kept import KeptStore, UnknownItem
 from agent.conflicts.keptindex import Index
 from staging.beneath import remove_tree
@@ -151,3 +152,35 @@ def test_an_index_that_cannot_be_written(
     ]
     assert "not a line" not in caplog.text
     store.close()
+
+
+def test_items_are_not_too_many_either(
+    tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However little they count against the quota; and nothing is added up anew with each."""
+    monkeypatch.setattr(kept, "ITEMS", 5)
+    with KeptStore(str(tmp_path / "kept"), 1 << 30) as store:
+        ids = [keep(store, out, f"f{number}", b"12345") for number in range(12)]
+        assert [item.id for item in store.list()] == ids[:6:-1]
+        assert caplog.text.count("removed") == 7
+        store.discard(ids[-1])
+        used = store.used_bytes
+        assert (used, store.tally()["kept"]) == (sum(item.charge for item in store.list()), 4)
+    with KeptStore(str(tmp_path / "kept"), 1 << 30) as store:
+        assert store.used_bytes == used
+
+
+def test_the_list_comes_by_pages(tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keptcontrol, "PAGE", 3)
+    with KeptStore(str(tmp_path / "a"), 1 << 30) as a, KeptStore(str(tmp_path / "b"), 1 << 30) as b:
+        ids = [keep(store, out, f"f{number}") for number, store in enumerate([a, b, a, a, b, a, b])]
+        sets = [keptcontrol.KeptOf("a", "/a", a), keptcontrol.KeptOf("b", "/b", b)]
+        first = keptcontrol.conflicts(sets, {"action": "list"})
+        assert ([item["id"] for item in first["items"]], first["left"]) == (ids[:3:-1], 4)
+        a.discard(ids[5])
+        b.discard(ids[4])  # the last one of the page
+        second = keptcontrol.conflicts(sets, {"action": "list", "after": first["next"]})
+        assert ([item["id"] for item in second["items"]], second["left"]) == ([ids[3], ids[2], ids[1]], 1)
+        third = keptcontrol.conflicts(sets, {"action": "list", "after": second["next"]})
+        assert [item["id"] for item in third["items"]] == ids[:1]
+        assert "next" not in third

@@ -63,6 +63,12 @@ def courses(folder: Path, counter: str = "Files Installed") -> list[tuple[int, i
     return sorted((row["mono_us"] // 10**6, row["value"]) for row in rows(folder) if row["counter"] == counter)
 
 
+def ran(folder: Path, days: int) -> None:
+    """The member made samples on each of so many days after DAY, but for the last."""
+    for number in range(1, days):
+        (folder / f"date={DAY + timedelta(days=number)}").mkdir(exist_ok=True)
+
+
 def test_a_journal_becomes_rows_by_day(tmp_path: Path) -> None:
     journal(tmp_path, 1, range(0, 20, 5))
     current = journal(tmp_path, 2, range(15, 30, 5))
@@ -117,15 +123,29 @@ def test_samples_are_thinned_with_age_and_sums_lose_nothing(tmp_path: Path) -> N
     # the last of each minute, and the first of each file: it is what the file can be read alone with
     expected = {*range(55, 7200, 60), 0, 3600}
     assert courses(tmp_path) == sorted((second, 2 * second) for second in expected)
+    ran(tmp_path, 30)
     archive(tmp_path, "", policy, DAY + timedelta(days=30))
     [path] = files(tmp_path)
     assert path.name == "00000001-000001.hours.parquet"
     assert courses(tmp_path) == [(0, 0), (3595, 7190), (7195, 14_390)]
     content = path.read_bytes()
+    ran(tmp_path, 364)
     assert archive(tmp_path, "", policy, DAY + timedelta(days=364)) == []
     assert path.read_bytes() == content
+    ran(tmp_path, 365)
     archive(tmp_path, "", policy, DAY + timedelta(days=365))
-    assert list(tmp_path.iterdir()) == []
+    assert files(tmp_path) == []
+    assert not (tmp_path / "date=2026-01-10").exists()
+
+
+def test_a_clock_that_is_years_ahead_for_once_thins_and_removes_nothing(tmp_path: Path) -> None:
+    policy = Policy(2, 30, 365, 1 << 40)
+    journal(tmp_path, 1, range(0, 60, 5))
+    archive(tmp_path, "", policy, DAY)
+    before = {path: path.read_bytes() for path in files(tmp_path)}
+    for _ in range(3):
+        archive(tmp_path, "", policy, date(2036, 1, 1))
+    assert {path: path.read_bytes() for path in files(tmp_path)} == before
 
 
 def test_what_is_thinned_is_told_apart_by_whose_it_is(tmp_path: Path) -> None:
@@ -212,6 +232,7 @@ def test_wherever_it_is_cut_short_no_row_is_lost_or_broken(
             journal(folder, number, range(begin, begin + 600, 5))
         if days:
             archive(folder, "", policy, DAY + timedelta(days=days - 1 if days == 1 else 1))
+            ran(folder, days)
         return folder
 
     whole = make(tmp_path / "whole")

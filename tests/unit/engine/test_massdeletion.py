@@ -92,7 +92,7 @@ def test_within_a_time(bench: Callable[..., Bench]) -> None:
 
 def test_by_each_member(bench: Callable[..., Bench]) -> None:
     one = bench(0)
-    assert one.delete(0, OWN, "", times=10) == one.delete(0, B, "b", times=10) == one.delete(0, C, "b", times=10) == 0
+    assert one.delete(0, OWN, "", times=10) == one.delete(0, B, "b", times=10) == one.delete(0, C, "c", times=10) == 0
     assert one.delete(1, OWN, "") == 1
     ((source, text),) = one.said
     assert source == "a"
@@ -102,11 +102,23 @@ def test_by_each_member(bench: Callable[..., Bench]) -> None:
     assert source == "b"
     assert "within 60 seconds by b;" in text
     assert "frs conflicts list --deleted" in text
-    assert one.delete(1, C, "b") == 1
+    assert one.delete(1, C, "c") == 1
     ((source, text),) = one.said
-    assert source == "b", "who sent it is known"
-    assert "by the member with the originator GUID 03030303-0303-0303-0303-030303030303 (received from b)" in text
+    assert source == "c", "who sent it is known"
+    assert "by the member with the originator GUID 03030303-0303-0303-0303-030303030303 (received from c)" in text
     assert [(m["by"], m["this_member"]) for m in one.mass.told()] == [(None, False), ("b", False), (None, True)]
+
+
+def test_by_a_partner_that_makes_up_originators(bench: Callable[..., Bench]) -> None:
+    one = bench(0)
+    told = [one.delete(number / 10, (100 + number).to_bytes(16, "big"), "b") for number in range(50)]
+    assert told == [0] * 10 + [1] + [0] * 39
+    assert one.mass.told()[0] | {"began": 0, "last": 0} == {
+        "by": "b", "originator_guid": "00000000-0000-0000-0000-000000000000", "this_member": False, "files": 50,
+        "began": 0, "last": 0,
+    }  # fmt: skip
+    assert one.delete(6, C, "c", times=10) == 0
+    assert one.delete(6, C, "c") == 1, "another partner's are counted for themselves"
 
 
 def test_a_clock_set_back(bench: Callable[..., Bench]) -> None:
@@ -123,5 +135,5 @@ def test_it_takes_little_memory(bench: Callable[..., Bench]) -> None:
     for number in range(1000):
         one.delete(0, number.to_bytes(16, "big"), "b", times=60)
     assert len(one.mass.told()) == 16
-    assert len(one.mass._recent) <= 64
+    assert len(one.mass._recent) <= 128
     assert max(map(len, one.mass._recent.values())) <= 51
