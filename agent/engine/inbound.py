@@ -338,15 +338,17 @@ class Inbound:
         """Why the entry is not tried again; empty while it is. The limits of notes 35 and 36 are passed, its staging
         file is damaged wherever it is fetched from (3.3.4.4.8), or its folder never comes. Of the time only that counts
         which its attempts can have taken: not while others had their turn, while this member was off, or by which its
-        clock was set."""
+        clock was set; but all of it where the clock is what it waits for."""
         limits, tried = self.ctx.limits, f"given up after {entry.attempts} attempts"
         if entry.damaged >= limits.damaged:
             return (
                 f"given up, because the staging file that {self.sender(entry)} sends was damaged {entry.damaged} times "
                 f"({entry.detail}): it is here again once the file is changed on any member"
             )
-        tried_for = min(self.ctx.now - entry.first_try, (entry.attempts + entry.retry_fetches) * limits.max_retry)
-        if entry.attempts > limits.max_retries or tried_for > limits.max_retry_time:
+        waited, attempts = self.ctx.now - entry.first_try, entry.attempts + entry.retry_fetches
+        if not self.ahead.waits(entry.key):
+            waited = min(waited, attempts * limits.max_retry)
+        if entry.attempts > limits.max_retries or waited > limits.max_retry_time:
             return tried if entry.waits_for is not Outcome.NO_SPACE else ""
         if not self.orphans.wait_in_vain(entry):
             return ""

@@ -30,6 +30,14 @@ SUMS = {
 NEVER, ALWAYS = "0" * 168, "f" * 168
 
 
+def read(path: Path) -> bytes | None:
+    """None: it is not there."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
 class Writer:
     """Writes into the roots of some members until told to stop: every file is of one member, so that there are no
     conflicts, and what has to be there in the end is known."""
@@ -257,6 +265,9 @@ def test_the_topology_changes_while_files_are_written(tmp_path: Path) -> None:
 
             key = key_text(load_topology(fleet.topology)[0].members["c"].key or b"")
             writer.only("a", "b", "d", "e")
+            theirs = {name: content for name, content in writer.expected.items() if name.startswith("c-")}
+            of_a = demo.members["a"].root
+            demo.until("a has what c wrote", lambda: all(read(of_a / name) == theirs[name] for name in theirs))
             fleet.change("remove-member", "c")
             assert [one["set"] for one in fleet.directory("c")["leaving"]] == ["demo"]
             left = demo.frs("leave", "--set", "demo", "--config", os.fspath(demo.members["c"].config))
