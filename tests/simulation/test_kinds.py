@@ -123,3 +123,38 @@ def test_whatever_a_partner_says_of_a_guid_leaves_the_others_alike(seed: int) ->
         others = [e.co.file_name for e in member.engine.inbound.entries.values() if e.cxtion != of_c]
         assert others == [], member.name
     assert world.violations == []
+
+
+def test_a_folder_with_something_in_it_stays_where_it_is_when_a_file_is_to_be_made_of_it() -> None:
+    shifting = Shifting(0)
+    world, a, b = shifting.world, shifting.a, shifting.b
+    shifting._answers, shifting._delay = 1, 0.01
+    folder = shifting._guids[0]
+    shifting._offer("here", folder, 0, folder=True)
+    shifting._offer("in it", world.new_guid(), 0, parent=folder)
+    world.run(30)
+    shifting._offer("there", folder, 1)
+    world.run(30)
+    shifting.leave()
+    world.run(60)
+    for member in (a, b):
+        assert {"here", "here/in it"} <= set(names(member)), member.name
+        assert "there" not in names(member), member.name
+        assert not member.engine.inbound.entries, member.name
+
+
+def test_an_empty_folder_and_a_file_take_each_others_place() -> None:
+    shifting = Shifting(0)
+    world, a, b = shifting.world, shifting.a, shifting.b
+    shifting._answers, shifting._delay = 1, 0.01
+    for version, is_folder in enumerate((True, False, True)):
+        shifting._offer(f"as {version}", shifting._guids[0], version, folder=is_folder)
+        world.run(30)
+        for member in (a, b):
+            node = member.disk.look(f"as {version}")
+            assert node is not None
+            assert node.is_dir is is_folder, member.name
+    shifting.leave()
+    world.run(60)
+    assert a.tree() == b.tree()
+    assert not [name for name in names(a) if name in ("as 0", "as 1")]
