@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from config.document import Document, read_text
+from config.credentials import load_key
+from config.document import Document, read_text, resolve
 from config.errors import ConfigError
 from config.keys import key_text
-from config.load import load_key, resolve
 from config.private import read_private
 from config.schema import Guid, Host, Name, PathText, Port, PortOrAny, PublicKey, Table
 from config.write import guid_text, quoted

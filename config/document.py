@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import tomllib
 from collections.abc import Iterable
@@ -43,6 +44,11 @@ def read_text(path: Path, what: str, advice: str) -> str:
         raise ConfigError(path, None, "", f"{what} does not exist; {advice}") from None
     except OSError as error:
         raise ConfigError(path, None, "", f"{what} cannot be read: {error.strerror}") from None
+
+
+def resolve(file: Path, text: str) -> Path:
+    """The absolute path that `text` in `file` means: relative to its folder, "~" is the user's home."""
+    return Path(os.path.normpath(file.parent / os.path.expanduser(text)))
 
 
 def decoded(path: Path, what: str, stream: BinaryIO) -> str:

@@ -15,9 +15,9 @@ import tomlkit
 
 from config.document import read_text
 from config.keys import key_text
-from config.load import parse_file, parse_topology
 from config.model import ReplicaSet
 from config.topology import cut_off, new_guid
+from config.topologyfile import parse_file, parse_topology
 from config.view import Key, compare, whole
 
 Address = tuple[str, int | None]

@@ -1,4 +1,5 @@
-"""Reads the configuration of a member: agent.toml, the topology, the key and the secret it names.
+"""Reads the configuration of a member: agent.toml, and what it names, by `config.topologyfile` and
+`config.credentials`.
 
 Relative paths are relative to the file they stand in. Everything wrong is a `ConfigError` that names the
 file, the line, the key and what to do. Nothing here looks at replica roots; that is `config.check`.
@@ -8,47 +9,35 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from config.document import Document, read_text, suggestion
+from config.credentials import check_own_key, key_file, keytab_file, load_key, load_secret, secret_file
+from config.document import Document, read_text, resolve, suggestion
 from config.errors import ConfigError, joined
-from config.keys import public_key
 from config.model import (
     ActiveDirectory,
     AgentConfig,
-    Connection,
     DashboardTls,
     DirectoryClient,
     DirectorySource,
     LocalSet,
     Member,
     NtFrsApi,
-    ReplicaSet,
-    Secret,
     Topology,
 )
 from config.positions import KeyPath
-from config.private import check_private, read_private
+from config.private import read_private
 from config.schema import (
     AgentFile,
     DashboardTable,
-    KeyFile,
     LocalSetTable,
     NtFrsApiTable,
-    SecretFile,
-    SetTable,
     SubscriptionTable,
-    TopologyFile,
 )
-
-__all__ = [
-    "ConfigError", "load_agent_config", "load_key", "load_secret", "load_topology", "parse_topology", "read_topology",
-    "resolve",
-]  # fmt: skip
+from config.topologyfile import read_topology
 
 _NOWHERE = "127.0.0.1"  # where a member without a replica set listens, unless [listen] says otherwise
 
@@ -69,9 +58,9 @@ def load_agent_config(path: str | os.PathLike[str], known: Mapping[str, bytes] =
     state_dir = resolve(path, table.state)
     local = _local_sets(document, table, topology, state_dir, known)
     ours = local[0].member if local else Member(table.member, b"", _NOWHERE, 0)
-    key_path, secret_path = _key_path(document, table), _secret_path(document, table)
+    key_path, secret_path = key_file(document, table), secret_file(document, table)
     key = load_key(key_path) if key_path is not None else None
-    _check_own_key(topology_path, table, key_path, key, local)
+    check_own_key(topology_path, table, key_path, key, local)
     replication = table.replication
     if replication.tombstone_days < replication.outbound_log_days:
         raise document.fail(
@@ -93,7 +82,7 @@ def load_agent_config(path: str | os.PathLike[str], known: Mapping[str, bytes] =
         key=key,
         secret_for_all=table.secret_for_all,
         raw_ntlm=table.raw_ntlm,
-        keytab=_keytab(document, table, topology_path, local),
+        keytab=keytab_file(document, table, topology_path, local),
         endpoint_mapper_port=table.listen.endpoint_mapper,
         dashboard_host=table.dashboard.host if table.dashboard else "127.0.0.1",
         dashboard_port=table.dashboard.port if table.dashboard else None,
@@ -211,122 +200,6 @@ def _active_directory(document: Document, table: AgentFile) -> ActiveDirectory |
     )
 
 
-def load_topology(path: Path) -> tuple[ReplicaSet, ...]:
-    """The replica sets of a topology.toml, in its order; raises ConfigError."""
-    return read_topology(path).sets
-
-
-def read_topology(path: Path) -> Topology:
-    """What a topology.toml holds; raises ConfigError."""
-    return parse_file(path, read_text(path, "the topology", "copy it from another member"))
-
-
-def parse_topology(path: Path, text: str) -> tuple[ReplicaSet, ...]:
-    """The replica sets of a topology.toml whose text is `text`; raises ConfigError, which names `path`."""
-    return parse_file(path, text).sets
-
-
-def parse_file(path: Path, text: str) -> Topology:
-    """What a topology.toml holds whose text is `text`; raises ConfigError, which names `path`."""
-    document = Document(path, text)
-    table = document.validate(TopologyFile)
-    faults = [*_duplicates(document, table), *_unknown_members(document, table)]
-    if faults:
-        raise joined(faults)
-    roots = {one.name: resolve(path, one.root) for one in table.subscription}
-    return Topology(tuple(_replica_set(entry) for entry in table.set), table.serial, MappingProxyType(roots))
-
-
-def load_key(path: Path) -> bytes:
-    """The private key in `path`, a regular file of our user or root that nobody else can read; raises ConfigError."""
-    text = read_private(path, "the key", "`frs key` makes one")
-    return Document(path, text).validate(KeyFile).private
-
-
-def load_secret(path: Path) -> Secret:
-    """The secret in `path`, a regular file of our user or root that nobody else can read; raises ConfigError."""
-    text = read_private(path, "the secret", "copy it from another member, with mode 0600")
-    table = Document(path, text).validate(SecretFile)
-    former = table.former
-    if former is None or former.until.timestamp() <= time.time():
-        return Secret(table.domain, table.user, table.password)
-    return Secret(table.domain, table.user, table.password, former.password, former.until.timestamp())
-
-
-def _key_path(document: Document, table: AgentFile) -> Path | None:
-    if table.key is None:
-        if table.secret is None and table.keytab is None:
-            raise document.fail(
-                ("key",),
-                f"is missing: nobody could tell that this is the member {table.member}; "
-                f"run: frs key --config {document.path}",
-            )
-        return None
-    path = resolve(document.path, table.key)
-    if not path.exists():
-        raise document.fail(("key",), f"the key {path} does not exist; run: frs key --config {document.path}")
-    return path
-
-
-def _secret_path(document: Document, table: AgentFile) -> Path | None:
-    if table.secret is None:
-        if table.secret_for_all:
-            raise document.fail(("secret_for_all",), "there is no secret: remove this line, or name the secret")
-        return None
-    path = resolve(document.path, table.secret)
-    if not path.exists():
-        raise document.fail(
-            ("secret",), f"the secret {path} does not exist; copy it from another member, with mode 0600"
-        )
-    return path
-
-
-def _check_own_key(
-    topology: Path, table: AgentFile, path: Path | None, key: bytes | None, local: tuple[LocalSet, ...]
-) -> None:
-    """Partners must be able to know this member by what the topology has of it."""
-    found = next((one.member.key for one in local if one.member.key is not None), None)
-    if key is None or path is None:
-        if found is not None and not table.secret_for_all:
-            raise ConfigError(
-                topology, None, "", f"has a key for the member {table.member}, whose configuration names none; "
-                "name the key file there"
-            )  # fmt: skip
-    elif found is None:
-        if table.secret is None and table.keytab is None and local:
-            raise ConfigError(
-                topology, None, "", f"has no key for the member {table.member}, so nobody would let it in; "
-                "run frs key with its configuration, and copy the topology to the other members"
-            )  # fmt: skip
-    elif found != public_key(key):
-        raise ConfigError(
-            topology, None, "", f"has another key for the member {table.member} than that of {path}; "
-            "nobody would let it in. Put the right key file there, or take the new key over on all members: frs key "
-            "--replace"
-        )  # fmt: skip
-
-
-def _keytab(document: Document, table: AgentFile, topology: Path, local: tuple[LocalSet, ...]) -> Path | None:
-    """The keytab, whose principal must be that of this member, and which needs the extra `kerberos`."""
-    if table.keytab is None:
-        return None
-    path = resolve(document.path, table.keytab)
-    if importlib.util.find_spec("gssapi") is None:
-        raise document.fail(("keytab",), "needs the extra kerberos of this program: pip install 'frs-agent[kerberos]'")
-    check_private(path, "the keytab", "kadmin, or samba-tool domain exportkeytab, make one")
-    if local and local[0].member.principal is None:
-        raise ConfigError(
-            topology, None, "", f"has no principal for the member {table.member}, whose configuration names a keytab; "
-            "add it to the entry of the member"
-        )  # fmt: skip
-    return path
-
-
-def resolve(file: Path, text: str) -> Path:
-    """The absolute path that `text` in `file` means: relative to its folder, "~" is the user's home."""
-    return Path(os.path.normpath(file.parent / os.path.expanduser(text)))
-
-
 def _local_sets(
     document: Document,
     table: AgentFile,
@@ -390,121 +263,3 @@ def _local_sets(
 
 def _remove_one(document: Document, seen: dict[str, int], entry: SubscriptionTable) -> str:
     return f"the first is on line {document.line('set', seen[entry.name], 'name')}; remove one of them"
-
-
-def _replica_set(table: SetTable) -> ReplicaSet:
-    members = {
-        m.name: Member(m.name, m.guid, m.host, m.port or 0, m.key, m.site, m.principal, m.endpoint_mapper)
-        for m in table.member
-    }
-    connections = tuple(
-        Connection(
-            guid=c.guid,
-            name=c.name if c.name is not None else f"{c.upstream}->{c.downstream}",
-            upstream=c.upstream,
-            downstream=c.downstream,
-            priority=c.priority,
-            enabled=c.enabled,
-            schedule=c.schedule if c.schedule is not None else table.schedule,
-            ignore_schedule=c.ignore_schedule,
-            two_way_sync=c.two_way_sync,
-        )
-        for c in table.connection
-    )
-    return ReplicaSet(
-        name=table.name,
-        guid=table.guid,
-        type=table.type,
-        members=MappingProxyType(members),
-        connections=connections,
-        primary=table.primary,
-        file_filter=tuple(table.file_filter),
-        directory_filter=tuple(table.directory_filter),
-        schedule=table.schedule,
-        flags=int(table.rename_open),
-    )
-
-
-def _duplicates(document: Document, table: TopologyFile) -> Iterator[ConfigError]:
-    """What must be unique and is not: set names, GUIDs; in a set members, addresses, connections."""
-    seen: dict[tuple[object, ...], KeyPath] = {}
-    addresses: dict[str, tuple[str, int]] = {}
-    keys: dict[str, bytes | None] = {}
-    holders: dict[bytes, str] = {}
-    principals: dict[str, str | None] = {}
-    owners: dict[str, str] = {}
-
-    def check(unique: tuple[object, ...], key: KeyPath, what: str, advice: str) -> Iterator[ConfigError]:
-        if first := seen.get(unique):
-            yield document.fail(key, f"{what} is already used on line {document.line(*first)}; {advice}")
-        seen.setdefault(unique, key)
-
-    new_guid = "python3 -c 'import uuid; print(uuid.uuid4())' makes a new one"
-    for i, entry in enumerate(table.set):
-        here: KeyPath = ("set", i)
-        yield from check(("set", entry.name), (*here, "name"), f'the set name "{entry.name}"', "choose another")
-        yield from check((entry.guid,), (*here, "guid"), "this GUID", new_guid)
-        for j, member in enumerate(entry.member):
-            there: KeyPath = (*here, "member", j)
-            yield from check((i, member.name), (*there, "name"), f'the member name "{member.name}"', "choose another")
-            yield from check((member.guid,), (*there, "guid"), "this GUID", new_guid)
-            port = member.port if member.port is not None else member.endpoint_mapper
-            address = (member.host.lower(), port)
-            yield from check((i, *address), (*there, "port"), f"port {port} of {member.host}", "choose another port")
-            if addresses.setdefault(member.name, address) != address:
-                yield document.fail(
-                    (*there, "host"),
-                    f'the member "{member.name}" has another address in an earlier set, '
-                    f"{addresses[member.name][0]} port {addresses[member.name][1]}; "
-                    "one agent listens at one address",
-                )
-            if keys.setdefault(member.name, member.key) != member.key:
-                yield document.fail(
-                    (*there, "key"), f'the member "{member.name}" has another key, or none, in an earlier set; '
-                    "one agent has one key"
-                )  # fmt: skip
-            if principals.setdefault(member.name, member.principal) != member.principal:
-                yield document.fail(
-                    (*there, "principal"), f'the member "{member.name}" has another principal, or none, in an earlier '
-                    "set; one agent has one principal"
-                )  # fmt: skip
-            named = member.principal
-            if named is not None and owners.setdefault(named.casefold(), member.name) != member.name:
-                yield document.fail(
-                    (*there, "principal"), f'the member "{owners[named.casefold()]}" has this principal, too; each '
-                    "member needs its own"
-                )  # fmt: skip
-            if member.key is not None and holders.setdefault(member.key, member.name) != member.name:
-                yield document.fail(
-                    (*there, "key"), f'the member "{holders[member.key]}" has this key, too; `frs key` on each of them '
-                    "prints its own"
-                )  # fmt: skip
-        for j, connection in enumerate(entry.connection):
-            there = (*here, "connection", j)
-            yield from check((connection.guid,), (*there, "guid"), "this GUID", new_guid)
-            pair = f"{connection.upstream}->{connection.downstream}"
-            yield from check((i, "pair", pair), (*there, "upstream"), f"the connection {pair}", "remove one of them")
-
-
-def _unknown_members(document: Document, table: TopologyFile) -> Iterator[ConfigError]:
-    for i, entry in enumerate(table.set):
-        names = [member.name for member in entry.member]
-        if entry.primary not in names:
-            yield document.fail(
-                ("set", i, "primary"),
-                f'the set "{entry.name}" has no member "{entry.primary}"; {suggestion(entry.primary, names)}',
-            )
-        for j, connection in enumerate(entry.connection):
-            here: KeyPath = ("set", i, "connection", j)
-            for key, name in (("upstream", connection.upstream), ("downstream", connection.downstream)):
-                if name not in names:
-                    yield document.fail(
-                        (*here, key),
-                        f'the set "{entry.name}" has no member "{name}"; {suggestion(name, names)}',
-                    )
-            if connection.upstream == connection.downstream:
-                yield document.fail(
-                    (*here, "downstream"),
-                    f'"{connection.downstream}" cannot be its own partner; name another member or remove the '
-                    "connection",
-                )

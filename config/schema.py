@@ -1,6 +1,7 @@
 """The shape of the files - agent.toml, topology.toml, the key and the secret - as pydantic checks it.
 
-What spans several keys (names that must be known, GUIDs that must differ) is checked in `config.load`.
+What spans several keys (names that must be known, GUIDs that must differ) is checked in `config.topologyfile`
+and `config.load`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes the files that `config.load` reads. Used by `frs init` and `frs demo`."""
+"""Writes the files that `config.load` and `config.topologyfile` read. Used by `frs init` and `frs demo`."""
 
 from __future__ import annotations
 

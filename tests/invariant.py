@@ -11,8 +11,9 @@ from pathlib import Path
 
 from agent.tree.excluded import Excluded
 from agent.wire.guid import guid_text
-from config.load import load_topology, resolve
+from config.document import resolve
 from config.model import ReplicaSet
+from config.topologyfile import load_topology
 from idtable.store import Store
 from journal.changes import Change, Kind
 from journal.examine import Examiner

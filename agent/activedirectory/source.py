@@ -24,8 +24,8 @@ from agent.reporting.incidents import Incidents
 from agent.work.clock import filetime_now, iso_time
 from config.document import read_text
 from config.errors import ConfigError
-from config.load import parse_file
 from config.model import ActiveDirectory, AgentConfig, DirectoryClient, Topology
+from config.topologyfile import parse_file
 from config.write import topology_text, write_file
 
 log = logging.getLogger("frs")

@@ -141,7 +141,7 @@ def ldif(file: Path, domain: str, roots: Sequence[str], computers: Sequence[str]
     """
     from agent.activedirectory import ldif as made
     from agent.activedirectory import names
-    from config.load import load_topology
+    from config.topologyfile import load_topology
 
     if not re.fullmatch(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*", domain):
         raise click.UsageError(f"--domain must be the DNS name of a domain, not {domain}")

@@ -29,11 +29,13 @@ import click
 from agent.cli.demo_directory import NAME, DemoServer, make_server
 from agent.cli.demo_ports import DEFAULT_PORT_BASE, HOST, check_free, dashboard_ports, dashboards_beside, rpc_ports
 from agent.cli.key_cmd import KEY_NAME, load_or_make
+from config.credentials import load_secret
 from config.errors import ConfigError
 from config.keys import public_key
-from config.load import load_agent_config, load_secret, load_topology
+from config.load import load_agent_config
 from config.model import ReplicaSet, Secret
 from config.topology import TOPOLOGY_KINDS, TopologyKind, new_replica_set
+from config.topologyfile import load_topology
 from config.write import SECRET_MODE, agent_text, secret_text, topology_text, with_number, write_file
 
 SET_NAME = "demo"

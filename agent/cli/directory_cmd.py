@@ -226,7 +226,7 @@ def export(config_file: Path) -> None:
 def import_(config_file: Path, file: Path) -> None:
     """Make the topology in FILE that of the directory: what is not in FILE is deleted there."""
     from config.document import read_text
-    from config.load import parse_topology
+    from config.topologyfile import parse_topology
 
     text = read_text(file, "the topology", "")
     parse_topology(file, text)

@@ -107,9 +107,10 @@ def init(
     the next host, and run the same there with --topology, which adds the key of that member. The topology.toml of
     the last one is for all: copy it back to the others.
     """
+    from config.credentials import load_secret
     from config.document import read_text
     from config.keys import public_key
-    from config.load import load_secret, parse_topology
+    from config.topologyfile import parse_topology
     from config.write import SECRET_MODE, secret_text, topology_text, with_public_key, write_file
 
     config_file = Path(os.path.abspath(config_file))

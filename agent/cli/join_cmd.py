@@ -51,7 +51,8 @@ def join(
     from agent.directory.access.joining import Found, find_server, first_reading
     from agent.rpc.errors import RpcAuthError, RpcError
     from config.keys import decode_public_key, key_text, public_key
-    from config.load import load_agent_config, parse_file
+    from config.load import load_agent_config
+    from config.topologyfile import parse_file
     from config.write import agent_text, write_file
 
     config_file = Path(os.path.abspath(config_file))

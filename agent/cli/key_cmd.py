@@ -9,7 +9,8 @@ import click
 
 from agent.cli.common import config_option
 from agent.cli.output import say
-from config.load import load_key, resolve
+from config.credentials import load_key
+from config.document import resolve
 
 KEY_NAME = "key.toml"
 

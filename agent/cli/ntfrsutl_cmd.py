@@ -190,7 +190,8 @@ def _target(config_file: Path, host: str | None, account_file: Path | None) -> _
     from agent.partners.identities import Identities
     from agent.rpc.epm import MAPPER_PORT
     from agent.rpc.security import Credential
-    from config.load import load_agent_config, load_secret
+    from config.credentials import load_secret
+    from config.load import load_agent_config
 
     if account_file is not None:
         if host is None:

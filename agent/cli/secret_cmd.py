@@ -15,7 +15,8 @@ from agent.cli import CommandFailed
 from agent.cli.common import config_option
 from agent.cli.output import say
 from agent.reporting.exit_codes import ExitCode
-from config.load import load_secret, resolve
+from config.credentials import load_secret
+from config.document import resolve
 
 DAY_S = 86_400.0
 

@@ -66,7 +66,7 @@ def _change_options(command: _F) -> _F:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def show(config_file: Path, file: Path | None, as_json: bool) -> None:
     """Show sets, members and connections."""
-    from config.load import read_topology
+    from config.topologyfile import read_topology
 
     found = read_topology(path_of(config_file, file))
     if as_json:
@@ -114,8 +114,8 @@ def _as_json(one: ReplicaSet) -> dict[str, Any]:
 @_file_options
 def check(config_file: Path, file: Path | None) -> int:
     """Say what is wrong with the topology file: exit code 2 where it cannot be used, 1 where a member is cut off."""
-    from config.load import load_topology
     from config.topology import cut_off
+    from config.topologyfile import load_topology
 
     found = [(one, name) for one in load_topology(path_of(config_file, file)) for name in cut_off(one)]
     for one, name in found:

@@ -45,7 +45,7 @@ def path_of(config_file: Path, file: Path | None) -> Path:
     """The topology file, links followed: what is written is the file, not the link. Of a directory server, a copy of
     what it has. Raises ConfigError, CommandFailed."""
     if file is None:
-        from config.load import resolve
+        from config.document import resolve
         from config.write import SECRET_MODE, write_file
 
         document = _document(config_file)

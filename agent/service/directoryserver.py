@@ -18,7 +18,7 @@ from agent.reporting.incidents import Incidents
 from agent.service.control import ControlError, ControlServer, Handler
 from config.directory import DirectoryServerConfig
 from config.errors import ConfigError
-from config.load import parse_topology
+from config.topologyfile import parse_topology
 from config.write import topology_text
 
 log = logging.getLogger("frs")

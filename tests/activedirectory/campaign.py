@@ -19,7 +19,7 @@ from pathlib import Path
 
 from agent.activedirectory import names
 from agent.reporting.exit_codes import ExitCode
-from config.load import load_topology
+from config.topologyfile import load_topology
 from tests.activedirectory.domain import (
     ADDRESSES,
     DOMAIN,

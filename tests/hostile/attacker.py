@@ -22,7 +22,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from config.load import load_key, load_topology
+from config.credentials import load_key
+from config.topologyfile import load_topology
 from tests.hostile.attack import Attack, Plan
 from tests.hostile.attacks import by_name
 from tests.hostile.fleet import HOSTILE

@@ -12,7 +12,7 @@ from pathlib import Path
 from agent.cli.demo_layout import DemoOptions, prepare
 from agent.reporting.exit_codes import ExitCode
 from agent.wire.guid import guid_text
-from config.load import load_topology
+from config.topologyfile import load_topology
 from tests.system.demo import Demo, ask
 from tests.system.keys import OtherKey
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from agent.wire.guid import guid_text
-from config.load import load_topology
 from config.topology import new_replica_set
+from config.topologyfile import load_topology
 from config.write import topology_text
 from tests.damage import TREES, damage
 from tests.system.demo import Demo, Member, ask, compare_trees, kept, listed

@@ -12,10 +12,11 @@ from types import MappingProxyType
 
 import pytest
 
+from config.credentials import load_key
 from config.keys import public_key
-from config.load import load_key, parse_topology
 from config.model import ReplicaSet
 from config.topology import new_replica_set
+from config.topologyfile import parse_topology
 from config.write import topology_text
 from tests.directory.processes import Process, frs, until
 from tests.system.test_two_hosts import free_ports

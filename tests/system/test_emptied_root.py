@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from config.load import load_topology
 from config.topology import new_replica_set
+from config.topologyfile import load_topology
 from config.write import topology_text
 from tests.system.corpora import differences, many_files, snapshot
 from tests.system.demo import Demo, ask, compare_trees, conflicts, listed

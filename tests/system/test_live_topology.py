@@ -17,8 +17,9 @@ from agent.reporting.exit_codes import ExitCode
 from agent.rpc.errors import RpcAuthError
 from agent.rpc.frsrpc import FrsPartner
 from agent.rpc.security import Credential
+from config.credentials import load_secret
 from config.keys import key_text
-from config.load import load_secret, load_topology
+from config.topologyfile import load_topology
 from tests.system.demo import PATIENCE, Demo, Member, ask, compare_trees, spawn
 from tests.system.test_identity import free_port
 

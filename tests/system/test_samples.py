@@ -8,7 +8,7 @@ import pytest
 
 from agent.counters import parquet
 from agent.wire.guid import guid_text
-from config.load import load_topology
+from config.topologyfile import load_topology
 from tests.system.demo import Demo
 
 

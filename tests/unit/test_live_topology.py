@@ -22,9 +22,10 @@ from agent.service.directory import Departures
 from agent.service.service import Service
 from agent.tree.mark import read_mark
 from agent.wire.packet import NamedGuid, Packet
-from config.load import load_agent_config, load_topology
+from config.load import load_agent_config
 from config.model import ReplicaSet
 from config.topology import new_replica_set
+from config.topologyfile import load_topology
 from config.write import topology_text
 from staging import fsops
 from tests.system.keys import OtherKey, keyed

@@ -28,8 +28,8 @@ from agent.rpc.noise import KeyPair
 from agent.rpc.security import KeyCredential
 from agent.wire.errors import WireError
 from config.errors import ConfigError
-from config.load import parse_file, read_topology
 from config.model import AgentConfig, DirectorySource, Topology
+from config.topologyfile import parse_file, read_topology
 from config.write import topology_text, write_file
 
 log = logging.getLogger("frs")

@@ -116,7 +116,7 @@ def _change(command: int, guid: bytes, properties: tuple[tuple[int, Value], ...]
 
 def sets_of(objects: Iterable[DsObject]) -> tuple[ReplicaSet, ...]:
     """The replica sets of these objects, by name. A connection or a primary member whose member is not among them is
-    left out: config.load says what is wrong with what remains."""
+    left out: config.topologyfile says what is wrong with what remains."""
     by_type: dict[Type, list[DsObject]] = {type_: [] for type_ in TOPOLOGY_TYPES}
     for one in objects:
         if one.type in by_type:

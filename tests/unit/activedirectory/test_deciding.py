@@ -22,8 +22,8 @@ from agent.activedirectory.objects import Answer, Entry
 from agent.activedirectory.request import Request
 from agent.activedirectory.source import Reading, root_of
 from agent.activedirectory.translation import Place, translate
-from config.load import read_topology
 from config.model import ActiveDirectory, DirectoryClient, Topology
+from config.topologyfile import read_topology
 from config.write import write_file
 from tests.unit.activedirectory.entries import (
     ALLOWED,

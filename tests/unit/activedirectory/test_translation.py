@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from agent.activedirectory import names
 from agent.activedirectory.objects import Entry, answer_of, generation_of
 from agent.activedirectory.translation import Found, schedule_octets, schedule_of, translate
-from config.load import parse_file
+from config.topologyfile import parse_file
 from config.write import topology_text
 from tests.unit.activedirectory.entries import (
     NC,

@@ -22,8 +22,8 @@ from agent.cli import run_cli, topology_target
 from agent.reporting.exit_codes import ExitCode
 from config.edit import Edit, Refused
 from config.errors import ConfigError
-from config.load import parse_file
 from config.model import ActiveDirectory, DirectoryClient
+from config.topologyfile import parse_file
 from config.write import topology_text
 from tests.unit.activedirectory.entries import SETS, a_set, answer, computer_dn, connection, domain, entry, guid_of
 from tests.unit.activedirectory.test_translation import changed, sysvol

@@ -15,9 +15,9 @@ from agent.cli import run_cli
 from agent.reporting.exit_codes import ExitCode
 from config.edit import Edit, Refused
 from config.errors import ConfigError
-from config.load import load_topology, read_topology
 from config.model import ReplicaSet
 from config.topology import cut_off
+from config.topologyfile import load_topology, read_topology
 from config.view import compare, whole
 from tests.unit.config.member_files import TOPOLOGY, write
 

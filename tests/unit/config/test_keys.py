@@ -11,8 +11,9 @@ import pytest
 from config.check import check_roots
 from config.errors import ConfigError
 from config.keys import decode_key, decode_public_key, key_text, new_key, public_key
-from config.load import load_agent_config, load_topology, parse_file, parse_topology
+from config.load import load_agent_config
 from config.topology import new_replica_set
+from config.topologyfile import load_topology, parse_file, parse_topology
 from config.write import key_file_text, topology_text, with_key_file, with_public_key, write_file
 from config.writers import warnings
 from tests.unit.config.member_files import AGENT, TOPOLOGY, fault, write

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from config.credentials import load_secret
 from config.errors import ConfigError
-from config.load import load_agent_config, load_secret, parse_topology
+from config.load import load_agent_config
 from config.model import Connection, DashboardTls, Secret
+from config.topologyfile import parse_topology
 from tests.unit.config.member_files import AGENT, SECRET, TOPOLOGY, fault, write
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from config.credentials import load_secret
 from config.errors import ConfigError
-from config.load import load_secret, load_topology
 from config.model import ReplicaSet, Secret
 from config.state import read_state_dir
 from config.topology import TopologyKind, new_replica_set
+from config.topologyfile import load_topology
 from config.write import quoted, secret_text, topology_text, write_file
 from tests.unit.config.member_files import AGENT, write
 

@@ -37,9 +37,10 @@ from agent.rpc.server import RpcServer
 from agent.wire.errors import WireError
 from config.directory import DirectoryServerConfig
 from config.keys import new_key, public_key
-from config.load import load_agent_config, read_topology
+from config.load import load_agent_config
 from config.model import AgentConfig, ReplicaSet
 from config.topology import new_replica_set
+from config.topologyfile import read_topology
 from config.write import agent_text, key_file_text, topology_text, write_file
 from tests.system.test_two_hosts import free_ports
 
