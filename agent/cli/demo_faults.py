@@ -2,7 +2,7 @@
 
     partition=e,f       nobody can call these members
     clock=g:+2h         the clock of this one is so much ahead, or behind
-    slow=h              what others send to these passes through a slow line
+    slow=h              what others send to these passes through a slow line; a file is there that takes long
     staging-full=c      the staging area of these is small, and a file is there that does not fit
 
 A member that has one runs with a configuration of its own, `agent.fault.toml`, made for that run.
@@ -15,7 +15,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -33,6 +33,8 @@ _SLOW_S: Final = 0.2
 _SMALL_QUOTA: Final = "1 MiB"
 _LARGE_FILE: Final = "larger-than-the-staging-area"
 _LARGE: Final = 8 << 20
+_LONG_FILE: Final = "long-on-its-way"
+_LONG: Final = 12 << 20
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -75,12 +77,15 @@ class Faults:
         write_file(place, tomlkit.dumps(of))
         return str(place)
 
-    def begin(self, members: Iterable[DemoMember]) -> None:
+    def begin(self, members: Collection[DemoMember]) -> None:
         """What can go wrong only once all are joined: nobody's initial sync waits for what cannot be sent."""
         for member in members:
             large = member.root / _LARGE_FILE
             if member.name in self.staging_full and not large.exists():
                 large.write_bytes(os.urandom(_LARGE))
+        well = (one for one in members if one.name not in self.apart | self.staging_full | self.slow)
+        if self.slow and (sender := next(well, None)) is not None:
+            (sender.root / _LONG_FILE).write_bytes(os.urandom(_LONG))
 
     def close(self) -> None:
         """End the slow lines."""

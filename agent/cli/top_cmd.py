@@ -44,8 +44,11 @@ def top(config_file: Path, summary: Path | None, every: float) -> None:
 def looking(config_file: Path, summary: Path | None) -> Look:
     """A function that looks at this member, and at the summary in that folder."""
     from agent.cli.top import LookFailed
+    from agent.dashboard.behind import Behind
     from agent.dashboard.fleet import SUMMARY_FILE, fleet
     from config.errors import ConfigError
+
+    behind = Behind()
 
     def look() -> dict[str, Any]:
         told = None
@@ -60,6 +63,6 @@ def looking(config_file: Path, summary: Path | None) -> Look:
         except (CommandFailed, ConfigError) as error:
             if told is None:
                 raise LookFailed(str(error)) from None
-        return fleet(status, counters, told, time.time())
+        return fleet(status, counters, told, time.time(), behind)
 
     return look

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from agent.counters.registry import CONN_OBJECT, Snapshot
+from agent.dashboard.behind import Behind, Late
 from agent.dashboard.eventspage import remedies
 from agent.engine.latency import quantile
 from agent.reporting.events import number_of
@@ -25,12 +26,20 @@ MOST_MEMBERS: Final = 24
 MOST_WRONG: Final = 50
 _NAMED: Final = 3
 _CLOCK_EVENT: Final = 13548
+_BEHIND_ADVICE: Final = (
+    "the line to it is slow, or that host has too much to do: its own page shows what it fetches, and how fast"
+)
 
 
 def fleet(
-    status: Mapping[str, Any] | None, counters: Snapshot | None, summary: Mapping[str, Any] | None, now: float
+    status: Mapping[str, Any] | None,
+    counters: Snapshot | None,
+    summary: Mapping[str, Any] | None,
+    now: float,
+    behind: Behind | None = None,
 ) -> dict[str, Any]:
-    """What there is to see of the fleet at `now` (Unix seconds); whatever is None is not known.
+    """What there is to see of the fleet at `now` (Unix seconds); whatever is None is not known. Whoever looks again and
+    again gives the same `behind` each time.
 
     Returns ``{"state": "bad" | "busy" | "good", "sentence", "wrong": [{"who", "what", "since", "live", "event",
     "advice"}], "wrong_left_out": n, "members": [NAME], "left_out": n, "matrix": {FROM: {TO: cell}}, "partners":
@@ -47,6 +56,7 @@ def fleet(
     cells = [*own, *others, *_summarised(summary or {}, known | {(one["set"], one["connection"]) for one in others})]
     wrong = [*wrong_itself(status or {}, own), *_wrong_partners(status or {}, own), *_wrong_clocks(clocks)]
     wrong += [_one(one["member"], it["what"], it["since"], it) for one in told for it in one["wrong"]]
+    wrong += _late(behind.look(own, now), {one["who"] for one in wrong}) if behind is not None else ()
     wrong += _wrong_there(summary or {})
     members = _members(status or {}, summary or {}, cells, wrong)
     shown = members[:MOST_MEMBERS]
@@ -212,6 +222,16 @@ def _wrong_clocks(clocks: Mapping[str, float | None]) -> list[dict[str, Any]]:
         what = f"has a clock that is {_long(abs(offset))} {which} that of this host"
         found.append(_one(name, what, None, {"event": _CLOCK_EVENT}))
     return found
+
+
+def _late(found: Iterable[Late], known: set[str]) -> Iterator[dict[str, Any]]:
+    """Partners that are behind, but for those of whom something else is `known` to be wrong."""
+    for partner, changes, since in found:
+        if partner not in known:
+            waits = f"{changes} change{'s wait' if changes != 1 else ' waits'}"
+            when = f"{datetime.fromtimestamp(since, UTC):%Y-%m-%dT%H:%M:%SZ}"
+            what = f"is behind, {waits}: others have {'them' if changes != 1 else 'it'} already"
+            yield _one(partner, what, when, {}) | {"advice": _BEHIND_ADVICE}
 
 
 def _one(who: str, what: str, since: str | None, problem: Mapping[str, Any]) -> dict[str, Any]:

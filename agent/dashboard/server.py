@@ -41,6 +41,7 @@ from aiohttp import web
 from agent.counters.registry import Snapshot
 from agent.dashboard import eventspage
 from agent.dashboard.access import SESSION, Access
+from agent.dashboard.behind import Behind
 from agent.dashboard.files import FileProvider, Files
 from agent.dashboard.fleet import SUMMARY_FILE, fleet
 from agent.dashboard.live import Live, Parts, parts, raw
@@ -129,6 +130,7 @@ class DashboardServer:
         self._edge: HttpEdge | None = None
         self._kept: dict[str, tuple[float, Any]] = {}  # by what was asked, with the loop's time
         self._past = Past()
+        self._behind = Behind()
         self._samples = samples
         self._live = Live(self._view, self._may_send, self._fault)
         self._checked: tuple[object, bytes] | None = None  # a summary that is JSON, by what tells it from others
@@ -287,7 +289,7 @@ class DashboardServer:
         status = await self._fresh("status", self._provider.status)
         counters = await self._fresh("counters", self._provider.counters)
         await asyncio.to_thread(self._read_summary)
-        return fleet(status, counters, self._summarised, time.time())
+        return fleet(status, counters, self._summarised, time.time(), self._behind)
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         found: web.StreamResponse = await self._live.stream(request, self._lasting)

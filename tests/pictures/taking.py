@@ -1,0 +1,128 @@
+"""Takes the pictures of docs/images: real members, and their page in a real Chromium.
+
+dashboard, history, counters   a member of three, with which all is well, after some minutes of work
+faults                         nine members, with four faults at once
+fault-KIND                     nine members, with that fault alone
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from tests.system.chromium import CHROMIUM, Page, chromium
+from tests.system.demo import Demo
+from tests.system.test_demo_faults import wrong
+
+PICTURES: Final = Path(__file__).parents[2] / "docs" / "images"
+#: What goes wrong, and what the page says then of whom.
+FAULTS: Final[Mapping[str, tuple[str, tuple[tuple[str, str], ...]]]] = {
+    "staging-full": ("staging-full=c", (("c", "larger than the whole staging area"),)),
+    "partition": ("partition=e,f", (("e", "cannot be reached"), ("f", "cannot be reached"))),
+    "clock": ("clock=g:+2h", (("g", "has a clock that is 2 h ahead"), ("g", "does not answer a Join"))),
+    "slow": ("slow=h", (("h", "is behind"),)),
+}
+WELL: Final = ("dashboard", "history", "counters")
+_PAUSE_S: Final = 2.0
+
+
+async def photograph(page: Page, into: Path) -> None:
+    """The whole page, however long it is."""
+    size = (await page.send("Page.getLayoutMetrics"))["cssContentSize"]
+    clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+    shot = await page.send("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
+    into.parent.mkdir(parents=True, exist_ok=True)
+    into.write_bytes(base64.b64decode(shot["data"]))
+    print(into, flush=True)
+
+
+async def with_faults(folder: Path, faults: Mapping[str, tuple[str, tuple[tuple[str, str], ...]]], into: Path) -> None:
+    """What a shows of nine members of which some have these faults."""
+    options = tuple(f"--fault={given}" for given, _ in faults.values())
+    with Demo(folder / "demo", members=9, aging=0.3, options=options) as demo:
+        async with chromium(folder) as page:
+            await page.send("Page.navigate", url=demo.members["a"].dashboard_url)
+            for _, said in faults.values():
+                for who, what in said:
+                    await page.until(wrong(who, what))
+            await photograph(page, into)
+
+
+async def well(folder: Path, minutes: float, names: list[str], output: Path) -> None:
+    """What a shows of three members that have worked for some minutes."""
+    with Demo(folder / "demo", members=3, aging=0.3) as demo:
+        await asyncio.to_thread(work, {name: one.root for name, one in demo.members.items()}, minutes)
+        await asyncio.to_thread(demo.wait_converged)
+        async with chromium(folder) as page:
+            shown = {
+                "dashboard": ("now", "document.getElementById('sentence').textContent.startsWith('All is well')"),
+                "history": ("history", "document.querySelector('#history-plot canvas')"),
+                "counters": ("counters", "document.querySelector('#counter-table td')"),
+            }
+            for name in names:
+                tab, there = shown[name]
+                await page.send("Page.navigate", url="about:blank")
+                await page.send("Page.navigate", url=f"{demo.members['a'].dashboard_url}#{tab}")
+                await page.until(there)
+                await photograph(page, output / f"{name}.png")
+
+
+def work(roots: Mapping[str, Path], minutes: float, clock: Callable[[], float] = time.monotonic) -> None:
+    """People write, change, rename and remove files on all of them."""
+    rng, end, number = random.Random(1), clock() + minutes * 60, 0
+    while clock() < end:
+        root = rng.choice([*roots.values()])
+        folder = root / rng.choice(("letters", "plans", "pictures"))
+        folder.mkdir(exist_ok=True)
+        for _ in range(rng.randrange(1, 12)):
+            number += 1
+            (folder / f"{number:05d}.odt").write_bytes(rng.randbytes(rng.randrange(1, 200_000)))
+        there = sorted(folder.glob("*.odt"))
+        if len(there) > 20:
+            rng.choice(there).unlink(missing_ok=True)
+        time.sleep(_PAUSE_S)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="script/pictures", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    every = [*WELL, "faults", *(f"fault-{kind}" for kind in FAULTS)]
+    parser.add_argument("--dir", type=Path, help="the demos run in DIR/demo, which is removed before")
+    parser.add_argument("--output", type=Path, default=PICTURES, help="default: docs/images")
+    parser.add_argument("--only", default=",".join(every), metavar="NAME,...", help="default: %(default)s")
+    parser.add_argument("--minutes", type=float, default=6.0, help="of work, before all is well (default: %(default)s)")
+    given = parser.parse_args()
+    asked = given.only.split(",")
+    if unknown := sorted(set(asked) - set(every)):
+        parser.error(f"no picture has the name {', '.join(unknown)}")
+    if CHROMIUM is None:
+        print("Chromium is missing: apt-get install chromium", file=sys.stderr)
+        return 2
+    runs: list[tuple[str, Callable[[Path], object]]] = []
+    if names := [name for name in WELL if name in asked]:
+        runs.append(("well", lambda folder: asyncio.run(well(folder, given.minutes, names, given.output))))
+    chosen = {"faults": FAULTS} | {f"fault-{kind}": {kind: one} for kind, one in FAULTS.items()}
+    for name, faults in chosen.items():
+        if name in asked:
+            into = given.output / f"{name}.png"
+            runs.append((name, lambda folder, faults=faults, into=into: asyncio.run(with_faults(folder, faults, into))))
+    for _, run in runs:
+        if given.dir is None:
+            with tempfile.TemporaryDirectory(prefix="frs-pictures-", dir="/var/tmp") as scratch:
+                run(Path(scratch))
+        else:
+            for there in ("demo", "demo.out", "profile"):
+                shutil.rmtree(given.dir / there, ignore_errors=True)
+            os.makedirs(given.dir, exist_ok=True)
+            run(given.dir)
+    return 0
