@@ -7,8 +7,9 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -147,6 +148,23 @@ class DomainMember:
     def poll(self) -> dict[str, Any]:
         """Poll now, as `frs reload` does; what came of it."""
         return asyncio.run(request(self.folder / "state", "reload", reply_timeout=None))
+
+    @contextlib.contextmanager
+    def asking(self) -> Iterator[None]:
+        """It polls, again and again while this lasts."""
+        enough = threading.Event()
+
+        def ask() -> None:
+            while not enough.is_set():
+                self.poll()
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        try:
+            yield
+        finally:
+            enough.set()
+            thread.join()
 
 
 class Fleet:

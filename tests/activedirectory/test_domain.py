@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.activedirectory.campaign import SHORT, site_of
 from tests.activedirectory.fleet import Fleet
+from tests.activedirectory.scenarios import SHORT
+from tests.activedirectory.threemembers import site_of
 
 
 def test_members_get_everything_from_it(fleet: Fleet, tmp_path: Path) -> None:

@@ -20,8 +20,9 @@ from agent.activedirectory.request import Reply, Request
 from agent.activedirectory.source import ActiveDirectorySource
 from agent.ntfrsapi.polling import Polling
 from agent.reporting.incidents import Incidents
+from tests.unit.activedirectory.believing import DOCS, HOSTS, INTERVAL, PLANS
 from tests.unit.activedirectory.entries import SETS, a_set, answer, guid_of
-from tests.unit.activedirectory.test_deciding import DOCS, HOSTS, INTERVAL, PLANS, client
+from tests.unit.activedirectory.test_deciding import client
 from tests.unit.activedirectory.test_translation import changed
 
 

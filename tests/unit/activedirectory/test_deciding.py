@@ -2,98 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import json
 import struct
-from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.activedirectory import names
-from agent.activedirectory.asking import Reader, Unusable, with_ranges
-from agent.activedirectory.deciding import Deciding, Decision, Disbelieved, Memory, memory_of
+from agent.activedirectory.deciding import Disbelieved
 from agent.activedirectory.ldif import ldif
-from agent.activedirectory.listing import identities, is_listed
-from agent.activedirectory.objects import Answer, Entry
-from agent.activedirectory.request import Request
+from agent.activedirectory.objects import Entry
 from agent.activedirectory.source import Reading, root_of
 from agent.activedirectory.translation import Place, translate
-from config.model import ActiveDirectory, DirectoryClient, Topology
+from config.model import ActiveDirectory, DirectoryClient
 from config.topologyfile import read_topology
 from config.write import write_file
-from tests.unit.activedirectory.entries import (
-    ALLOWED,
-    ALLOWED_OBJECT,
-    AUTHENTICATED,
-    DENIED,
-    DENIED_CALLBACK,
-    DENIED_OBJECT,
-    READ,
-    SETS,
-    SITES,
-    a_set,
-    answer,
-    computer_dn,
-    domain,
-    entry,
-    guid_of,
-    meta,
-    rights,
-    sid,
-)
-from tests.unit.activedirectory.test_translation import changed, settings_of, sysvol
-
-DOCS = f"CN=docs,{SETS}"
-A, B = f"CN=A,{DOCS}", f"CN=B,{DOCS}"
-INTERVAL = 300.0
-HOSTS = domain("A", "B", "C")
-
-
-class Member:
-    """What a member A makes of answers."""
-
-    def __init__(self) -> None:
-        self.deciding = Deciding(Memory())
-        self.topology = Topology((), 0)
-        self.kept: tuple[str, ...] = ()
-
-    def reads(self, entries: list[Entry], now: float, confirmed: Collection[bytes] = (), **values: object) -> Decision:
-        return self.takes(answer(*entries, **values), now, confirmed)
-
-    def takes(self, one: Answer, now: float, confirmed: Collection[bytes] = ()) -> Decision:
-        found = translate(one, "A", "A")
-        roots = {guid: Path(place.root) for guid, place in found.places.items()}
-        try:
-            decision = self.deciding.take(one, found, roots, self.topology, now, INTERVAL, confirmed)
-        except Disbelieved:
-            self.deciding.failed()  # there is no other controller
-            raise
-        self.topology, self.kept = Topology(decision.sets, 1, decision.roots), decision.kept
-        self.deciding = (
-            Deciding(memory_of(json.loads(json.dumps(self.deciding.memory.as_json()))))
-            if (not self.deciding.vanished)
-            else self.deciding
-        )  # as after a restart
-        return decision
-
-    @property
-    def has(self) -> dict[str, list[str]]:
-        return {one.name: [connection.key for connection in one.connections] for one in self.topology.sets}
-
-
-@pytest.fixture
-def member() -> Member:
-    one = Member()
-    one.reads([*HOSTS, *a_set(), *a_set("plans", "AC")], 0.0)
-    assert one.has == {"docs": ["A->B", "B->A"], "plans": ["A->C", "C->A"]}
-    return one
-
-
-PLANS = a_set("plans", "AC")
+from tests.unit.activedirectory.believing import DOCS, HOSTS, INTERVAL, OWN_BOX, PLANS, A, B, Member
+from tests.unit.activedirectory.entries import SETS, a_set, answer, computer_dn, guid_of, meta
+from tests.unit.activedirectory.test_translation import changed
 
 
 def test_a_set_goes_when_two_readings_an_interval_apart_lack_it(member: Member) -> None:
@@ -157,6 +83,16 @@ def test_what_is_there_and_cannot_be_used_stays_for_ever(member: Member) -> None
     before = member.topology
     for now in (10.0, 400.0, 4000.0):
         assert not member.reads(broken, now).left
+        assert member.topology == before
+
+
+@pytest.mark.parametrize("gone", [(A,), (OWN_BOX,), (DOCS,), (DOCS, OWN_BOX), (DOCS, A)])
+def test_what_is_left_of_a_set_keeps_it(member: Member, gone: tuple[str, ...]) -> None:
+    """A set is left where its subscriber and the member object are gone both; whatever set the other belongs to."""
+    entries = [one for one in (*HOSTS, *a_set(), *PLANS) if one.dn not in gone]
+    before = member.topology
+    for now in (10.0, 400.0, 4000.0):
+        assert not member.reads(entries, now).left
         assert member.topology == before
 
 
@@ -308,207 +244,6 @@ def test_a_set_with_a_windows_path_is_where_agent_toml_says(tmp_path: Path) -> N
     assert read_topology(here.topology_path).roots == {}
 
 
-# -- what a controller is asked --
-
-
-class Controller:
-    """Answers searches out of entries, as a controller does; keeps back what is denied, and what is directly below
-    something of which the contents may not be listed."""
-
-    def __init__(
-        self, entries: list[Entry], denied: frozenset[str] = frozenset(), unlisted: frozenset[str] = frozenset()
-    ) -> None:
-        self.denied, self.asked = denied, 0
-        self.entries = [
-            Entry(one.dn, {**one.attributes, "ntsecuritydescriptor": (LISTS_NOT if one.dn in unlisted else LISTS,)})
-            for one in entries if names.parent(one.dn) not in unlisted
-        ]  # fmt: skip
-
-    def search(self, base: str, scope: int, query: str, attributes: object) -> list[Entry]:
-        self.asked += 1
-        if not base:
-            return [Entry("", {"defaultnamingcontext": (b"DC=frs,DC=test",), "dsservicename": (b"CN=dsa",),
-                               "highestcommittedusn": (b"7",), "domainfunctionality": (b"2",),
-                               "tokengroups": (sid("S-1-5-21-1-2-3-1103"),)})]  # fmt: skip
-        if base in ("DC=frs,DC=test", "CN=dsa") and scope == 0:
-            return [Entry(base, {"objectguid": (guid_of(base),), "invocationid": (b"i" * 16,)})]
-        found = []
-        for one in self.entries:
-            shown = Entry(one.dn, {}) if one.dn in self.denied else one
-            if base.startswith("<GUID="):
-                fits = one.guid is not None and base == f"<GUID={__import__('uuid').UUID(bytes_le=one.guid)}>"
-            elif scope == 0:
-                fits = names.normal(one.dn) == names.normal(base)
-            else:
-                fits = names.is_below(one.dn, base)
-            values = {v for many in shown.attributes.values() for v in many} | {one.dn.encode()}
-            wanted = [part for part in query.replace("(", ")").split(")") if "=" in part and part != "objectClass=*"]
-            each = [part.partition("=")[2].encode() in values for part in wanted if not part.startswith("DC=")]
-            fits = fits and (not each or (all(each[:1]) and any(each[1:]) if query.startswith("(&") else any(each)))
-            found += [shown] if fits else []
-        return found
-
-
-LISTS = rights((ALLOWED, 0, READ, AUTHENTICATED))
-LISTS_NOT = rights((DENIED, 0, 0x4, "S-1-5-21-1-2-3-1103"), (ALLOWED, 0, READ, AUTHENTICATED))
-
-
-def reads(controller: Controller, known: tuple[str, ...] = ()) -> Answer:
-    request = Request("frs.test", "A", "kerberos", "A$", known=known)
-    return Reader(controller.search, str, request).read("dc1")
-
-
-def test_all_of_a_member_is_asked_for_and_no_more() -> None:
-    other = a_set("secret", "BC")
-    found = reads(Controller([*HOSTS, *a_set(), *other]))
-    assert {one.dn for one in found.entries} >= {one.dn for one in a_set() if "CN=B,CN=Computers" not in one.dn}
-    assert not any("CN=secret," in one.dn for one in found.entries)
-    assert (found.usn, found.invocation) == (7, (b"i" * 16).hex())
-
-
-def test_what_is_referred_to_and_was_known_is_looked_for() -> None:
-    entries = changed([*HOSTS, *a_set()], f"CN=B,{A}", fromServer=f"CN=X,{DOCS}")
-    assert f"cn=x,{DOCS.casefold()}" in {dn.casefold() for dn in reads(Controller(entries)).absent}
-    hidden = f"CN=docs,CN=NTFRS Subscriptions,{computer_dn('A')}"
-    known = (guid_of(hidden).hex(), guid_of("CN=gone").hex())
-    found = reads(Controller([*HOSTS, *a_set()], frozenset({hidden})), known)
-    assert found.denied >= {guid_of(hidden).hex()}
-    assert guid_of("CN=gone").hex() not in found.denied
-
-
-#: References that lead back to where they come from, or around: of an object, by one of its attributes, to another.
-OWN_BOX = f"CN=docs,CN=NTFRS Subscriptions,{computer_dn('A')}"
-CIRCLES: dict[str, tuple[tuple[str, str, str], ...]] = {
-    "a member that is its own computer": ((B, "frsComputerReference", B),),
-    "members that are each other's computer": ((A, "frsComputerReference", B), (B, "frsComputerReference", A)),
-    "a subscriber of itself": ((OWN_BOX, "fRSMemberReference", OWN_BOX),),
-    "a subscriber, its member, and back": (
-        (OWN_BOX, "fRSMemberReference", A), (A, "frsComputerReference", OWN_BOX),
-    ),
-    "a set that is its own primary member": ((DOCS, "fRSPrimaryMember", DOCS),),
-    "a connection from itself": ((f"CN=B,{A}", "fromServer", f"CN=B,{A}"),),
-    "connections from each other": (
-        (f"CN=B,{A}", "fromServer", f"CN=A,{B}"), (f"CN=A,{B}", "fromServer", f"CN=B,{A}"),
-    ),
-    "a connection from the member that it leads to": ((f"CN=B,{A}", "fromServer", A),),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", CIRCLES)
-def test_references_in_a_circle_are_told_and_change_nothing(name: str, member: Member) -> None:
-    entries = [*HOSTS, *a_set(), *PLANS]
-    for dn, attribute, to in CIRCLES[name]:
-        entries = changed(entries, dn, **{attribute: to})
-    before, controller = member.topology, Controller(entries)
-    for now in (10.0, 10.0 + INTERVAL, 10.0 + 2 * INTERVAL):
-        said = reads(controller, tuple(member.deciding.memory.objects))
-        found = translate(said, "A", "A")
-        assert found.faults
-        assert not found.partial
-        member.takes(dataclasses.replace(said, domain="d0", dsa="a1", invocation="b1", usn=100), now)
-        assert member.topology == before
-    assert controller.asked < 3 * 2 * len(entries)
-
-
-_ODD = [*HOSTS, *a_set(members="ABC"), *sysvol()]
-_REFERENCES = ("fRSPrimaryMember", "frsComputerReference", "serverReference", "serverReferenceBL", "fromServer",
-               "fRSMemberReference")  # fmt: skip
-
-
-@given(st.lists(st.tuples(st.sampled_from(_ODD), st.sampled_from(_REFERENCES), st.sampled_from(_ODD)), max_size=8))
-@settings(max_examples=80, deadline=None)
-def test_wherever_references_lead_reading_ends_and_no_set_is_unsound(turned: list[tuple[Entry, str, Entry]]) -> None:
-    """Any object may refer to any other, and to itself: nothing is asked for again and again."""
-    entries = _ODD
-    for one, attribute, to in turned:
-        entries = changed(entries, one.dn, **{attribute: to.dn})
-    controller = Controller(entries)
-    found = translate(reads(controller), "A", "A")
-    assert controller.asked < 3 * len(entries)
-    for one in found.sets:
-        assert one.primary in one.members
-        assert "A" in one.members
-        for connection in one.connections:
-            assert connection.upstream != connection.downstream
-            assert {connection.upstream, connection.downstream} <= one.members.keys()
-
-
-def test_members_that_replicate_in_a_ring_are_no_odd_circle() -> None:
-    ring = {f"CN=B,{A}", f"CN=C,{B}", f"CN=A,CN=C,{DOCS}"}
-    entries = [one for one in a_set(members="ABC") if one.kind != "nTDSConnection" or one.dn in ring]
-    found = translate(answer(*HOSTS, *entries), "A", "A")
-    assert not found.faults
-    assert [one.key for one in found.sets[0].connections] == ["A->C", "B->A", "C->B"]
-
-
-VOLUMES = f"CN=DFS Volumes,{SETS}"
-INSIDE = f"CN=docs,{VOLUMES}"
-BOX = f"CN=NTFRS Subscriptions,{computer_dn('A')}"
-
-
-def in_volumes() -> list[Entry]:
-    """A domain of two computers with one set, in a folder of sets."""
-    text, inside = DOCS.encode(), INSIDE.encode()
-    of_set = [
-        Entry(one.dn.replace(DOCS, INSIDE),
-              {n: tuple(v.replace(text, inside) for v in many) for n, many in one.attributes.items()})
-        for one in a_set()
-    ]  # fmt: skip
-    boxes = [entry(f"CN=NTFRS Subscriptions,{computer_dn(name)}", "nTFRSSubscriptions") for name in "AB"]
-    return [*domain("A", "B"), entry(VOLUMES, "nTFRSSettings"), *boxes, *of_set]
-
-
-FOLDERS = (SETS, VOLUMES, INSIDE, f"CN=A,{INSIDE}", f"CN=B,{INSIDE}", computer_dn("A"), BOX)
-
-
-@given(st.sets(st.sampled_from(FOLDERS)), st.sets(st.sampled_from([one.dn for one in in_volumes()[3:]])))
-@settings(max_examples=150)
-def test_what_may_only_be_hidden_is_not_taken_for_gone(unlisted: set[str], deleted: set[str]) -> None:
-    """Whatever is deleted, with all below it, and in whatever folders what is there may not be listed: what the member
-    loses was deleted. Where all may be listed, it loses what was."""
-    everything = in_volumes()
-    member = Member()
-    member.takes(reads(Controller(everything)), 0.0)
-    (before,) = member.topology.sets
-    assert member.has == {"docs": ["A->B", "B->A"]}
-    left = [one for one in everything if not any(names.is_below(one.dn, dn) for dn in deleted)]
-    for now in (10.0, 10.0 + INTERVAL):
-        known = tuple(member.deciding.memory.objects)
-        said = reads(Controller(left, unlisted=frozenset(unlisted)), known)
-        with contextlib.suppress(Disbelieved):
-            member.takes(said, now)
-    there = {one.guid for one in left}
-    gone = {c.key for c in before.connections if not {c.guid, guid_of(A), guid_of(B)} <= there}
-    sets = {one.name: {connection.key for connection in one.connections} for one in member.topology.sets}
-    if "docs" not in sets:
-        assert not {guid_of(A), guid_of(f"CN=docs,{BOX}")} & there
-    else:
-        assert {"A->B", "B->A"} - sets["docs"] <= gone
-    if not unlisted and {guid_of(A), guid_of(f"CN=docs,{BOX}"), guid_of(DOCS)} <= there:
-        assert sets["docs"] == {"A->B", "B->A"} - gone
-    if not unlisted and not {guid_of(A), guid_of(f"CN=docs,{BOX}")} & there:
-        assert sets == {}
-
-
-@pytest.mark.parametrize("levels", range(5))
-def test_what_may_only_be_hidden_of_a_controller_is_not_taken_for_gone(levels: int) -> None:
-    """Its connections, its settings, its server, the servers of its site, and the site; of a set of SYSVOL."""
-    of_b = settings_of("B", "Paris")
-    above = {names.above(of_b, 1): "server", names.above(of_b, 2): "serversContainer", names.above(of_b, 3): "site"}
-    everything = [*HOSTS, *sysvol(), entry(SITES, "sitesContainer"), *(entry(dn, kind) for dn, kind in above.items())]
-    folder, member = names.above(of_b, levels), Member()
-    everything += [entry(names.above(settings_of("A", "Berlin"), at), "site") for at in (1, 2, 3)]
-    member.takes(reads(Controller(everything)), 0.0)
-    before = member.topology
-    assert member.has == {"SYSVOL": ["A->B", "B->A"]}
-    known = tuple(member.deciding.memory.objects)
-    said = reads(Controller(everything, unlisted=frozenset({folder})), known)
-    assert said.unlisted == {folder}
-    with pytest.raises(Disbelieved, match="may not all be shown"):
-        member.takes(said, 10.0)
-    assert member.topology == before
-
-
 def test_an_attribute_that_goes_without_a_change_is_hidden(member: Member) -> None:
     """But for links, which go with what they refer to. Who may read an object is no part of what it says."""
     entries = [*HOSTS, *a_set(), *PLANS]
@@ -528,71 +263,6 @@ def test_an_attribute_that_goes_without_a_change_is_hidden(member: Member) -> No
     assert member.topology.sets == before.sets
     member.reads(changed(without, A, frsComputerReference=None), 6.0)
     assert member.topology.sets == before.sets
-
-
-TOKEN = frozenset(("S-1-5-21-1-2-3-1103", "S-1-5-21-1-2-3-515", AUTHENTICATED, "S-1-1-0"))
-OTHER = "S-1-5-21-9-9-9-999"
-RIGHTS: dict[str, tuple[bytes, bool, bool]] = {
-    "by default": (rights((ALLOWED, 0, READ, AUTHENTICATED)), True, True),
-    "to all, by a generic right": (rights((ALLOWED, 0, 0x80000000, "S-1-1-0")), True, True),
-    "to its group": (rights((ALLOWED, 0, 0x4, "S-1-5-21-1-2-3-515")), True, False),
-    "to its group, as an entry for one kind": (rights((ALLOWED_OBJECT, 0, 0x4, "S-1-5-21-1-2-3-515")), True, False),
-    "to others": (rights((ALLOWED, 0, 0xF01FF, OTHER)), False, False),
-    "only to read": (rights((ALLOWED, 0, 0x10, AUTHENTICATED)), False, False),
-    "only below": (rights((ALLOWED, 0x0A, READ, AUTHENTICATED)), False, False),
-    "only of one kind": (rights((ALLOWED_OBJECT, 0, 0x4, AUTHENTICATED, bytes(16))), False, False),
-    "denied first": (rights((DENIED, 0, 0x4, AUTHENTICATED), (ALLOWED, 0, READ, AUTHENTICATED)), False, False),
-    "denied after": (rights((ALLOWED, 0, READ, AUTHENTICATED), (DENIED, 0, 0x4, AUTHENTICATED)), True, True),
-    "denied to its group": (
-        rights((DENIED, 0, 0x10000000, "S-1-5-21-1-2-3-515"), (ALLOWED, 0, READ, AUTHENTICATED)), False, False,
-    ),
-    "denied to others": (rights((DENIED, 0, 0x4, OTHER), (ALLOWED, 0, READ, AUTHENTICATED)), True, False),
-    "denied below": (rights((DENIED, 0x0A, 0x4, AUTHENTICATED), (ALLOWED, 0, READ, AUTHENTICATED)), True, True),
-    "denied in part": (
-        rights((DENIED_OBJECT, 0, 0x4, AUTHENTICATED, bytes(16)), (ALLOWED, 0, READ, AUTHENTICATED)), False, False,
-    ),
-    "denied on a condition": (
-        rights((DENIED_CALLBACK, 0, 0x4, AUTHENTICATED), (ALLOWED, 0, READ, AUTHENTICATED)), False, False,
-    ),
-    "denied to the object itself": (
-        rights((DENIED, 0, 0x4, "S-1-5-10"), (ALLOWED, 0, READ, AUTHENTICATED)), False, False,
-    ),
-    "to nobody": (rights(), False, False),
-    "not to be read": (b"", False, False),
-    "cut short": (rights((ALLOWED, 0, READ, AUTHENTICATED))[:-3], False, False),
-    "of a type that is none": (rights((77, 0, 0x4, AUTHENTICATED)), False, False),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", RIGHTS)
-def test_who_may_list_a_folder(name: str) -> None:
-    """By its security descriptor, for an account of these identities, and for one of which they are not known."""
-    descriptor, known, unknown = RIGHTS[name]
-    assert (is_listed(descriptor, TOKEN), is_listed(descriptor, None)) == (known, unknown)
-
-
-@given(st.binary(max_size=120), st.booleans())
-def test_no_octets_break_the_rights(octets: bytes, whole: bool) -> None:
-    good = rights((ALLOWED, 0, READ, AUTHENTICATED))
-    is_listed(good[:20] + octets if whole else octets, TOKEN)
-    identities([octets])
-
-
-def test_values_in_ranges_are_put_together() -> None:
-    def more(dn: str, name: str) -> Entry | None:
-        first = int(name.partition("range=")[2].partition("-")[0])
-        last = "*" if first == 4 else str(first + 1)
-        return Entry(dn, {f"member;range={first}-{last}": (b"%d" % first, b"%d" % (first + 1))})
-
-    one = with_ranges(Entry("x", {"member;range=0-1": (b"0", b"1"), "a": (b"b",)}), more)
-    assert one.attributes == {"a": (b"b",), "member": (b"0", b"1", b"2", b"3", b"4", b"5")}
-    for odd in (
-        lambda dn, name: None,
-        lambda dn, name: Entry(dn, {}),
-        lambda dn, name: Entry(dn, {"member;range=2-x": (b"",)}),
-    ):
-        with pytest.raises(Unusable):
-            with_ranges(Entry("x", {"member;range=0-1": (b"0",)}), odd)
 
 
 # -- for import --

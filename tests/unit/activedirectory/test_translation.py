@@ -188,6 +188,22 @@ def test_a_name_survives_its_escapes(name: str) -> None:
     assert names.is_below(names.child("x", dn), dn)
 
 
+#: As controllers write them, and others may (RFC 4514, RFC 2253), and what is meant.
+WRITTEN = {
+    r"CN=a\,b": "a,b", 'CN="a,b"': "a,b", r"CN=a\2Cb": "a,b", r"CN=a\"b": 'a"b', "CN=a\\\\": "a\\",
+    r"CN=a\\\,b": "a\\,b", r"CN=a\0Ab": "a\nb", "CN=a\nb": "a\nb", "CN= a ": "a", "CN=a\\ ": "a ", r"CN=\#a": "#a",
+    r"cn = a\;b\+c\=d\<e\>": "a;b+c=d<e>", r"CN=\C3\A4": "ä", "CN=": "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("written", WRITTEN)
+def test_a_name_however_it_is_written(written: str) -> None:
+    dn = f"{written},{SETS}"
+    assert names.common_name(dn) == WRITTEN[written]
+    assert names.parent(dn) == SETS
+    assert names.normal(dn) == names.normal(names.child(WRITTEN[written], SETS))
+
+
 @given(st.text(max_size=60))
 def test_no_text_breaks_the_names(text: str) -> None:
     assert ",".join(names.parts(text)) == text
