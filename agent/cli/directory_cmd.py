@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -176,10 +176,15 @@ def run(config_file: Path, log_level: str | None, parent_pid: int | None) -> int
 @directory.command()
 @_config_option
 @json_option
-def status(config_file: Path, as_json: bool) -> int:
-    """Show partitions, sequence numbers and the other servers of a running one."""
+@click.option("--metrics", is_flag=True, help="In the text format of Prometheus, for a textfile collector.")
+def status(config_file: Path, as_json: bool, metrics: bool) -> int:
+    """Show partitions, sequence numbers, the other servers of a running one, and who reads from it."""
     found = _ask(config_file, "status")
-    if as_json:
+    if metrics:
+        from agent.directory.access import shown
+
+        click.echo(shown.metrics(found), nl=False)
+    elif as_json:
         click.echo(json.dumps(found, indent=2))
     else:
         for line in _told(found):
@@ -203,14 +208,25 @@ def _told(found: dict[str, Any]) -> list[str]:
         lines.append(f"  {what}: {', '.join(words)}")
     told = found["told"]
     lines.append(
-        f"  {found['readers']} hosts wait here for changes; {told['hosts']} notifications were delivered, "
-        f"{told['unreachable']} not"
+        f"  {found['readers']} hosts wait here for changes{_names(found['hosts'])}; {told['hosts']} notifications were "
+        f"delivered, {told['unreachable']} not"
+    )
+    counted = found["counted"]
+    lines.append(
+        f"  since its start: {counted['pages']} pages read by hosts, {counted['messages']} messages of other servers, "
+        f"{counted['changed']} objects changed, {counted['asked']} changes asked of their owner"
     )
     lines += [f"  removed: {name}" for name in found["removed"]]
     for one in found["servers"]:
         problem = f", {one['problem']}" if one["problem"] else ""
         lines.append(f"  server {one['name']} at {one['address']}: {one['waiting']} messages wait{problem}")
     return lines
+
+
+def _names(names: Sequence[str]) -> str:
+    most = 20
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f" ({', '.join(names[:most])}{more})" if names else ""
 
 
 @directory.command()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agent.directory.objects.model import DeletedObject, DirectoryError
+from agent.directory.objects.values import Value
 from agent.directory.replication.following import Following
 from agent.directory.replication.messages import CREATE, DirectoryChange, SyncReply
 from agent.directory.replication.owning import Owning
@@ -70,6 +71,30 @@ def test_a_restored_owner_takes_no_change_until_it_is_promoted() -> None:
     world.promote("pec", ENTERPRISE_PARTITION)
     assert world.change("pec", ENTERPRISE_PARTITION, change) is not None
     world.settle()
+    assert world.differences() == []
+
+
+@pytest.mark.parametrize("back", [False, True], ids=["once", "and back"])
+def test_a_former_owner_that_became_a_copy_is_told_of_changes(back: bool) -> None:
+    """By propagation, as any copy is, and not only when it asks again; also one that had a site, and no machine."""
+    world = World(5, pscs=2, bscs=2)
+    owner, others = "psc1", ("pec", "psc1", "psc2", "bsc1", "bsc2")
+    world.promote("psc1", ENTERPRISE_PARTITION)
+    world.resign("pec", ENTERPRISE_PARTITION, "psc1")
+    world.settle()
+    if back:
+        owner = "pec"
+        world.promote("pec", ENTERPRISE_PARTITION)
+        world.resign("psc1", ENTERPRISE_PARTITION, "pec")
+        world.settle()
+    properties: tuple[tuple[int, Value], ...] = ((2001, b"n" * 16), (2002, "new"), (2004, b"n" * 16))
+    seq = world.change(owner, ENTERPRISE_PARTITION, DirectoryChange(CREATE, None, bytes(16), 0, 0, 0, properties))
+    for name in (owner, *others):
+        world._event(name, "propagate")
+        while world.flying:
+            world.deliver()
+    there = {name: rules.partitions[0].last for name in others if (rules := world.servers[name].rules) is not None}
+    assert there == dict.fromkeys(others, seq)
     assert world.differences() == []
 
 

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import re
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from types import MappingProxyType
@@ -130,8 +131,17 @@ def test_hosts_take_their_topology_from_the_directory_and_its_changes_while_they
     alone = dataclasses.replace(slower, members=MappingProxyType({"a": slower.members["a"]}), connections=())
     assert fleet.take(alone).startswith("3 changes")
     fleet.log_says("a", "the member b is gone")
+    # It may still read that, and nothing else: so it leaves the set, and what it knew of it is gone, but no file.
+    fleet.log_says("b", "20107 this member is not in the set docs any more")
+    state = fleet.hosts["b"].state / "sets" / str(uuid.UUID(bytes_le=fleet.set.guid))
+    until("b has left", lambda: not (state / "frs.db").exists(), fleet.hosts["b"])
     fleet.file("b", "three").write_text("3")
     assert fleet.file("b", "one").read_text() == "1"
+    fleet.hosts["b"].stop()
+    fleet.hosts["b"].start()  # it is of use when it is a member again
+
+    assert fleet.take(slower).startswith("3 changes")
+    fleet.arrives("three", "a")
 
 
 def test_a_directory_that_is_empty_or_another_one_takes_nothing_away(fleet: Fleet) -> None:

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from agent.directory.access.snapshot import MAX_PAGE, Page, ReadRequest
+from agent.directory.access.snapshot import MAX_PAGE, OtherLayout, Page, ReadRequest, layout_number
 from agent.directory.notification.interface import SERVER_PREFIX, OnMalformed, packed, taking
 from agent.directory.objects.model import MQ_OK, DirectoryError
 from agent.directory.replication.messages import (
@@ -23,6 +23,7 @@ from agent.directory.replication.messages import (
     decode_message,
     encode_message,
 )
+from agent.directory.store.store import FORMER_PREFIX
 from agent.rpc.client import RpcClient
 from agent.rpc.errors import RpcProtocolError
 from agent.rpc.interface import CallContext, Interface
@@ -49,10 +50,13 @@ def directory_interface(
     on_read: OnRead, on_message: OnMessage, on_change: OnChange, on_malformed: OnMalformed
 ) -> Interface:
     """The interface as a server offers it. The first three are told who calls, by the name of its key. Who has no key,
-    but an account alone, for [MS-MQDS], may call none of it, who is no directory server not Deliver, and who is one not
-    Change. `on_change` gives the generation after the changes, or raises DirectoryError."""
+    but an account alone, for [MS-MQDS], may call none of it, who is no directory server not Deliver, and who is one, or
+    a former member, not Change. `on_change` gives the generation after the changes, or raises DirectoryError."""
 
-    async def read(context: CallContext, request: ReadRequest) -> bytes:
+    async def read(context: CallContext, request: ReadRequest | OtherLayout) -> bytes:
+        if isinstance(request, OtherLayout):
+            on_malformed(context, request)
+            return layout_number()  # which whoever asked can read, and tell of
         return (await on_read(context.member, request)).encode()
 
     async def deliver(context: CallContext, message: Message) -> bytes:
@@ -66,11 +70,11 @@ def directory_interface(
             return _CHANGED.pack(error.status, 0) + str(error).encode()
 
     methods = {
-        OP_READ: taking(MAX_MESSAGE, ReadRequest.decode, read, on_malformed, lambda context: bool(context.member)),
+        OP_READ: taking(MAX_MESSAGE, _request, read, on_malformed, lambda context: bool(context.member)),
         OP_DELIVER: taking(MAX_MESSAGE, decode_message, deliver, on_malformed, _is_server),
         OP_CHANGE: taking(
             MAX_MESSAGE, _propagation, change, on_malformed,
-            lambda context: bool(context.member) and not _is_server(context),
+            lambda context: bool(context.member) and not context.member.startswith((SERVER_PREFIX, FORMER_PREFIX)),
         ),
     }  # fmt: skip
     return Interface(DIRECTORY.uuid, (DIRECTORY.major, DIRECTORY.minor), methods)
@@ -78,6 +82,13 @@ def directory_interface(
 
 def _is_server(context: CallContext) -> bool:
     return context.member.startswith(SERVER_PREFIX)
+
+
+def _request(data: bytes) -> ReadRequest | OtherLayout:
+    try:
+        return ReadRequest.decode(data)
+    except OtherLayout as error:
+        return error
 
 
 def _propagation(data: bytes) -> Propagation:

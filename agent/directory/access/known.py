@@ -15,7 +15,7 @@ from agent.directory.notification.interface import SERVER_PREFIX
 from agent.directory.objects.model import DsObject
 from agent.directory.objects.table import SERVICE_BSC, Type
 from agent.directory.replication.ports import ENTERPRISE_PARTITION
-from agent.directory.store.store import DirectoryStore
+from agent.directory.store.store import FORMER_PREFIX, DirectoryStore
 from agent.reporting.causes import Cause
 from agent.reporting.incidents import Incidents
 from agent.rpc.errors import RpcAuthError
@@ -91,10 +91,11 @@ class Known:
         return found
 
     def credentials(self) -> CredentialStore:
-        """Who is let in. What other servers said may be no key, or no member's name: then nobody has it, and all others
-        are let in."""
+        """Who is let in: servers, members, and those that were, who may read that they are none. What other servers
+        said may be no key, or no member's name: then nobody has it, and all others are let in."""
         found = [(one.text(2103), one.data(2106)) for one in self._store.of_type(Type.FRS_MEMBER, ENTERPRISE_PARTITION)]
-        members = {key: name for name, key in found if key and not name.startswith(SERVER_PREFIX)}
+        members = {key: f"{FORMER_PREFIX}{name}" for _, name, key in self._store.former()}
+        members |= {key: name for name, key in found if key and not name.startswith((SERVER_PREFIX, FORMER_PREFIX))}
         members |= {one.key: f"{SERVER_PREFIX}{name}" for name, one in self.servers().items()}
         for name in [members.pop(key) for key in list(members) if not _can_be(key)]:
             self._incidents.report(Cause.DIRECTORY, name, f"what the directory has as the key of {name} is none")

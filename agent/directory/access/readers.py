@@ -15,7 +15,7 @@ from agent.directory.objects.model import DeletedObject, DsObject
 from agent.directory.objects.table import Type
 from agent.directory.replication.numbers import epoch_of, reign_of
 from agent.directory.replication.ports import ENTERPRISE_PARTITION
-from agent.directory.store.store import DirectoryStore
+from agent.directory.store.store import FORMER_PREFIX, DirectoryStore
 
 MAX_WAIT_MS: Final = 60_000
 #: Who would be told of more changes is given all.
@@ -88,7 +88,7 @@ class Readers:
                 self.waiting += Counter()  # without those that are 0
         async with self._turns.setdefault(who, asyncio.Lock()):
             await asyncio.sleep(0)  # others have their turn, however many associations this one reads by
-            if request.since and not any(request.after):
+            if request.since and not any(request.after) and not who.startswith(FORMER_PREFIX):
                 entries = self._since(who, request.since)
                 if entries is not None:
                     return self._page(bytes(16), entries, request.since)
@@ -139,7 +139,12 @@ class Readers:
         return frozenset(of for name, of in self._members.values() if name == who)
 
     def _visible(self, who: str) -> list[DsObject | DeletedObject]:
-        """What a caller is to know, by identifier: the sets that it is a member of, and all tombstones of such."""
+        """What a caller is to know, by identifier: the sets that it is a member of, and all tombstones of such; of a
+        former member the tombstone alone."""
+        if who.startswith(FORMER_PREFIX):
+            gone = {guid for guid, name, _ in self._server.store.former() if name == who.removeprefix(FORMER_PREFIX)}
+            there = self._server.store.tombstones(Type.FRS_MEMBER, ENTERPRISE_PARTITION)
+            return [one for one in there if one.guid in gone]
         if self._kept_of != self._server.generation:
             self._kept, self._kept_of = {}, self._server.generation
         mine = self._sets_of(who)

@@ -9,9 +9,11 @@ import logging
 import math
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from agent.directory.access import shown
 from agent.directory.access.enterprise import machine_of, site_of
 from agent.directory.access.interface import directory_interface
 from agent.directory.access.known import Known
@@ -68,6 +70,7 @@ class DirectoryServer:
         self.store = store
         self.incidents = incidents
         self.port = 0
+        self.counted = Counter[str]()  # from the start on: see `shown`
         self.known = Known(config, store, incidents)
         upstream = config.upstream
         self._me = Me(config.name, config.machine, config.site, upstream.name if upstream is not None else "")
@@ -162,6 +165,7 @@ class DirectoryServer:
             return
         for done, change in enumerate(changes):
             number: int = self._event(functools.partial(self._rules.ask_owner, change.partition, change))
+            self.counted["asked"] += 1
             answer = self._asked[number] = asyncio.get_running_loop().create_future()
             try:
                 async with asyncio.timeout(ANSWER_S):
@@ -255,6 +259,7 @@ class DirectoryServer:
                         waiting.set_result(action.result)
         if self.generation != before:
             changed = self.store.changed(ENTERPRISE_PARTITION, before, self.generation, MOST_CHANGED)
+            self.counted["changed"] += len(changed)
             self._has_changed(changed if len(changed) < MOST_CHANGED else None)
         return result
 
@@ -279,6 +284,7 @@ class DirectoryServer:
                     await asyncio.sleep(1 / REQUESTS_PER_S)
                     self._requests.take(sender)
         if sender not in self.known.removed:
+            self.counted["messages"] += 1
             self._event(lambda: (None, self._rules.received(sender, message)))
 
     async def _asked_for(self, who: str, changes: Sequence[DirectoryChange]) -> int:
@@ -302,6 +308,7 @@ class DirectoryServer:
         self.incidents.report(Cause.DIRECTORY, context.peer, f"a message of {context.member} is refused: {error}")
 
     async def _read(self, who: str, request: ReadRequest) -> Page:
+        self.counted["pages"] += 1
         return await self._readers.read(who, request)
 
     # -- what it is --
@@ -367,25 +374,12 @@ class DirectoryServer:
             "generation": seq_text(self.generation),
             "complete": self.complete,
             "partitions": [
-                {
-                    "id": one.id.hex(),
-                    "owner": one.authority,
-                    "mine": one.authority == self.config.name,
-                    "last": seq_text(one.last),
-                    "purged": seq_text(one.purged),
-                    "state": one.state.name.lower(),
-                    "complete": rules.complete(one.id),
-                    "disputed": one.disputed,
-                    "behind": {
-                        name: self.store.count_after(one.id, seq) for name, seq in self.store.acked(one.id).items()
-                    },
-                    "acknowledged": {name: seq_text(seq) for name, seq in sorted(self.store.acked(one.id).items())},
-                }
+                shown.of_partition(self.store, one, self.config.name, rules.complete(one.id))
                 for one in rules.partitions
             ],
             "servers": self._outgoing.status(self.servers()),
             "removed": sorted(self.known.removed),
-            "readers": self._readers.waiting.total(),
+            **shown.of_hosts(self, self._readers.waiting),
             "told": {"hosts": self._notifier.told, "unreachable": self._notifier.unreachable},
             "incidents": self.incidents.counts(),
         }

@@ -3,6 +3,10 @@
 A page is of one generation, the number of the last change in the enterprise partition. When the next page is of another
 one, the reader begins anew. One who has all of a generation is given what has changed since, in one page, where the
 server can tell that.
+
+Request and page begin with the number of their layout, so that a host and a server of different versions of this
+program say so, and do not misunderstand each other. A server answers a request of another layout with its own number
+alone.
 """
 
 from __future__ import annotations
@@ -23,9 +27,36 @@ MAX_PAGE: Final = 512 * 1024
 #: The most objects and tombstones that a reader holds, and bytes of pages that they came in.
 MOST_OBJECTS: Final = 500_000
 MOST_BYTES: Final = 64 << 20
+#: The layout of requests and pages: 1 had no number.
+LAYOUT: Final = 2
+_LAYOUT: Final = struct.Struct("<4sH")
+_MAGIC: Final = b"FRDR"
 _REQUEST: Final = struct.Struct("<QQ16sI")
 _PAGE: Final = struct.Struct("<16sQQBB16sI")
 _ENTRY: Final = struct.Struct("<BI16sQI")
+
+
+class OtherLayout(WireError):
+    """Of another version of this program."""
+
+
+def layout_number() -> bytes:
+    """What a request and a page begin with."""
+    return _LAYOUT.pack(_MAGIC, LAYOUT)
+
+
+def _after_layout(data: bytes, element: str) -> bytes:
+    """What follows the number of the layout, which has to be that of this version. Raises OtherLayout, WireError."""
+    if len(data) < _LAYOUT.size:
+        raise WireError(element, len(data), "is too short")
+    magic, layout = _LAYOUT.unpack_from(data)
+    if magic != _MAGIC or layout != LAYOUT:
+        there = f"{layout}" if magic == _MAGIC else "1, or none at all"
+        raise OtherLayout(
+            element, 0, f"is of layout {there}, and this program knows layout {LAYOUT}: hosts and directory servers "
+            "have to run versions of frs that fit together; update the older one"
+        )  # fmt: skip
+    return data[_LAYOUT.size :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +72,12 @@ class ReadRequest:
 
     def encode(self) -> bytes:
         """Its bytes."""
-        return _REQUEST.pack(self.known, self.since, self.after, self.wait_ms)
+        return layout_number() + _REQUEST.pack(self.known, self.since, self.after, self.wait_ms)
 
     @classmethod
     def decode(cls, data: bytes) -> ReadRequest:
-        """The reverse. Raises WireError."""
+        """The reverse. Raises OtherLayout, WireError."""
+        data = _after_layout(data, "ReadRequest")
         if len(data) < _REQUEST.size:
             raise WireError("ReadRequest", len(data), "is too short")
         known, since, after, wait_ms = _REQUEST.unpack_from(data)
@@ -71,12 +103,12 @@ class Page:
         head = _PAGE.pack(
             self.enterprise, self.generation, self.base, self.complete, more, self.next, len(self.entries)
         )
-        return head + b"".join(encode_entry(one) for one in self.entries)
+        return layout_number() + head + b"".join(encode_entry(one) for one in self.entries)
 
     @classmethod
     def decode(cls, data: bytes) -> Page:
-        """The reverse. Raises WireError."""
-        reader = Reader(data, "Page")
+        """The reverse. Raises OtherLayout, WireError."""
+        reader = Reader(_after_layout(data, "Page"), "Page")
         enterprise, generation, base, complete, more, after, count = _PAGE.unpack(reader.take(_PAGE.size))
         if count * _ENTRY.size > reader.left or bool(more) != any(after) or (base and more):
             raise WireError("Page", _PAGE.size, f"{count} entries cannot follow")

@@ -176,21 +176,34 @@ def _set_type(text: str) -> Any:
 
 def taken_over(current: Iterable[ReplicaSet], snapshot: Snapshot) -> tuple[tuple[ReplicaSet, ...], list[str]]:
     """The sets after a complete snapshot, and what it does not have and is kept nevertheless, in words: what is here
-    goes only where the snapshot has its tombstone. Absence says nothing."""
+    goes only where the snapshot has its tombstone. Absence says nothing. Where nothing remains, since the reader is no
+    member of any set now, these are its last ones without it."""
     new = {one.guid: one for one in sets_of(snapshot.objects)}
     gone = {one.guid for one in snapshot.tombstones}
     kept: list[str] = []
+    former: list[ReplicaSet] = []
     for old in current:
         if old.guid in gone:
             continue
-        there = new.get(old.guid)
-        if there is None:
-            if not any(member.guid in gone for member in old.members.values() if member.name == snapshot.reader):
-                kept.append(f"the set {old.name}")
-                new[old.guid] = old
-            continue
-        new[old.guid] = with_what_is_not_gone(old, there, gone, kept)
-    return tuple(sorted(new.values(), key=lambda one: one.name)), kept
+        there, mine = new.get(old.guid), old.members.get(snapshot.reader)
+        if there is not None:
+            new[old.guid] = with_what_is_not_gone(old, there, gone, kept)
+        elif mine is None or mine.guid in gone:
+            former += _without(old, snapshot.reader)
+        else:
+            kept.append(f"the set {old.name}")
+            new[old.guid] = old
+    return tuple(sorted(new.values() or former, key=lambda one: one.name)), kept
+
+
+def _without(one: ReplicaSet, name: str) -> list[ReplicaSet]:
+    """The set without that member, unless it has no other."""
+    members = {key: member for key, member in one.members.items() if key != name}
+    if not members:
+        return []
+    cxtions = tuple(cxtion for cxtion in one.connections if name not in (cxtion.upstream, cxtion.downstream))
+    primary = one.primary if one.primary in members else next(iter(members))
+    return [replace(one, members=MappingProxyType(members), connections=cxtions, primary=primary)]
 
 
 def with_what_is_not_gone(old: ReplicaSet, new: ReplicaSet, gone: Collection[bytes], kept: list[str]) -> ReplicaSet:

@@ -17,7 +17,7 @@ from agent.directory.objects.model import (
 )
 from agent.directory.objects.table import NAME, Type
 from agent.directory.replication.messages import DirectoryChange
-from agent.directory.store.store import DirectoryStore, DirectoryStoreError
+from agent.directory.store.store import FORMER_PREFIX, DirectoryStore, DirectoryStoreError
 from agent.rpc import constants as c
 from agent.rpc.errors import RpcFault
 from agent.rpc.interface import CallContext, Handler, Interface
@@ -94,6 +94,8 @@ class Serving:
         work: Callable[[CallContext, Arguments], Awaitable[Arguments]] = getattr(self, f"_{_snake(method.name)}")
 
         async def handle(context: CallContext, stub: bytes) -> bytes:
+            if context.member.startswith(FORMER_PREFIX):  # who may read that it is none any more, and nothing else
+                raise RpcFault(c.ACCESS_DENIED)
             if not self._rates.take(_caller(context)):
                 raise RpcFault(c.NCA_S_SERVER_TOO_BUSY)
             try:

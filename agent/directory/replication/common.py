@@ -41,7 +41,7 @@ E_PECNAME: Final = 604
 #: Host, port and key of a server, in its site and in its machine.
 S_PLACE: Final = (1350, 1351, 1352)
 QM_PLACE: Final = (1250, 1251, 1252)
-_QM_SERVICE: Final = 210
+QM_SERVICE: Final = 210
 
 
 class Common:
@@ -144,6 +144,7 @@ class Common:
         self._bscs = None
         self._asking.pop(partition_id, None)
         if owner != self.me.name:
+            partition.disputed = False  # whose it is the owner of the enterprise says
             self._ask(partition)
         elif new:
             partition.whole = True
@@ -188,7 +189,7 @@ class Common:
         if self._bscs is None:
             sites = [key for key, one in self._partitions.items() if one.authority == self.me.name]
             machines = [one for site in sites for one in self._store.of_type(Type.MACHINE, site)]
-            names = (one.name for one in machines if one.number(_QM_SERVICE) & SERVICE_BSC)
+            names = (one.name for one in machines if one.number(QM_SERVICE) & SERVICE_BSC)
             self._bscs = sorted(name for name in names if name and name != self.me.name)
         return [name for name in self._bscs if name not in self._pscs()] if self.is_psc else []
 

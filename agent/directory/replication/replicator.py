@@ -6,17 +6,20 @@ would not converge, docs/directory.md has what is done instead, and why.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable
 
 from agent.directory.objects.model import (
     MQ_ERROR,
     DirectoryError,
+    DsObject,
 )
-from agent.directory.objects.table import Type
+from agent.directory.objects.table import SERVICE_BSC, Type
 from agent.directory.objects.values import Value
-from agent.directory.replication.common import E_PECNAME, QM_PLACE, S_PLACE, S_PSC, named, numbers_of
+from agent.directory.replication.common import E_PECNAME, QM_PLACE, QM_SERVICE, S_PLACE, S_PSC, named, numbers_of
 from agent.directory.replication.following import Following
 from agent.directory.replication.messages import (
+    CREATE,
     AlreadyPurged,
     BscAck,
     ChangeReply,
@@ -160,16 +163,33 @@ class Replicator(Following):
             for site in self._store.of_type(Type.SITE, partition_id):
                 if site.text(S_PSC) == former and self.complete(site.guid):
                     self._set(site, ((S_PSC, self.me.name), *at))
+                    self._becomes_copy(site, former)
         self._announce |= set(self.neighbours())
         return self._done()
 
+    def _becomes_copy(self, site: DsObject, former: str) -> None:
+        """A site was taken from its former owner, which is a copy there from now on: should it come back, and follow,
+        it is told of changes as all others are, and known by its key."""
+        machine = self._store.find(Type.MACHINE, former)
+        if former == self.me.name or (machine is not None and not self.owns(machine.partition)):
+            return
+        if machine is not None:
+            self._set(machine, ((QM_SERVICE, SERVICE_BSC),))
+            return
+        guid = uuid.uuid5(uuid.UUID(bytes_le=site.guid), former).bytes_le
+        place = tuple((own, site.properties[prop]) for prop, own in zip(S_PLACE, QM_PLACE) if prop in site.properties)
+        made: tuple[tuple[int, Value], ...] = (
+            (202, guid), (203, former), (201, site.guid), (QM_SERVICE, SERVICE_BSC), *place,
+        )  # fmt: skip
+        self._change(site.guid, DirectoryChange(CREATE, None, site.guid, 0, 0, 0, made))
+
     def _own_place(self) -> tuple[tuple[int, Value], ...]:
         """Where this server is, and its key, as properties of a site that it owns: of a site that it owns already, or
-        of its machine."""
+        of its machine, which has another identifier where it became a copy."""
         for site in self._store.of_type(Type.SITE, ENTERPRISE_PARTITION):
             if site.text(S_PSC) == self.me.name:
                 return tuple((prop, site.properties[prop]) for prop in S_PLACE if prop in site.properties)
-        machine = self._store.get(self.me.id)
+        machine = self._store.get(self.me.id) or self._store.find(Type.MACHINE, self.me.name)
         if machine is None or machine.type != Type.MACHINE:
             return ()
         there = zip(S_PLACE, QM_PLACE)

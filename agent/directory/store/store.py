@@ -42,6 +42,19 @@ CREATE TABLE setting (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
 
 
+#: Made where it is missing: databases of before have none.
+_SCHEMA_OF_FORMER: Final = """
+CREATE TABLE IF NOT EXISTS former (
+    guid BLOB PRIMARY KEY, name TEXT NOT NULL, key BLOB NOT NULL, seq INTEGER NOT NULL
+) WITHOUT ROWID
+"""
+#: Of so many members that are deleted the key is remembered, by which they may read that they are.
+MOST_FORMER: Final = 1000
+#: Before the name of a former member among those that may call, so that none is taken for a member.
+FORMER_PREFIX: Final = "former/"
+_NAME, _KEY = 2103, 2106
+
+
 class DirectoryStoreError(Exception):
     """The file cannot be used, or a write failed: what to do is in the message."""
 
@@ -77,6 +90,7 @@ class DirectoryStore:
             )
         elif found[0] != _APPLICATION or found[1] > VERSION:
             raise DirectoryStoreError(f"{self.path} is no directory, or one of a newer version of this program")
+        conn.execute(_SCHEMA_OF_FORMER)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
@@ -153,6 +167,7 @@ class DirectoryStore:
         self._conn.execute("DELETE FROM partition WHERE id = ?", (partition,))
         for table in ("object", "deleted", "ack", "reign"):
             self._conn.execute(f"DELETE FROM {table} WHERE partition = ?", (partition,))  # noqa: S608
+        self._forget_former()
 
     # -- objects --
 
@@ -175,6 +190,8 @@ class DirectoryStore:
     def put(self, found: DsObject) -> None:
         """It is like this from now on."""
         self._conn.execute("DELETE FROM deleted WHERE guid = ?", (found.guid,))
+        if found.type == Type.FRS_MEMBER:
+            self._conn.execute("DELETE FROM former WHERE guid = ?", (found.guid,))
         name = found.name.casefold() if found.name is not None and found.type in NAME else None
         self._conn.execute(
             "INSERT OR REPLACE INTO object VALUES (?, ?, ?, ?, ?, ?)",
@@ -183,6 +200,12 @@ class DirectoryStore:
 
     def remove(self, deleted: DeletedObject) -> None:
         """The object is gone, and this is its tombstone."""
+        old = self.get(deleted.guid) if deleted.type == Type.FRS_MEMBER else None
+        if old is not None and old.data(_KEY):
+            known_by = (old.guid, old.text(_NAME), old.data(_KEY), deleted.seq)
+            self._conn.execute("INSERT OR REPLACE INTO former VALUES (?, ?, ?, ?)", known_by)
+            newest = "SELECT guid FROM former ORDER BY seq DESC LIMIT ?"
+            self._conn.execute(f"DELETE FROM former WHERE guid NOT IN ({newest})", (MOST_FORMER,))  # noqa: S608
         self._conn.execute("DELETE FROM object WHERE guid = ?", (deleted.guid,))
         row = (deleted.guid, int(deleted.type), deleted.partition, deleted.seq, deleted.scope)
         self._conn.execute("INSERT OR REPLACE INTO deleted VALUES (?, ?, ?, ?, ?)", row)
@@ -194,6 +217,13 @@ class DirectoryStore:
     def tombstones(self, type_: Type, partition: bytes) -> list[DeletedObject]:
         """Those of a type in a partition."""
         return list(self._tombstones("type = ? AND partition = ? ORDER BY guid", int(type_), partition))
+
+    def former(self) -> list[tuple[bytes, str, bytes]]:
+        """Members whose tombstones are here, the newest last: identifier, name, public key."""
+        return list(self._conn.execute("SELECT guid, name, key FROM former ORDER BY seq"))
+
+    def _forget_former(self) -> None:
+        self._conn.execute("DELETE FROM former WHERE guid NOT IN (SELECT guid FROM deleted)")
 
     def changed(self, partition: bytes, first: int, to: int, most: int) -> list[DsObject | DeletedObject]:
         """Objects and tombstones with numbers in (first, to], the lowest first."""
@@ -227,10 +257,12 @@ class DirectoryStore:
         """Those that have it still are gone."""
         for table in ("object", "deleted"):
             self._conn.execute(f"DELETE FROM {table} WHERE partition = ? AND seq = 0", (partition,))  # noqa: S608
+        self._forget_former()
 
     def purge(self, partition: bytes, to: int) -> None:
         """Tombstones with numbers up to that one are gone."""
         self._conn.execute("DELETE FROM deleted WHERE partition = ? AND seq <= ?", (partition, to))
+        self._forget_former()
 
     # -- what the owner of a partition remembers --
 

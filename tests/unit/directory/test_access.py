@@ -12,9 +12,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from agent.cli.directory_cmd import _told
-from agent.directory.access import interface
+from agent.directory.access import interface, shown
 from agent.directory.access import server as server_module
 from agent.directory.access.enterprise import make_directory
 from agent.directory.access.reading import DirectoryReader, whole
@@ -351,6 +352,13 @@ async def test_status_says_how_much_has_changed_since_another_server_acknowledge
         assert enterprise["behind"] == {"psc1": 5, "psc2": 0}  # four objects and a tombstone
         said = "\n".join(_told(server.status()))
         assert re.search(r"psc1 acknowledged [\d.]+ \(5 changed since\), psc2 acknowledged [\d.]+\n", said)
+        assert re.search(r"0 hosts wait here for changes; .*\n  since its start: 0 pages .*, 6 objects changed", said)
+        there = text_string_to_metric_families(shown.metrics(server.status()).decode())
+        metrics = {(one.name, *one.labels.values()): one.value for family in there for one in family.samples}
+        assert metrics["frs_directory_partition_behind", "enterprise", "psc1"] == 5
+        assert metrics["frs_directory_partition_owned", "enterprise"] == metrics["frs_directory_complete",] == 1
+        assert metrics["frs_directory_changed_total",] == 6
+        assert metrics["frs_directory_members",] == 2
     finally:
         await server.close()
         server.store.close()
