@@ -96,6 +96,47 @@ async def test_folders_are_rotated(tmp_path: Path) -> None:
         one.assert_scan_finds_nothing()
 
 
+@pytest.mark.parametrize("where", ["a", "b"])
+@pytest.mark.parametrize("aging", [0.4, 3.0])
+async def test_the_cases_at_the_agings_of_real_members(tmp_path: Path, aging: float, where: str) -> None:
+    """From either member, as reported; each in a folder of its own, and the second half a little after the first has
+    aged."""
+    async with pair(tmp_path, aging_s=aging) as both:
+        root = Path(both[where == "b"].root)
+        one, other = both if where == "a" else (both[1], both[0])
+        backups, links, into, rotated, linked_names = (root / name for name in ("cp -a", "cp -al", "i", "r", "h"))
+        for folder, copy in ((backups, copied), (links, linked)):
+            _source(folder)
+            copy(folder / "src", folder / "d0")
+        for folder in (into / "p", linked_names / "F", *(rotated / f"d{number}" for number in range(1, 6))):
+            folder.mkdir(parents=True)
+            (folder / folder.name).write_text(folder.name)
+        (into / "q").write_text("file")
+        (linked_names / "x").write_text("content")
+        os.link(linked_names / "x", linked_names / "F" / "h")
+        await together(one, other)
+        before = one.assert_tree_is_known()
+        for folder, copy in ((backups, copied), (links, linked)):
+            (folder / "d0").rename(folder / "d1")
+            copy(folder / "src", folder / "d0")
+        _into_its_old_name(into)
+        for old, new in (("d1", "t"), ("d2", "d1"), ("d3", "d2"), ("d4", "d3"), ("d5", "d4"), ("t", "d5")):
+            (rotated / old).rename(rotated / new)
+        (linked_names / "x").rename(linked_names / "y")
+        await asyncio.sleep(aging * 0.6)
+        (linked_names / "F").rename(linked_names / "G")
+        await asyncio.sleep(aging * 0.7)
+        for folder, copy in ((backups, copied), (links, linked)):
+            (folder / "d1").rename(folder / "d2")
+            (folder / "d0").rename(folder / "d1")
+            copy(folder / "src", folder / "d0")
+            copy(folder / "d1", folder / "backup of a backup")
+        await together(one, other)
+        assert_identities(before, one.assert_tree_is_known(), one.root)
+        assert_same(one, other)
+        one.assert_scan_finds_nothing()
+
+
 def _into_its_old_name(root: Path) -> None:
     (root / "p").rename(root / "t")
     (root / "q").rename(root / "p")
@@ -168,6 +209,18 @@ async def test_folders_may_be_nested_deeply(tmp_path: Path) -> None:
         (Path(one.root) / "d").rename(Path(one.root) / "e")
         await one.quiet()
         one.assert_tree_is_known()
+
+
+async def test_the_other_member_hears_its_users_when_it_was_sent_a_deep_tree(tmp_path: Path) -> None:
+    """More folders in each other than a third of the calls that Python nests."""
+    async with pair(tmp_path, aging_s=0.2) as (one, other):
+        os.makedirs(Path(one.root, *["d"] * 400))
+        await together(one, other)
+        (Path(other.root) / "from there").write_text("x")
+        (Path(other.root) / "d").rename(Path(other.root) / "e")
+        await together(one, other)
+        assert sorted(os.listdir(one.root)) == ["e", "from there"]
+        assert_same(one, other)
 
 
 @pytest.mark.parametrize("gone", [0, 1])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import pytest
 from agent.cli.status_cmd import describe_waiting
 from agent.replica import awaited
 from tests.localchanges.member import PATIENCE_S, Member, pair, together
+from tests.unit.config.member_files import TOPOLOGY
 
 HOLD = "import sys; f = open(sys.argv[1], 'r+b'); print('open', flush=True); sys.stdin.read()"
 
@@ -113,6 +116,26 @@ async def test_a_folder_that_holds_what_is_not_replicated(tmp_path: Path) -> Non
         (Path(other.root) / "folder" / "fifo").unlink()
         await together(one, other)
         assert not (Path(other.root) / "folder").exists()
+
+
+async def test_a_folder_that_holds_what_a_filter_excludes_comes_back(tmp_path: Path) -> None:
+    """After ten attempts (5 minutes) to remove it; here after three."""
+    topology = TOPOLOGY.replace('primary = "a"\n', 'primary = "a"\nfile_filter = ["*.tmp"]\n')
+    async with pair(tmp_path, aging_s=0.1, topology=topology) as (one, other):
+        here, there = Path(one.root), Path(other.root)
+        (here / "folder").mkdir()
+        (here / "folder" / "file").write_text("content")
+        await together(one, other)
+        ctx = other.replica.engine.ctx
+        assert ctx.limits.unknown_grace == 10
+        ctx.limits = replace(ctx.limits, unknown_grace=3)
+        (there / "folder" / "x.tmp").write_text("of this member")
+        shutil.rmtree(here / "folder")
+        assert (await waits(other))["reason"] == "folder not empty"
+        await together(one, other)
+        assert os.listdir(here / "folder") == []
+        assert os.listdir(there / "folder") == ["x.tmp"]
+        assert (there / "folder" / "x.tmp").read_text() == "of this member"
 
 
 async def test_nothing_waits(tmp_path: Path) -> None:

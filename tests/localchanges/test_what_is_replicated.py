@@ -4,13 +4,16 @@ sentence is shown by which test."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import fcntl
 import os
 import socket
 import stat
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +22,8 @@ from agent.wire.filetime import filetime
 from staging import posixacl
 from staging.posixacl import Acl
 from tests.localchanges.member import PATIENCE_S, Member, pair, together
+from tests.localchanges.test_periodic_scan import until
+from tests.localchanges.test_waiting import arrives
 
 MIB = 1 << 20
 LONG_AGO = 1_234_567_890 * 10**9 + 123_456_789
@@ -84,6 +89,68 @@ async def test_all_that_a_file_has(tmp_path: Path, kind: str, edited: bool) -> N
             assert os.readlink(there) == "where it leads"
 
 
+def listed(folder: str, *names: str) -> None:
+    """Access control lists, of these kinds."""
+    for name in names:
+        os.setxattr(folder, name, posixacl.encode(Acl(7, ((1000, 5),), 5, ((1001, 4),), 5, 1)))
+
+
+#: What may change of a file, folder or link while all else stays, its content and its time, too.
+ALONE: dict[str, Callable[[str], object]] = {
+    "owner": lambda path: os.chown(path, 1234, -1, follow_symlinks=False),
+    "group": lambda path: os.chown(path, -1, 5678, follow_symlinks=False),
+    "mode": lambda path: os.chmod(path, 0o701),
+    "list": lambda path: listed(path, posixacl.ACCESS_XATTR),
+    "default list": lambda path: listed(path, posixacl.DEFAULT_XATTR),
+    "attribute": lambda path: os.setxattr(path, "user.note", b"worth keeping"),
+    "time": lambda path: os.utime(path, ns=(0, LONG_AGO), follow_symlinks=False),
+}
+OF_LINKS, OF_FOLDERS = ("owner", "group", "time"), ("default list",)
+
+
+def described(path: Path) -> tuple[object, ...]:
+    found = path.lstat()
+    when = filetime(found.st_mtime_ns) if path.is_dir() and not path.is_symlink() else found.st_mtime_ns
+    return found.st_uid, found.st_gid, oct(found.st_mode), when, attributes(path)
+
+
+@as_root
+async def test_each_of_it_changes_alone(tmp_path: Path) -> None:
+    """And what others had is taken away again: a list, an attribute."""
+    async with pair(tmp_path, aging_s=0.1) as (one, other):
+        root, there = Path(one.root), Path(other.root)
+        for kind in ("file", "folder", "link"):
+            for what in ALONE:
+                path = root / f"{kind}, {what}"
+                if kind == "folder":
+                    path.mkdir()
+                elif kind == "link":
+                    path.symlink_to("target")
+                else:
+                    path.write_bytes(b"content")
+        await together(one, other)
+        changed = [
+            path
+            for path in sorted(root.iterdir())
+            for kind, what in [path.name.split(", ")]
+            if what in (OF_LINKS if kind == "link" else ALONE) and (kind == "folder" or what not in OF_FOLDERS)
+        ]
+        assert len(changed) == 16
+        before = {path: described(path) for path in changed}
+        for path in changed:
+            ALONE[path.name.split(", ")[1]](str(path))
+            assert described(path) != before[path]
+        await together(one, other)
+        for path in root.iterdir():
+            assert described(there / path.name) == described(path), path.name
+        for path in changed:
+            for name in attributes(path):
+                os.removexattr(path, name)
+        await together(one, other)
+        for path in root.iterdir():
+            assert described(there / path.name) == described(path), path.name
+
+
 async def test_holes_stay_holes(tmp_path: Path) -> None:
     async with pair(tmp_path, aging_s=0.1) as (one, other):
         with open(Path(one.root) / "image", "wb") as stream:
@@ -97,22 +164,37 @@ async def test_holes_stay_holes(tmp_path: Path) -> None:
         assert (Path(other.root) / "image").read_bytes() == (Path(one.root) / "image").read_bytes()
 
 
+async def test_a_hole_that_is_punched_later_is_one_on_the_others(tmp_path: Path) -> None:
+    async with pair(tmp_path, aging_s=0.1) as (one, other):
+        here, there = Path(one.root) / "image", Path(other.root) / "image"
+        here.write_bytes(os.urandom(4 * MIB))
+        await together(one, other)
+        punch = ["fallocate", "--punch-hole", "--offset", str(MIB), "--length", str(2 * MIB), here]
+        if subprocess.run(punch, capture_output=True, check=False).returncode:
+            pytest.skip("fallocate is not there, or this file system has no holes")
+        await together(one, other)
+        assert there.read_bytes() == here.read_bytes()
+        assert 2 * MIB <= there.stat().st_blocks * 512 < 3 * MIB
+
+
 async def test_a_file_is_sent_when_it_has_been_quiet(tmp_path: Path) -> None:
     """Each write begins the time anew."""
     aging = 0.4
     async with pair(tmp_path, aging_s=aging) as (one, other):
         here, there = Path(one.root) / "f", Path(other.root) / "f"
+        before, quiet = time.monotonic(), 0.0
         for number in range(8):
+            written = time.monotonic()
             here.write_text(str(number))
             await asyncio.sleep(aging / 4)
-            assert not there.exists()
+            quiet, before = max(quiet, time.monotonic() - before), written
+            assert not there.exists() or quiet >= aging, "a busy host may let it rest for so long"
         written = time.monotonic()
         here.write_text("done")
-        while not there.exists():
+        while not there.exists() or there.read_text() != "done":
             assert time.monotonic() < written + PATIENCE_S, "it never came"
             await asyncio.sleep(0.01)
         assert time.monotonic() - written >= aging
-        assert there.read_text() == "done"
 
 
 @as_root
@@ -208,6 +290,76 @@ async def test_what_changes_in_a_folder_leaves_its_time_alone_elsewhere(tmp_path
         assert os.listdir(there) == ["g"]
         assert here.stat().st_mtime_ns != LONG_AGO
         assert filetime(there.stat().st_mtime_ns) == filetime(LONG_AGO)
+
+
+@contextlib.contextmanager
+def bound(source: Path, target: Path) -> Iterator[None]:
+    """`source` is mounted over `target` (a bind mount: the file system is the same)."""
+    done = subprocess.run(["mount", "--bind", source, target], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", target], check=True)
+
+
+@as_root
+async def test_what_is_mounted_in_the_root_is_neither_sent_nor_replaced(tmp_path: Path) -> None:
+    """Not even where it is of the same file system; what was there before stays on the others."""
+    (tmp_path / "outside" / "d").mkdir(parents=True)
+    for name in ("d/in", "f"):
+        (tmp_path / "outside" / name).write_text("from outside")
+    async with pair(tmp_path, aging_s=0.1) as (one, other):
+        here, there = Path(one.root), Path(other.root)
+        (here / "d").mkdir()
+        for name in ("d/in", "f"):
+            (here / name).write_text("before")
+        await together(one, other)
+        with bound(tmp_path / "outside" / "d", here / "d"), bound(tmp_path / "outside" / "f", here / "f"):
+            (here / "d" / "in").write_text("written where it is mounted")
+            (here / "d" / "new").write_text("new where it is mounted")
+            (here / "f").write_text("written where it is mounted")
+            assert one.replica.watching.watch is not None
+            one.replica.watching.watch.rescan("a test asks for it")
+            (here / "beside").write_text("beside")
+            await arrives(there / "beside")
+            await one.quiet()
+            assert sorted(os.listdir(there)) == ["beside", "d", "f"]
+            assert os.listdir(there / "d") == ["in"]
+            assert [(there / name).read_text() for name in ("d/in", "f")] == ["before", "before"]
+            (there / "f").write_text("of the other")
+            (there / "d" / "in").write_text("of the other")
+            (there / "beside").write_text("of the other")
+            await until(lambda: (here / "beside").read_text() == "of the other")
+            assert (tmp_path / "outside" / "f").read_text() == "written where it is mounted"
+            assert (tmp_path / "outside" / "d" / "in").read_text() == "written where it is mounted"
+        await together(one, other)
+        assert [(here / name).read_text() for name in ("d/in", "f")] == ["of the other", "of the other"]
+
+
+async def test_a_symbolic_link_where_there_can_be_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is not made there, the log says so, and it stays where it can be; as on vfat."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    async with pair(tmp_path, aging_s=0.1) as (one, other):
+        here, there = Path(one.root), Path(other.root)
+        (here / "link").symlink_to("target")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "symlink", refuse)
+            (here / "file").write_text("content")
+            await together(one, other)
+            assert os.listdir(there) == ["file"]
+        told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+        assert [("link" in text, "this file system has no symbolic links" in text) for text in told] == [(True, True)]
+        (here / "file").write_text("after")
+        await together(one, other)
+        assert (there / "file").read_text() == "after"
+        assert os.readlink(here / "link") == "target"
 
 
 async def test_a_longer_root_takes_what_has_a_path_too_long_there(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from agent.reporting.causes import Cause
 from agent.wire.filetime import DAY, HOUR
 from tests.simulation.simmember import Member
 from tests.simulation.simworld import World
-from tests.simulation.users import make, started, write
+from tests.simulation.users import make, remove, started, write
 
 MANY = 120
 #: 8 * 8 in flight at most, and fewer than MANY that are not finished.
@@ -105,6 +105,29 @@ def test_a_newer_change_takes_the_place_of_the_one_that_waits() -> None:
     b.disk.busy.clear()
     world.run(1200)
     assert {content(b, name) for name in files} == {b"3"}
+    assert not world.pending()
+
+
+def test_a_removed_tree_goes_at_once_when_what_is_open_deep_in_it_is_closed() -> None:
+    """Each folder when the last that was in it has gone: none waits for an attempt of its own, once a minute."""
+    world = started("ab")
+    a, b = world.members["a"], world.members["b"]
+    folders = ["/".join(["d"] * (level + 1)) for level in range(200)]
+    for folder in folders:
+        make(a, folder, None)
+    make(a, f"{folders[-1]}/f", b"1")
+    world.run(120)
+    assert len(b.tree()) == 201
+    hold(world, b, [f"{folders[-1]}/f"])
+    remove(a, f"{folders[-1]}/f")
+    for folder in reversed(folders):
+        remove(a, folder)
+    world.run(240)
+    assert not a.tree()
+    assert len(b.tree()) == 201
+    b.disk.busy.clear()
+    world.run(62)  # until the file is tried again, and a little
+    assert not b.tree()
     assert not world.pending()
 
 

@@ -12,19 +12,27 @@ PAIR = "localchanges/test_what_is_replicated.py"
 
 #: What the chapter says, in order, and the tests (below tests/) that show it.
 SHOWN: dict[str, tuple[str, ...]] = {
-    "Regular files, folders and symbolic links with content, name, owner, group, mode, POSIX ACL, modification time "
-    "(of files and links to the nanosecond), user attributes, and holes.": (
+    "Regular files, folders and symbolic links with content, name,": (
         f"{PAIR}::test_all_that_a_file_has",
-        f"{PAIR}::test_holes_stay_holes",
         "system/test_replicate_tree.py::test_names_and_kinds_of_every_sort",
         "fidelity/test_fidelity_short.py::test_other_programs_find_no_difference",
+    ),
+    "owner, group, mode, POSIX ACL, modification time (of files and links to the nanosecond), user attributes,": (
+        f"{PAIR}::test_all_that_a_file_has",
+        f"{PAIR}::test_each_of_it_changes_alone",
+        "fidelity/test_fidelity_short.py::test_other_programs_find_no_difference",
+    ),
+    "and holes.": (
+        f"{PAIR}::test_holes_stay_holes",
+        f"{PAIR}::test_a_hole_that_is_punched_later_is_one_on_the_others",
     ),
     "A change is sent after the file has been quiet for 3 seconds,": (
         "unit/config/test_load.py::test_a_configuration_is_read_with_its_defaults",
         f"{PAIR}::test_a_file_is_sent_when_it_has_been_quiet",
     ),
     "or after 30 where it never is;": (
-        "unit/journal/test_journal.py::test_a_file_written_all_the_time_ages_after_ten_times",
+        "unit/journal/test_aging.py"
+        "::test_a_file_that_never_rests_is_told_of_ten_times_the_aging_after_its_first_change",
         "localchanges/test_limits.py::test_a_file_that_never_rests_is_sent_all_the_same",
     ),
     "one that the kernel tells nobody of (through a hard link outside the root, or a memory mapping) when the hourly "
@@ -47,11 +55,23 @@ SHOWN: dict[str, tuple[str, ...]] = {
     "the modification time that a folder gets from changes inside it": (
         f"{PAIR}::test_what_changes_in_a_folder_leaves_its_time_alone_elsewhere",
     ),
-    "set-user-ID and set-group-ID bits of files, where the file was not here with them before": (
-        "unit/test_trust.py::test_set_id_bits_are_taken_over_where_they_were_before",
+    "set-user-ID and set-group-ID bits of files, where the file was not here with them, of the same owner or group, "
+    "before.": ("unit/test_trust.py::test_set_id_bits_are_taken_over_where_they_were_before",),
+    "They go on the others, too, when the file is edited where it is without, unless only the agent's own user can "
+    "write to it there": (
+        "unit/test_trust.py::test_refused_bits_are_sent_on_with_the_content_that_they_came_with",
+        "unit/staging/test_unstored.py::test_what_was_not_changed_is_the_others",
+        "system/test_filesystems.py::test_edits_on_another_file_system",
     ),
     "to a member whose file system or user cannot have them: owners, modes, access control lists, user attributes, the "
-    "parts of a time. The others keep theirs, whoever edits the file where they are missing": (
+    "parts of a time,": (
+        "unit/staging/test_unstored.py::test_a_file_edited_elsewhere_keeps_what_it_had",
+        "system/test_filesystems.py::test_edits_on_another_file_system",
+        "system/test_filesystems.py::test_edits_where_the_agent_is_an_ordinary_user",
+    ),
+    "symbolic links,": (f"{PAIR}::test_a_symbolic_link_where_there_can_be_none",),
+    "names that it refuses.": ("localchanges/test_limits.py::test_a_name_that_the_file_system_refuses",),
+    "The others keep theirs, whoever edits the file where they are missing": (
         "unit/staging/test_unstored.py::test_a_file_edited_elsewhere_keeps_what_it_had",
         "system/test_filesystems.py::test_edits_on_another_file_system",
         "system/test_filesystems.py::test_edits_where_the_agent_is_an_ordinary_user",
@@ -63,11 +83,13 @@ SHOWN: dict[str, tuple[str, ...]] = {
     ),
     "and attributes whose names begin with `user.frs.`: these are the agent's own": (
         "unit/staging/test_stage.py::test_the_agents_attributes_do_not_count",
+        "unit/staging/test_stage.py::test_attributes",
     ),
     "the attribute `user.DOSATTRIB`, in which Samba keeps what Windows has beside: what it says is replicated": (
         "unit/staging/test_dosattrib.py::test_what_a_client_of_samba_sets_is_sent_on_and_its_attribute_is_not",
     ),
     "what is mounted in the root": (
+        f"{PAIR}::test_what_is_mounted_in_the_root_is_neither_sent_nor_replaced",
         "unit/journal/test_not_replicated.py::test_mounted_folder_is_not_crossed",
         "localchanges/test_waiting.py::test_a_folder_that_something_is_mounted_over",
     ),
@@ -80,6 +102,7 @@ SHOWN: dict[str, tuple[str, ...]] = {
     "files and symbolic links whose names match the set's `file_filter`, which `frs init` sets to `*.tmp`, `*.bak` and "
     "`~*`, and folders, with all that is in them, whose names match its `directory_filter`, which is empty at first.": (
         "localchanges/test_filters.py::test_filters_are_for_what_they_are_named_after",
+        "unit/journal/test_not_replicated.py::test_each_kind_has_its_own_filter",
         "unit/cli/test_init.py::test_the_first_member",
     ),
     "Both are in topology.toml, and upper and lower case are the same to them.": (
@@ -88,7 +111,7 @@ SHOWN: dict[str, tuple[str, ...]] = {
     ),
     "A folder that was removed elsewhere and holds such things here comes back after some minutes": (
         "simulation/test_conflicts.py::test_a_folder_that_cannot_be_removed_for_what_is_excluded_comes_back",
-        "localchanges/test_waiting.py::test_a_folder_that_holds_what_is_not_replicated",
+        "localchanges/test_waiting.py::test_a_folder_that_holds_what_a_filter_excludes_comes_back",
     ),
 }
 

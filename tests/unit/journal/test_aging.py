@@ -150,3 +150,22 @@ def test_a_file_that_is_renamed_all_the_time_is_told_of_at_last(log: JournalLog)
     assert sorted(aged.path for aged in told) == ["a", "b"]
     assert clock.now <= 1000 + 20 + 0.06, "twice what a path may age at most, as it waits for another"
     assert not cache.pending
+
+
+@pytest.mark.parametrize("reason", [why.DATA, why.BASIC_INFO_CHANGE])
+def test_a_file_that_never_rests_is_told_of_ten_times_the_aging_after_its_first_change(
+    log: JournalLog, reason: int
+) -> None:
+    """With the default of 3 seconds: after 30; and again 30 after the next change."""
+    clock = Clock()
+    cache = AgingCache(log, 3.0, nothing_excluded, clock)
+    for _ in range(2):
+        began, told = clock.now, []
+        while not told:
+            cache.record(ROOT, "log", reason, False)
+            due = cache.next_due()
+            assert due is not None
+            clock.now = min(due, clock.now + 1.7)
+            told = cache.age()
+        assert [aged.path for aged in told] == ["log"]
+        assert clock.now == pytest.approx(began + 30.0)
