@@ -15,7 +15,7 @@ from agent.cli.key_cmd import KEY_NAME, load_or_make
 from config.keys import key_text, public_key
 from tests.directory.network import Namespace
 from tests.system.demo import PATIENCE, ask, environment, spawn
-from tests.system.test_two_hosts import free_ports
+from tests.system.hosts import free_ports
 
 
 def frs(*arguments: str, code: int = 0, within: Namespace | None = None) -> str:

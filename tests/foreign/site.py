@@ -38,13 +38,20 @@ def names() -> Names:
 
 class Member:
     """`frs run` on a folder, which listens at `host`; the partner listens on `partner_port`, and `more` is of its
-    configuration, the first lines of it, up to a table, of [listen]. As a context manager it is stopped at the end,
-    which must succeed."""
+    configuration, the first lines of it, up to a table, of [listen]. `raw_ntlm`: it is called without SPNEGO, too. As a
+    context manager it is stopped at the end, which must succeed."""
 
     domain, user, password = "FRS", "partners", "not a word of it"
 
     def __init__(
-        self, folder: Path, known: Names, partner_port: int, *, host: str = "127.0.0.1", more: str = ""
+        self,
+        folder: Path,
+        known: Names,
+        partner_port: int,
+        *,
+        host: str = "127.0.0.1",
+        more: str = "",
+        raw_ntlm: bool = True,
     ) -> None:
         self.host = host
         self.root, self.config, self._log = folder / "root", folder / "agent.toml", folder / "log"
@@ -54,8 +61,8 @@ class Member:
         secret.write_text(f'domain = "{self.domain}"\nuser = "{self.user}"\npassword = "{self.password}"\n')
         self.config.write_text(
             f'member = "{known.member}"\ntopology = "topology.toml"\nstate = "state"\nsecret = "secret.toml"\n'
-            f'raw_ntlm = true\n[[set]]\nname = "{known.set_name}"\nroot = "root"\n[replication]\naging = 0.1\n'
-            f'[log]\nlevel = "debug"\n[listen]\nhost = "{host}"\nport = 0\n{more}'
+            f'raw_ntlm = {str(raw_ntlm).lower()}\n[[set]]\nname = "{known.set_name}"\nroot = "root"\n'
+            f'[replication]\naging = 0.1\n[log]\nlevel = "debug"\n[listen]\nhost = "{host}"\nport = 0\n{more}'
         )
         (folder / "topology.toml").write_text(
             f'[[set]]\nname = "{known.set_name}"\nguid = "{uuid.uuid4()}"\nprimary = "{known.member}"\n'

@@ -120,6 +120,18 @@ def calls(known: Names, root: Path) -> list[tuple[bytes, Any, Callable[[Any], No
     ]  # fmt: skip
 
 
+def test_ntlm_without_spnego_is_for_those_that_ask_for_it(tmp_path: Path) -> None:
+    """impacket calls so (authentication type 10). A member that is not told to take it refuses the bind, at each level,
+    and is itself heard by NTLM inside SPNEGO."""
+    known = names()
+    with Partner(known, 9) as partner, Member(tmp_path, known, partner.port, raw_ntlm=False) as member:
+        partner.hear(packets.NEED_JOIN)
+        for level in LEVELS:
+            if level != "none":
+                with pytest.raises(DCERPCException, match="Authentication type not recognized"):
+                    bound(member.port, stubs.FRSRPC, level)
+
+
 def test_each_level_of_both_interfaces(tmp_path: Path) -> None:
     known = names()
     with Partner(known, 9) as partner:

@@ -111,6 +111,17 @@ def _ends(data: bytes) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def test_a_campaign_says_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """So one that was ended can go on."""
+    monkeypatch.setattr(campaign, "_TELL_S", 0)
+    monkeypatch.setattr(campaign, "_LOOK", 100)
+    good, _ = campaign.apart(TARGETS["stage_header"], range(150, 350), 1, tmp_path)
+    assert good
+    assert re.findall(r"all below (\d+), in \d+ s of a processor", capfd.readouterr().out) == ["200", "300"]
+
+
 @pytest.mark.parametrize("parse", [_fails, _hangs, _hoards, _ends])
 def test_a_campaign_finds(parse: Callable[[bytes], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
@@ -119,6 +130,6 @@ def test_a_campaign_finds(parse: Callable[[bytes], None], tmp_path: Path, monkey
 
     monkeypatch.setattr(campaign, "HANG_S", 0.2)
     target = Target("target", lambda: [b"good", b"!bad", b"better"], (ValueError,), begin)
-    assert campaign.apart(target, range(1), 1, tmp_path)
-    assert not campaign.apart(target, range(3), 1, tmp_path)
+    assert campaign.apart(target, range(1), 1, tmp_path)[0]
+    assert not campaign.apart(target, range(3), 1, tmp_path)[0]
     assert (tmp_path / "target" / "1.bin").read_bytes() == b"!bad"

@@ -1,5 +1,5 @@
 """NtFrsApi, as Samba's smbtorture calls it: all four tests of rpc.frsapi, at privacy, over NTLM inside SPNEGO and over
-Kerberos with a real KDC."""
+Kerberos with a real KDC, of the interface alone and of running members; what is less than privacy is refused."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import asyncio
 import shutil
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+import uuid
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,8 @@ from tests.interop.kdc import REALM, Kdc, missing
 PASSWORD = "a long password"
 SMBTORTURE = shutil.which("smbtorture")
 TESTS = ["DsPollingIntervalW", "IsPathReplicated", "ForceReplication", "InfoW"]
+#: What Samba calls the levels below privacy.
+LOWER = ("connect", "packet", "sign")
 pytestmark = pytest.mark.skipif(SMBTORTURE is None, reason="smbtorture of Samba (samba-testsuite) is not installed")
 
 
@@ -54,14 +58,21 @@ class Host:
         self.polls += 1
 
 
+#: How to call by NTLM, and by Kerberos as a member whose password is known.
+ALICE = ("-U", f"FRS/alice%{PASSWORD}")
+FILES2 = (f"--realm={REALM}", "-U", f"FILES2$@{REALM}%a-password", "--use-kerberos=required")
+
+
 async def smbtorture(
     folder: Path,
     port: int,
     test: str,
     binding: str = "seal,spnego",
-    who: Sequence[str] = ("-U", f"FRS/alice%{PASSWORD}"),
+    who: Sequence[str] = ALICE,
+    *,
+    succeeds: bool = True,
 ) -> str:
-    """What it says of one test; it has succeeded."""
+    """What it says of one test; whether that has succeeded is as it should be."""
     private = folder / "private"
     private.mkdir(exist_ok=True)
     options = "".join(f"  {x} = {private}\n" for x in (
@@ -75,9 +86,16 @@ async def smbtorture(
     )  # fmt: skip
     output, _ = await process.communicate()
     text = output.decode(errors="replace")
-    assert process.returncode == 0, text
-    assert f"success: frsapi.{test}" in text, text
+    assert (process.returncode == 0) == succeeds, text
+    assert (f"success: frsapi.{test}" in text) == succeeds, text
     return text
+
+
+async def is_refused_below_privacy(folder: Path, port: int, rest: str, who: Sequence[str]) -> None:
+    """At each level; with `rest` as the rest of the binding."""
+    for level in LOWER:
+        said = await smbtorture(folder, port, "InfoW", f"{level},{rest}", who, succeeds=False)
+        assert "ACCESS_DENIED" in said, said
 
 
 @pytest.mark.parametrize("test", TESTS)
@@ -126,8 +144,7 @@ async def test_smbtorture_by_kerberos(tmp_path: Path, kdc: Kdc, test: str, optio
         CredentialStore(keytab=keytab, principals={f"FILES2$@{REALM}": "files2"}),
     )
     port = await server.start("127.0.0.1", 0)
-    who = (f"--realm={REALM}", "-U", f"FILES2$@{REALM}%a-password", "--use-kerberos=required")
-    await smbtorture(tmp_path, port, test, f"{options},target_hostname=files1.frs.test", who)
+    await smbtorture(tmp_path, port, test, f"{options},target_hostname=files1.frs.test", FILES2)
     await server.close()
 
 
@@ -148,6 +165,50 @@ async def test_a_running_member_is_asked(tmp_path: Path) -> None:
     secret = tmp_path / "secret.toml"
     secret.touch(0o600)
     secret.write_text(f'domain = "FRS"\nuser = "alice"\npassword = "{PASSWORD}"\n')
+    async with running(config) as port:
+        for test in TESTS:
+            said = await smbtorture(tmp_path, port, test)
+            if test == "InfoW":
+                for word in ("member: a", "name: docs", "'a file'", "threads:", "docs: outlog"):
+                    assert word in said, word
+        await is_refused_below_privacy(tmp_path, port, "spnego", ALICE)
+        await smbtorture(tmp_path, port, "InfoW", "seal,ntlm", succeeds=False)  # raw_ntlm is not set
+
+
+@pytest.mark.skipif(bool(missing()), reason=f"not installed: {', '.join(missing())}")
+async def test_a_running_member_is_asked_by_kerberos(tmp_path: Path, kdc: Kdc) -> None:
+    """By the partner whose principal is in the topology; there is neither key nor secret."""
+    pytest.importorskip("gssapi", reason="the extra kerberos is not installed")
+    (tmp_path / "root").mkdir()
+    config = tmp_path / "agent.toml"
+    config.write_text(
+        f'member = "files1"\ntopology = "topology.toml"\nstate = "state"\nkeytab = "{kdc.folder}/files1.keytab"\n'
+        '[[set]]\nname = "docs"\nroot = "root"\n[listen]\nport = 0\n[ntfrsapi]\nreaders = ["files2"]\n'
+    )
+    members = "".join(
+        f'[[set.member]]\nname = "{name}"\nguid = "{uuid.uuid4()}"\nhost = "127.0.0.1"\nport = {port}\n'
+        f'principal = "{name.upper()}$@{REALM}"\n'
+        for name, port in (("files1", 1), ("files2", 2))
+    )
+    connections = "".join(
+        f'[[set.connection]]\nguid = "{uuid.uuid4()}"\nupstream = "{one}"\ndownstream = "{other}"\n'
+        for one, other in (("files1", "files2"), ("files2", "files1"))
+    )
+    (tmp_path / "topology.toml").write_text(
+        f'[[set]]\nname = "docs"\nguid = "{uuid.uuid4()}"\nprimary = "files1"\n{members}{connections}'
+    )
+    rest = "spnego,krb5,target_hostname=files1.frs.test"
+    async with running(config) as port:
+        for test in TESTS:
+            said = await smbtorture(tmp_path, port, test, f"seal,{rest}", FILES2)
+            assert test != "InfoW" or "member: files1" in said
+        await is_refused_below_privacy(tmp_path, port, rest, FILES2)
+
+
+@asynccontextmanager
+async def running(config: Path) -> AsyncIterator[int]:
+    """A member runs; the port of its RPC server."""
+    frs = Path(sys.executable).with_name("frs")
     member = await asyncio.create_subprocess_exec(
         frs, "run", "--config", config, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
@@ -158,12 +219,7 @@ async def test_a_running_member_is_asked(tmp_path: Path) -> None:
             line = await member.stdout.readline()
             assert line, told
             told += line.decode()
-        port = int(told.rpartition(":")[2])
-        for test in TESTS:
-            said = await smbtorture(tmp_path, port, test)
-            if test == "InfoW":
-                for word in ("member: a", "name: docs", "'a file'", "threads:", "docs: outlog"):
-                    assert word in said, word
+        yield int(told.rpartition(":")[2])
     finally:
         member.terminate()
         await member.communicate()

@@ -26,6 +26,7 @@ from agent.wire.guid import ZERO_GUID, new_guid
 from agent.wire.packet import NamedGuid, Packet, decode_packet, encode_packet
 from config.load import load_agent_config
 from config.model import ReplicaSet
+from config.topology import new_replica_set
 from config.write import topology_text, write_file
 
 PATIENCE_S = 120.0
@@ -89,18 +90,19 @@ def packet(replica_set: ReplicaSet, sender: str, key: str, **changes: Any) -> Pa
 
 def state(service: Service) -> object:
     """What packets could change: all that is stored, and which sessions there are."""
-    (replica,) = service.sets.replicas.values()
-    with replica.lock:
-        stored = list(replica.store._conn.iterdump())
-    connections = service.status()["sets"][0]["connections"]
+    stored = []
+    for replica in service.sets.replicas.values():
+        with replica.lock:
+            stored.append(list(replica.store._conn.iterdump()))
+    connections = [one for each in service.status()["sets"] for one in each["connections"]]
     return stored, [one["name"] for one in connections if one["state"] in ("joined", "vvjoin")]
 
 
 def counted(service: Service) -> tuple[int, int, int]:
     """Packets received, those in error, and incidents of packets that are not their callers' to send."""
-    (counters,) = service.snapshot()["FileReplicaSet"].values()
-    incidents = service.incidents.counts().get(Cause.SENDER.value, 0)
-    return counters["Packets Received"], counters["Packets Received in Error"], incidents
+    of_all = service.snapshot()["FileReplicaSet"].values()
+    received, wrong = (sum(one[name] for one in of_all) for name in ("Packets Received", "Packets Received in Error"))
+    return received, wrong, service.incidents.counts().get(Cause.SENDER.value, 0)
 
 
 async def test_a_member_speaks_for_itself_alone(demo: Demo, caplog: pytest.LogCaptureFixture) -> None:
@@ -209,6 +211,66 @@ async def test_a_member_that_was_taken_out_is_not_let_in(demo: Demo) -> None:
         assert service.incidents.counts()[Cause.AUTHENTICATION.value] == 1
         assert await honest.nop(T) == 0
         await honest.close()
+        await mallory.close()
+
+
+async def test_a_member_that_is_taken_out_loses_what_it_has_open(demo: Demo) -> None:
+    """Within seconds, and a knows it by the topology alone: c goes on with its key, and says what was its own until
+    then."""
+    kept = {name: one for name, one in demo.set.members.items() if name != "c"}
+    connections = tuple(one for one in demo.set.connections if "c" not in (one.upstream, one.downstream))
+    gone = replace(demo.set, members=kept, connections=connections)
+    mine = encode_packet(packet(demo.set, "c", "c->a"))
+    async with running(demo) as service:
+        mallory, honest = caller(demo, "c"), caller(demo, "b")
+        assert await mallory.send(mine, T) == 0
+        assert await honest.nop(T) == 0
+        write_file(demo.topology_file, topology_text([gone], "c is no member any more"))
+        await until(lambda: not mallory.connected)
+        await until(lambda: len(service.status()["sets"][0]["connections"]) == 2)
+        before, refused = state(service), service.incidents.counts().get(Cause.AUTHENTICATION.value, 0)
+        for _ in range(2):
+            with pytest.raises(RpcAuthError):
+                await mallory.send(mine, T)
+        assert service.incidents.counts()[Cause.AUTHENTICATION.value] == refused + 2
+        assert state(service) == before
+        assert honest.connected
+        assert await honest.nop(T) == 0
+        await honest.close()
+        await mallory.close()
+
+
+async def test_a_set_that_a_member_is_not_in(demo: Demo) -> None:
+    """a and b are in another set besides. c, which is not, names that, and those that are in it, in each way: refused,
+    counted, and nothing is changed in either."""
+    docs = demo.set
+    plans = new_replica_set("plans", [(name, "127.0.0.1", docs.members[name].port) for name in "ab"], "full-mesh")
+    keyed = {name: replace(one, key=docs.members[name].key) for name, one in plans.members.items()}
+    plans = replace(plans, members=keyed)
+    write_file(demo.topology_file, topology_text([docs, plans], "two sets"))
+    config = demo.members[0].config
+    (config.parent / "plans").mkdir()
+    config.write_text(config.read_text() + '\n[[set]]\nname = "plans"\nroot = "plans"\n')
+    here = plans.members["a"]
+    sent = {
+        "as b": packet(plans, "b", "b->a"),
+        "as itself": packet(plans, "b", "b->a", from_=NamedGuid(docs.members["c"].guid, "c")),
+        "as the b of its own set": packet(plans, "b", "b->a", from_=NamedGuid(docs.members["b"].guid, "b")),
+        "by its own connection": packet(docs, "c", "c->a", to=NamedGuid(here.guid, "a")),
+        "by the connection of b, as itself": packet(docs, "c", "c->a", cxtion=packet(plans, "b", "b->a").cxtion),
+        "by its name alone": packet(docs, "c", "c->a", replica=NamedGuid(docs.members["a"].guid, "PLANS")),
+    }
+
+    async with running(demo) as service:
+        await until(lambda: all(one["state"] != "starting" for one in service.status()["sets"]))
+        assert len(service.sets.replicas) == 2
+        mallory, before = caller(demo, "c"), state(service)
+        for number, (what, one) in enumerate(sent.items(), 1):
+            assert await mallory.send(encode_packet(one), T) in (c.ERROR_ACCESS_DENIED, c.ERROR_NOT_FOUND), what
+            incidents = service.incidents.counts()
+            assert sum(incidents.get(cause.value, 0) for cause in (Cause.SENDER, Cause.IDENTITY)) == number, what
+            assert counted(service)[:2] == (0, number), what
+        assert state(service) == before
         await mallory.close()
 
 

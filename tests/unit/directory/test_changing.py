@@ -32,7 +32,7 @@ from config.directory import DirectoryServerConfig, Upstream
 from config.keys import new_key, public_key
 from config.model import ReplicaSet
 from config.topology import new_replica_set
-from tests.system.test_two_hosts import free_ports
+from tests.system.hosts import free_ports
 
 E, S, M = b"E" * 16, b"S" * 16, b"M" * 16
 
