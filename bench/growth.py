@@ -4,9 +4,9 @@
 For each number of files (50 to a folder, 1 to 4 KiB) two members start with empty roots, the files are written at A,
 and both become quiet. Printed, as a table in Markdown: seconds from the first file until both are quiet, and for each
 file; the processor time of each member in that time, for each file; the most memory of each member; the database of
-each; the seconds of a start with the whole tree there; and the processor time that a member takes in a minute in which
-nothing happens. `--folder`: the same with all files in one folder. `--deep`: with so many folders in each other, and a
-file in each. `--big`: one file of so many GiB.
+each; the seconds of a start with the whole tree there; the processor time that a member takes in a minute in which
+nothing happens; and how much more memory than before the first file that was. `--folder`: the same with all files in
+one folder. `--deep`: with so many folders in each other, and a file in each. `--big`: one file of so many GiB.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import argparse
 import itertools
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -45,16 +46,17 @@ class Growth:
     database_mib: dict[str, float]
     start_s: dict[str, float]
     idle_s: dict[str, float]
+    above_mib: dict[str, float]
 
     def cells(self) -> list[str]:
-        each = [self.memory_mib, self.database_mib, self.start_s, self.idle_s]
+        each = [self.memory_mib, self.database_mib, self.start_s, self.idle_s, self.above_mib]
         pairs = [" / ".join(f"{one[member]:.1f}" for member in "ab") for one in each]
         used = " / ".join(f"{self.processor_s[member] * 1000 / self.files:.2f}" for member in "ab")
         return [self.what, f"{self.seconds:.1f}", f"{self.seconds * 1000 / self.files:.2f}", used, *pairs]
 
 
 HEAD = ["tree", "seconds", "ms a file", "processor ms a file, A / B", "peak MiB", "database MiB", "start, s",
-        "idle, s of a minute"]  # fmt: skip
+        "idle, s of a minute", "MiB above idle"]  # fmt: skip
 
 
 def fill(root: Path, files: int, in_a_folder: int) -> None:
@@ -99,13 +101,15 @@ def measure(what: str, base: Path, change: Callable[[Path], None], files: int, i
         peer.settle()
         pids = {member: daemon.pid for member, daemon in peer.daemons.items()}
         before = {member: _processor_s(pid) for member, pid in pids.items()}
+        resting = {member: _memory_mib(pid, "VmRSS") for member, pid in pids.items()}
         began = time.perf_counter()
         change(peer.near)
         _arrive(peer, files)
         peer.settle()
         seconds = time.perf_counter() - began
         used = {member: _processor_s(pid) - before[member] for member, pid in pids.items()}
-        memory = {member: _peak_mib(pid) for member, pid in pids.items()}
+        memory = {member: _memory_mib(pid, "VmHWM") for member, pid in pids.items()}
+        above = {member: memory[member] - resting[member] for member in pids}
         idle = _idle(pids, idle_s)
         database = {member: _database_mib(peer, member) for member in "ab"}
         start = {}
@@ -115,7 +119,7 @@ def measure(what: str, base: Path, change: Callable[[Path], None], files: int, i
             peer.start(member)
             peer.settle()
             start[member] = time.perf_counter() - began
-        return Growth(what, seconds, files, used, memory, database, start, idle)
+        return Growth(what, seconds, files, used, memory, database, start, idle, above)
     finally:
         peer.stop()
 
@@ -131,9 +135,10 @@ def _arrive(peer: Frs, files: int) -> None:
     until(f"{files} files at both members", known, timeout=PATIENCE_S, poll=min(1.0, files / 10_000))
 
 
-def _peak_mib(pid: int) -> float:
+def _memory_mib(pid: int, which: str) -> float:
+    """A line of /proc/PID/status: VmHWM is the most it ever was."""
     status = Path(f"/proc/{pid}/status").read_text()
-    return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM"))
+    return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith(which))
 
 
 def _processor_s(pid: int) -> float:
@@ -176,8 +181,11 @@ def main() -> int:
     runs += [(f"{n:,} folders in each other", lambda root, n=n: fill_deep(root, n), n) for n in _numbers(args.deep)]
     if args.big:
         runs.append((f"one file of {args.big:g} GiB", lambda root: write_big(root / "big", args.big), 1))
+    code = 0
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         for what, change, files in runs:
+            print(f"{what}: begun {time.strftime('%X')}", file=sys.stderr, flush=True)
             folder = tempfile.mkdtemp(prefix="frs-growth.", dir=args.dir or "/var/tmp")
             try:
                 rows.append(measure(what, Path(folder), change, files, args.idle))
@@ -186,14 +194,15 @@ def main() -> int:
             print(" | ".join(rows[-1].cells()), file=sys.stderr, flush=True)
     except (Failed, OSError) as error:
         print(f"bench.growth: {error}", file=sys.stderr)
-        return 1
+        code = 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
+        code = 130
     print(f"| {' | '.join(HEAD)} |\n|{' --- |' * len(HEAD)}")
     for row in rows:
         print(f"| {' | '.join(row.cells())} |")
     print(f"\n{os.cpu_count()} processors; aging 1 s, with fsync.")
-    return 0
+    return code
 
 
 if __name__ == "__main__":

@@ -4,6 +4,9 @@ For each pair of file systems: half of the objects are made on the one member, h
 rsync, getfattr and getfacl must find no difference between the trees but the ones that docs/filesystems.md tells of.
 Then some of what the one has made is changed on the other, and the trees are compared again. At last nothing may happen
 any more: no counter of change orders, installs and staging moves, and hardly any processor time goes by.
+
+The pairs are numbered. Ctrl-C (or --seconds) ends it with the sum of those that were done, and it says with which pair
+the same can go on. The exit status is 1 if anything differs, or a pair never became quiet.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import contextlib
 import itertools
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -26,6 +30,7 @@ from agent.cli.demo_layout import DemoOptions, prepare
 from tests.fidelity.compare import LACKS, by_attributes, by_lists, by_rsync
 from tests.fidelity.objects import Maker, edit
 from tests.filesystems import mounted
+from tests.interrupts import interrupt_once
 from tests.system.demo import Demo, ask
 
 MIB = 1 << 20
@@ -36,11 +41,14 @@ IDLE = 0.02
 _STILL = ("Change Orders", "Files Installed", "Staging", "Files Conflicts")
 
 
+Pair = tuple[str, str]
+
+
 @dataclass
 class Result:
     """What came of one pair."""
 
-    kinds: tuple[str, str]
+    kinds: Pair
     objects: int = 0
     seconds: float = 0.0
     differences: list[str] = field(default_factory=list)
@@ -56,7 +64,7 @@ class Result:
         return "\n    ".join([*lines, *(ascii(line) for line in self.differences[:20])])
 
 
-def run(kinds: tuple[str, str], *, objects: int, seed: int, idle_s: float) -> Result:
+def run(kinds: Pair, *, objects: int, seed: int, idle_s: float) -> Result:
     """One pair."""
     result = Result(kinds)
     try:
@@ -76,11 +84,14 @@ def run(kinds: tuple[str, str], *, objects: int, seed: int, idle_s: float) -> Re
             _idle(demo, result, idle_s)
     except pytest.skip.Exception as why:
         result.skipped = str(why)
+    except (AssertionError, OSError, subprocess.SubprocessError) as error:
+        print("\n".join([str(error), *getattr(error, "__notes__", ())]), file=sys.stderr)
+        result.differences.append(f"not carried out to its end: {str(error).partition(chr(10))[0]}")
     return result
 
 
 @contextlib.contextmanager
-def _members(kinds: tuple[str, str], size: int) -> Iterator[Demo]:
+def _members(kinds: Pair, size: int) -> Iterator[Demo]:
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="frs-fidelity.") as folder, contextlib.ExitStack() as stack:
         base = Path(folder) / "demo"
         prepare(DemoOptions(base, members=2, aging_s=0.5))
@@ -89,7 +100,7 @@ def _members(kinds: tuple[str, str], size: int) -> Iterator[Demo]:
         yield stack.enter_context(Demo(base))
 
 
-def _differences(demo: Demo, kinds: tuple[str, str]) -> list[str]:
+def _differences(demo: Demo, kinds: Pair) -> list[str]:
     lacking = LACKS[kinds[0]] | LACKS[kinds[1]]
     a, b = (demo.members[name].root for name in MEMBERS)
     found = by_rsync(a, b, lacking)
@@ -146,10 +157,28 @@ def options() -> argparse.Namespace:
     )
     parser.add_argument("--filesystem", nargs="+", choices=sorted(LACKS), default=sorted(LACKS), metavar="KIND",
                         help="all pairs of these: " + ", ".join(sorted(LACKS)))  # fmt: skip
+    parser.add_argument("--begin", type=int, default=1, metavar="N", help="with the pair of that number (1)")
+    parser.add_argument("--pairs", type=int, metavar="N", help="at most so many (all)")
+    parser.add_argument("--seconds", type=float, metavar="T", help="no pair is begun after so long (no bound)")
+    parser.add_argument("--list", action="store_true", help="print the pairs with their numbers and end")
     args = parser.parse_args()
-    if args.objects < 2 or args.idle < 0:
-        parser.error("--objects must be at least 2, --idle not below 0")
+    if args.objects < 2 or args.idle < 0 or args.begin < 1 or (args.seconds or 0) < 0:
+        parser.error("--objects must be at least 2, --begin 1, --idle and --seconds not below 0")
     return args
+
+
+def carry_out(pairs: list[Pair], results: list[Result], args: argparse.Namespace) -> None:
+    """One pair after the other, into the results."""
+    began, last = time.monotonic(), len(pairs) if args.pairs is None else args.begin - 1 + args.pairs
+    for number, kinds in enumerate(pairs, 1):
+        if number < args.begin or number > last:
+            continue
+        if args.seconds is not None and time.monotonic() > began + args.seconds:
+            break
+        what = " and ".join(kinds)
+        print(f"{time.strftime('%X')} pair {number} of {len(pairs)}: {what}", file=sys.stderr, flush=True)
+        results.append(run(kinds, objects=args.objects, seed=args.seed, idle_s=args.idle))
+        print(results[-1].text(), flush=True)
 
 
 def main() -> int:
@@ -161,14 +190,21 @@ def main() -> int:
     if absent:
         print(f"script/fidelity: not installed: {', '.join(absent)} (script/bootstrap installs them)", file=sys.stderr)
         return 2
-    results = []
+    pairs = list(itertools.combinations_with_replacement(args.filesystem, 2))
+    if args.list:
+        for number, kinds in enumerate(pairs, 1):
+            print(f"{number:>3} {' and '.join(kinds)}")
+        return 0
+    results: list[Result] = []
+    interrupted = False
+    interrupt_once()
     try:
-        for kinds in itertools.combinations_with_replacement(args.filesystem, 2):
-            results.append(run(kinds, objects=args.objects, seed=args.seed, idle_s=args.idle))
-            print(results[-1].text(), flush=True)
+        carry_out(pairs, results, args)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        interrupted = True
+    if (following := args.begin + len(results)) <= len(pairs):
+        print(f"to go on: --begin {following}", file=sys.stderr)
     done = [one for one in results if not one.skipped]
     bad = sum(1 for one in done if one.differences)
-    print(f"{len(done)} pairs, {bad} with differences, {len(results) - len(done)} left out")
-    return 1 if bad else 0 if done else 2
+    print(f"{len(done)} pairs, {bad} with differences, {len(results) - len(done)} left out", flush=True)
+    return 1 if bad else 130 if interrupted else 0 if done else 2

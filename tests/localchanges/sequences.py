@@ -376,6 +376,8 @@ def fault(folder: Path, steps: Sequence[Step]) -> str | None:
         asyncio.run(all_of_it())
     except AssertionError as error:
         return str(error).splitlines()[0] if str(error) else repr(error)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return None

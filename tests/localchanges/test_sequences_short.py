@@ -1,13 +1,17 @@
 """Random sequences of operations on a tree with a real journal. The short one; script/campaign has more, and
-`python -m tests.localchanges` as many as are wanted."""
+script/sequences as many as are wanted."""
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.localchanges.sequences import run
+from tests.localchanges import campaign, sequences
+from tests.localchanges.sequences import Hand, run
 from tests.system.corpora import CHOSEN_SEED
 
 SEQUENCES = 10
@@ -17,3 +21,33 @@ SEQUENCES = 10
 def test_the_tree_is_known_whatever_was_done_to_it(tmp_path: Path) -> None:
     first = int(CHOSEN_SEED) * SEQUENCES
     assert run(tmp_path, range(first, first + SEQUENCES)) == []
+
+
+def test_the_campaign_tells_what_failed_and_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of what goes wrong in any way, not only of what an assertion tells."""
+
+    async def fails(one: object, other: object, hand: Hand, steps: object) -> None:
+        if "s6/" in hand.outside:
+            raise RuntimeError("a fault in a thread")
+        if "s7/" in hand.outside:
+            raise AssertionError("not in the IDTable: ['x']")
+        if "s8/" in hand.outside:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(sequences, "carry_out", fails)
+    monkeypatch.setattr(sys, "argv", ["-", "--seed", "5", "--sequences", "9", "--folder", str(tmp_path)])
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        assert campaign.main() == 1
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    told = capsys.readouterr()
+    assert "seed 6: RuntimeError: a fault in a thread" in told.out
+    assert "seed 7: not in the IDTable: ['x']" in told.out
+    assert told.out.splitlines()[-1].startswith("4 sequences (seeds 5 to 8) on ")
+    assert told.out.endswith(" 2 violations: seeds [6, 7]\n")
+    assert "to go on: --seed 9 --sequences 5" in told.err
+    assert os.listdir(tmp_path) == []

@@ -2,7 +2,7 @@
 
 Seeds are counted up from S. Each one that fails is printed with a schedule as small as could be found. The last line is
 `N schedules, V violations`; the exit status is 1 if V is not 0. Ctrl-C ends it with that line, too, and with status 130
-if nothing was found.
+if nothing was found. Whenever it ends before its last schedule, it says on stderr with which seed the same can go on.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from typing import Any
 
 from tests.simulation.found import FOUND
 from tests.simulation.schedule import generate, shrink, text_of
+
+MANY = 10**9
 
 
 def one(seed: int, *, found: bool = False) -> str | None:
@@ -41,7 +43,7 @@ def work(first: int, step: int, args: argparse.Namespace, results: Any) -> None:
     for number, seed in enumerate(range(first, first + args.schedules * step, step)):
         if time.monotonic() > until or number * step >= args.schedules:
             break
-        results.put(one(seed, found=args.found) or "")
+        results.put((seed, one(seed, found=args.found) or ""))
     results.put(None)
 
 
@@ -51,7 +53,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=1.0, metavar="M", help="for so long (1)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="the first seed (0)")
     parser.add_argument("--jobs", type=int, default=1, metavar="J", help="processes (1)")
-    parser.add_argument("--schedules", type=int, default=10**9, metavar="N", help="at most so many")
+    parser.add_argument("--schedules", type=int, default=MANY, metavar="N", help="at most so many")
     parser.add_argument("--found", action="store_true", help="schedules that once ended badly; S draws the rest")
     parser.add_argument("--stop", type=int, default=10, metavar="V", help="give up after so many violations (10)")
     args = parser.parse_args()
@@ -64,20 +66,26 @@ def options() -> argparse.Namespace:
 
 
 class Tally:
-    """What was run so far, told on stderr once a minute."""
+    """What was run so far, from the first seed on, told on stderr once a minute."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: int) -> None:
         self.count = self.found = 0
+        self.next = first  # all seeds before this one were run
+        self._after: set[int] = set()  # and these, by other processes
         self._told = time.monotonic()
 
-    def add(self, result: str) -> None:
+    def add(self, seed: int, result: str) -> None:
         self.count += 1
+        self._after.add(seed)
+        while self.next in self._after:
+            self._after.remove(self.next)
+            self.next += 1
         if result:
             self.found += 1
             print(result, flush=True)
         if time.monotonic() > self._told + 60:
             self._told = time.monotonic()
-            print(f"{self.text()} so far", file=sys.stderr, flush=True)
+            print(f"{self.text()} so far, all before seed {self.next}", file=sys.stderr, flush=True)
 
     def text(self) -> str:
         return f"{self.count} schedules, {self.found} violations"
@@ -85,7 +93,7 @@ class Tally:
 
 def main() -> int:
     args = options()
-    tally, interrupted = Tally(), False
+    tally, interrupted = Tally(args.seed), False
     results: Any = multiprocessing.Queue()
     workers = [
         multiprocessing.Process(target=work, args=(args.seed + job, args.jobs, args, results))
@@ -106,7 +114,7 @@ def main() -> int:
             if result is None:
                 left -= 1
             else:
-                tally.add(result)
+                tally.add(*result)
     except KeyboardInterrupt:
         interrupted = True
     finally:
@@ -114,7 +122,9 @@ def main() -> int:
             if worker.pid is not None:
                 worker.terminate()
         signal.signal(signal.SIGTERM, before)
-    print(tally.text())
+    if (left := args.seed + args.schedules - tally.next) > 0:
+        print(f"to go on: --seed {tally.next}" + (f" --schedules {left}" if left < MANY // 2 else ""), file=sys.stderr)
+    print(tally.text(), flush=True)
     return 1 if tally.found else 130 if interrupted else 0
 
 

@@ -18,8 +18,9 @@ from agent.reporting.causes import Cause
 from agent.rpc.errors import RpcAuthError, RpcError
 from agent.rpc.frsrpc import FrsPartner
 from agent.rpc.security import KeyCredential, KeyPair
+from config.credentials import load_key
 from config.keys import key_text
-from config.load import load_key, load_topology
+from config.topologyfile import load_topology
 from tests.system.demo import PATIENCE, ask
 from tests.system.hosts import Host, free_ports
 

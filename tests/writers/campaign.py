@@ -2,7 +2,8 @@
 
 The writers rewrite, append, save by renaming, rename, delete, exchange, swap by hard links, and write through memory
 maps. No reader may ever see a torn file. When they rest, the trees must become equal, and every version that no writer
-gave up must be in them or be kept: listed by `frs conflicts list`.
+gave up must be in them or be kept: listed by `frs conflicts list`. Prints the sum; the exit status is 1 if anything was
+torn, lost or not listed, or if the members never became quiet.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import pytest
 
 from agent.cli.demo_layout import DemoOptions, prepare
 from tests.hostile.disks import CannotMount
+from tests.interrupts import interrupt_once
 from tests.system.demo import Demo, compare_trees, listed
 from tests.writers.disks import Disk
 from tests.writers.versions import Ledger, version_of
@@ -31,6 +33,7 @@ from tests.writers.writer import Reader, Tree, Writer
 MEMBERS = ("a", "b")
 WRITERS = 4
 DISK = 256 << 20
+TOLD_EACH_S = 60.0
 
 
 @dataclass
@@ -44,6 +47,7 @@ class Result:
     cuts: int = 0
     kept: int = 0
     faults: list[str] = field(default_factory=list)
+    logs: str = ""  # of the members, where there were faults
 
     def text(self) -> str:
         done = ", ".join(f"{name} {count}" for name, count in sorted(self.done.items()))
@@ -70,24 +74,40 @@ def run(folder: Path, *, seconds: float, kills: int, cuts: int, seed: int, rest_
         try:
             events = ["kill"] * kills + ["cut"] * cuts
             chance.shuffle(events)
-            began = time.monotonic()
+            began = told = time.monotonic()
             for number, event in enumerate(events):
                 due = began + seconds * (number + chance.random()) / (len(events) + 1)
                 over.wait(max(0.0, due - time.monotonic()))
                 _strike(event, demo, chance.choice(trees), disks, result)
+                told = _tell(told, result, ledger, reader)
             over.wait(max(0.0, began + seconds - time.monotonic()))
         finally:
             over.set()
             for thread in threads:
                 thread.join(60)
-        demo.wait_converged()
+        try:
+            demo.wait_converged()
+        except AssertionError as error:
+            result.faults.append(f"the members are never done: {str(error).splitlines()[0]}")
         result.written, result.read = ledger.written, reader.read
         result.done = sum((writer.done for writer in writers), Counter())
         result.faults += [f"torn: {line}" for line in reader.torn] + ledger.strange
         result.faults += [f"{one.name} ended: {one.failure!r}" for one in (*writers, reader) if one.failure is not None]
         result.faults += compare_trees(trees[0].root, trees[1].root)
         _look_for_losses(demo, trees, ledger, result)
+        if result.faults:
+            result.logs = demo.report()
     return result
+
+
+def _tell(told: float, result: Result, ledger: Ledger, reader: Reader) -> float:
+    """Once a minute, how far it is; returns when that was told."""
+    if time.monotonic() < told + TOLD_EACH_S:
+        return told
+    torn = len(reader.torn) + len(ledger.strange)
+    done = f"{ledger.written} versions, {reader.read} read, {result.kills} kills, {result.cuts} power cuts"
+    print(f"{done}, {torn} torn so far", file=sys.stderr, flush=True)
+    return time.monotonic()
 
 
 @contextlib.contextmanager
@@ -169,7 +189,8 @@ def options() -> argparse.Namespace:
 
 def main() -> int:
     args = options()
-    with tempfile.TemporaryDirectory(prefix="frs-writers.", dir="/var/tmp") as folder:
+    interrupt_once()
+    with tempfile.TemporaryDirectory(prefix="frs-writers.", dir="/var/tmp", ignore_cleanup_errors=True) as folder:
         try:
             result = run(
                 Path(folder), seconds=args.seconds, kills=args.kills, cuts=args.cuts, seed=args.seed, rest_s=args.rest
@@ -177,5 +198,12 @@ def main() -> int:
         except (CannotMount, pytest.skip.Exception) as error:
             print(f"script/writers: {error} (--cuts 0 needs no disks of its own)", file=sys.stderr)
             return 2
-    print(result.text())
+        except AssertionError as error:
+            print(f"{error}\nnot carried out to its end: a member did not do what was asked of it", flush=True)
+            return 1
+        except KeyboardInterrupt:
+            print("interrupted: nothing can be said of what was lost", file=sys.stderr)
+            return 130
+    print(result.logs, end="", file=sys.stderr)
+    print(result.text(), flush=True)
     return 1 if result.faults else 0
