@@ -46,7 +46,11 @@ def fleet(
     others = _told(told, known)
     cells = [*own, *others, *_summarised(summary or {}, known | {(one["set"], one["connection"]) for one in others})]
     wrong = [*wrong_itself(status or {}, own), *_wrong_partners(status or {}, own), *_wrong_clocks(clocks)]
-    wrong += [_one(one["member"], it["what"], it["since"], it) for one in told for it in one["wrong"]]
+    wrong += [
+        _one(one["member"], it["what"], it["since"] if _moment(it["since"]) is not None else None, it)
+        for one in told
+        for it in one["wrong"]
+    ]
     wrong += _wrong_there(summary or {})
     members = _members(status or {}, summary or {}, cells, wrong)
     shown = members[:MOST_MEMBERS]
@@ -74,9 +78,16 @@ def _is_busy(cell: Mapping[str, Any]) -> bool:
 
 def for_how_long(since: str | None, now: float) -> str:
     """As one says it: "4 min"; empty where it is not known."""
-    if since is None:
-        return ""
-    return _long(max(now - datetime.fromisoformat(since).timestamp(), 0))
+    began = _moment(since)
+    return "" if began is None else _long(max(now - began, 0))
+
+
+def _moment(said: str | None) -> float | None:
+    """A time in ISO 8601 as Unix seconds; None where it is none: others say it."""
+    try:
+        return None if said is None else datetime.fromisoformat(said).timestamp()
+    except (ValueError, OverflowError):
+        return None
 
 
 def _long(seconds: float) -> str:
@@ -126,7 +137,8 @@ def _told(told: Iterable[Mapping[str, Any]], known: set[tuple[str, str]]) -> lis
             if place in known:
                 continue
             more = {"live": True, "state": None, "why": None, "event": None}
-            before = found.setdefault(place, cell | more | {"backlog": None})
+            since = cell["since"] if _moment(cell["since"]) is not None else None
+            before = found.setdefault(place, cell | more | {"backlog": None, "since": since})
             before["joined"] = before["joined"] and cell["joined"]
             if one["member"] == _ends(cell["connection"])[0]:
                 before["backlog"] = cell["backlog"]

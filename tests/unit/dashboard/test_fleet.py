@@ -144,6 +144,19 @@ def test_how_long_changes_take_to_a_partner_is_told_by_that_partner() -> None:
     assert seen["partners"][0]["latency_p50_s"] is None, "is of what comes from b"
 
 
+@pytest.mark.parametrize("said", ["2026-99-01T00:00:00Z", "0000-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "never"])
+def test_a_partner_that_tells_of_a_time_that_is_none_hides_nothing(said: str) -> None:
+    """What it says is wrong is shown, and so is all else; but not since when."""
+    cell = {"set": "docs", "connection": "b->c", "joined": False, "scheduled": True, "backlog": 5, "since": said,
+            "latency_p50_s": None, "latency_p95_s": None}  # fmt: skip
+    told = [{"member": "b", "wrong": [{"what": "set docs is full", "since": said, "event": None}], "cells": [cell]}]
+    seen = fleet(status(*WELL) | {"told": told}, None, None, NOON)
+    assert seen["sentence"].startswith("b set docs is full")
+    since = None if not said.startswith("9999") else said
+    assert [one["since"] for one in seen["wrong"]] == [since]
+    assert seen["matrix"]["b"]["c"]["since"] == since
+
+
 def test_of_many_members_those_are_shown_of_whom_something_is_wrong() -> None:
     many = {"sets": [{"member": f"m{n:03d}", "set": "docs"} for n in range(100)],
             "connections": [entry("m099", "m098->m099", Unjoined=1)]}  # fmt: skip
