@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from agent.dashboard.fleet import own_cells, wrong_itself
 from agent.reporting.causes import Cause
@@ -41,7 +42,16 @@ _AT_ONCE: Final = 5
 Text = Annotated[str, Field(max_length=_TEXT)]
 Count = Annotated[int, Field(ge=0, lt=1 << 53)]
 Seconds = Annotated[float, Field(ge=0, lt=1e9)]
-Moment = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
+
+
+def _is_a_moment(text: str) -> str:
+    datetime.fromisoformat(text)  # raises ValueError for the 99th of a month
+    return text
+
+
+Moment = Annotated[
+    str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$"), AfterValidator(_is_a_moment)
+]
 
 
 class _Strict(BaseModel):

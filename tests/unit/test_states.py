@@ -108,6 +108,9 @@ async def test_what_is_not_a_partners_own_or_not_a_report_is_not_taken(
         report(wrong=json.loads(report())["wrong"] * 9), report(cells=json.loads(report())["cells"] * 101),
         report(cells=[foreign | {"backlog": -1}]), report(cells=[foreign | {"latency_p50_s": "NaN"}]),
         report(wrong=[{"what": "x", "since": "yesterday", "event": None}]), b" " * (states.MOST_BYTES + 1),
+        report(wrong=[{"what": "x", "since": "2026-99-01T00:00:00Z", "event": None}]),
+        report(wrong=[{"what": "x", "since": "\u0662\u0660\u0662\u0666-01-01T00:00:00Z", "event": None}]),
+        report(cells=[foreign | {"since": "2026-02-30T00:00:00Z"}]),
     ]  # fmt: skip
     for number, body in enumerate(wrong, 1):
         told._rates = states.SourceRates(1, 5)
