@@ -18,12 +18,17 @@ from tests.system.demo import PATIENCE, ask, environment, spawn
 from tests.system.hosts import free_ports
 
 
-def frs(*arguments: str, code: int = 0, within: Namespace | None = None) -> str:
-    """What a command says, on either stream; it has to end with that code."""
+def run(*arguments: str, within: Namespace | None = None) -> subprocess.CompletedProcess[str]:
+    """`frs` with these arguments, to its end."""
     program = [sys.executable, "-P", "-m", "agent.cli", *arguments]
     if within is not None:
         program = within.command(*program)
-    done = subprocess.run(program, env=environment(), capture_output=True, text=True, check=False)
+    return subprocess.run(program, env=environment(), capture_output=True, text=True, check=False)
+
+
+def frs(*arguments: str, code: int = 0, within: Namespace | None = None) -> str:
+    """What a command says, on either stream; it has to end with that code."""
+    done = run(*arguments, within=within)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -61,6 +66,10 @@ class Process:
     def start(self) -> None:
         self.begin()
         until("it answers", lambda: ask(self.state, "status") is not None, self)
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """`frs` with these arguments on the same host."""
+        return run(*arguments, within=self.within)
 
     def stop(self) -> None:
         if self._process is not None:
