@@ -6,7 +6,6 @@ would not converge, docs/directory.md has what is done instead, and why.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable
 
 from agent.directory.objects.model import (
@@ -40,6 +39,7 @@ from agent.directory.replication.ports import (
     Action,
     State,
 )
+from agent.wire.guid import named_guid
 
 _TOO_FAR = (
     f"is more than {MOST_EPOCHS_AHEAD} epochs ahead of what was known 12 hours ago. If that server is the owner, say "
@@ -176,7 +176,7 @@ class Replicator(Following):
         if machine is not None:
             self._set(machine, ((QM_SERVICE, SERVICE_BSC),))
             return
-        guid = uuid.uuid5(uuid.UUID(bytes_le=site.guid), former).bytes_le
+        guid = named_guid(site.guid, former)
         place = tuple((own, site.properties[prop]) for prop, own in zip(S_PLACE, QM_PLACE) if prop in site.properties)
         made: tuple[tuple[int, Value], ...] = (
             (202, guid), (203, former), (201, site.guid), (QM_SERVICE, SERVICE_BSC), *place,
