@@ -354,5 +354,3 @@ def _differences(one: Path, other: Path) -> list[str]:
 def _parts(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     return host, int(port)
-
-
