@@ -13,13 +13,12 @@ from agent.conflicts.deleted import DeletedStore
 from agent.conflicts.deletedgroup import DeletedFile, DeletedFolder
 from agent.conflicts.deletedroom import Group
 from agent.conflicts.kept import KeptError, UnknownItem
-from agent.conflicts.keptrestore import put_back
+from agent.conflicts.keptrestore import make_folder, open_or_make, put_back
 from staging import fsops
-from staging.beneath import Entry, make_private, trusted_above
+from staging.beneath import Entry, has_entry
 from staging.errors import StagingError
 from staging.rootdir import FolderKey, RootDir, RootKey, check_name
 
-_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _SAID: Final = 1000
 
 
@@ -134,59 +133,39 @@ def _make_folders(root: RootDir, folders: list[DeletedFolder]) -> tuple[list[Del
     they were. What is in the way of one is left to the files."""
     made, as_they_were = [], set()
     for folder in sorted(folders, key=lambda folder: folder.path.count("/")):
-        with contextlib.suppress(OSError, StagingError, UnicodeEncodeError):
-            above, _, name = folder.path.rpartition("/")
-            check_name(name)
-            fd = _open_or_make(root, above)
+        with contextlib.suppress(KeptError, OSError, StagingError, UnicodeEncodeError):
+            fd = _make(root, folder)
+            if fd is None:
+                continue
             try:
-                with root.changing(Entry(fd, name, folder.path)):
-                    os.mkdir(name, 0o700, dir_fd=fd)
-                given = _give_away(fd, name, folder)
-                if given is not None:
-                    as_they_were.add(given)
-                made.append(folder)
+                found = fsops.fingerprint(fd)
             finally:
                 os.close(fd)
+            made.append(folder)
+            if found.btime_ns:  # an inode number alone may be used again
+                as_they_were.add((found.ino, found.btime_ns))
     return made, as_they_were
 
 
-def _open_or_make(root: RootDir, path: str) -> int:
-    """Opens a folder; what is missing is made. Raises OSError, StagingError."""
-    fd = os.open(".", _FOLDER, dir_fd=root.fd)
+def _make(root: RootDir, folder: DeletedFolder) -> int | None:
+    """Makes a folder as it was, and opens it; what is missing above it is made, too. None where something is at its
+    name, or above it a folder into which others could have it made that may not write there. Raises OSError,
+    StagingError, KeptError."""
+    *above, name = parts = folder.path.split("/")
+    for part in parts:
+        check_name(part)
+    fd = os.dup(root.fd)
     try:
-        for at, part in enumerate(parts := path.split("/") if path else []):
-            check_name(part)
-            try:
-                below = os.open(part, _FOLDER, dir_fd=fd)
-            except FileNotFoundError:
-                st = os.fstat(fd)
-                with root.changing(Entry(fd, part, "/".join(parts[: at + 1]))):
-                    os.mkdir(part, 0o700, dir_fd=fd)
-                _give_away(fd, part, DeletedFolder(part, stat.S_IMODE(st.st_mode), st.st_uid, st.st_gid))
-                below = os.open(part, _FOLDER, dir_fd=fd)
+        for depth in range(len(above)):
+            below = open_or_make(root, fd, "/".join(above[: depth + 1]), False)
+            if below is None:
+                return None
             os.close(fd)
             fd = below
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
-
-
-def _give_away(above: int, name: str, like: DeletedFolder) -> FolderKey | None:
-    """Gives a folder just made its owner and mode, and returns which it is. Users of the tree may have exchanged it for
-    another one meanwhile: one that is not as good as the one just made, empty and the agent's own, is left alone."""
-    fd = os.open(name, _FOLDER, dir_fd=above)
-    try:
-        st = os.fstat(fd)
-        if st.st_uid != os.geteuid() or stat.S_IMODE(st.st_mode) & 0o777 != 0o700 or os.listdir(fd):
+        if has_entry(fd, name):
             return None
-        if not trusted_above(above, like.uid):
-            make_private(fd)  # without the lists of the folder above
-        with contextlib.suppress(PermissionError):
-            os.fchown(fd, like.uid, like.gid)
-        os.fchmod(fd, stat.S_IMODE(like.mode) | (0o700 if os.geteuid() else 0))
-        found = fsops.fingerprint(fd)
-        return (found.ino, found.btime_ns) if found.btime_ns else None  # an inode number alone may be used again
+        mode = stat.S_IMODE(folder.mode) | (0o700 if os.geteuid() else 0)
+        return make_folder(root, fd, folder.path, False, (mode, folder.uid, folder.gid))
     finally:
         os.close(fd)
 

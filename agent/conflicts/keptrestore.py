@@ -217,10 +217,10 @@ def _open_folder(
     try:
         for part in parts:
             name = part
-            below = _open_or_make(root, fd, "/".join((*path, name)), durable)
+            below = open_or_make(root, fd, "/".join((*path, name)), durable)
             if below is None and suffix is not None:
                 name = _with_suffix(part, suffix)
-                below = _open_or_make(root, fd, "/".join((*path, name)), durable)
+                below = open_or_make(root, fd, "/".join((*path, name)), durable)
             if below is None:
                 raise TargetTaken(
                     f"{'/'.join([*path, name])!r} is no folder, or one that the owner of the folder it is in may not "
@@ -236,13 +236,14 @@ def _open_folder(
     return fd, path
 
 
-def _open_or_make(root: RootDir, above: int, path: str, durable: bool) -> int | None:
-    """None when something that is no folder has the name, or a folder that whoever can give it that name may not write
-    to: he would have something put there by it."""
+def open_or_make(root: RootDir, above: int, path: str, durable: bool) -> int | None:
+    """Opens a folder of the tree in the open folder `above`, or makes one like that. None when something that is no
+    folder has the name, or a folder that whoever can give it that name may not write to: he would have something put
+    there by it. Raises OSError, KeptError."""
     try:
         fd = open_beneath(above, path.rpartition("/")[2], FOLDER)
     except FileNotFoundError:
-        return _make_like(root, above, path, durable)
+        return make_folder(root, above, path, durable)
     except OSError as error:
         if error.errno in _NO_FOLDER:
             return None
@@ -253,10 +254,14 @@ def _open_or_make(root: RootDir, above: int, path: str, durable: bool) -> int | 
     return None
 
 
-def _make_like(root: RootDir, above: int, path: str, durable: bool) -> int | None:
-    """Makes a folder like the one it is in. It is ready before it gets its name, and open from then on; None when
-    something has the name by now."""
+def make_folder(
+    root: RootDir, above: int, path: str, durable: bool, rights: tuple[int, int, int] | None = None
+) -> int | None:
+    """Makes a folder with these `rights` (mode, owner, group), or those of the one it is in, open as `above`. It is
+    ready before it gets its name, and open from then on: nobody can have another one in its place that is given away.
+    None when something has the name by now. Raises OSError, KeptError."""
     st, name = os.fstat(above), path.rpartition("/")[2]
+    mode, uid, gid = rights if rights is not None else (stat.S_IMODE(st.st_mode), st.st_uid, st.st_gid)
     with _beside_the_tree(root) as building:
         temp = free_name("folder")
         os.mkdir(temp, 0o700, dir_fd=building)
@@ -264,9 +269,11 @@ def _make_like(root: RootDir, above: int, path: str, durable: bool) -> int | Non
             fd = open_beneath(building, temp, FOLDER)
             try:
                 with contextlib.suppress(PermissionError):
-                    os.fchown(fd, st.st_uid, st.st_gid)
-                    inherit_lists(above, fd)
-                    os.fchmod(fd, stat.S_IMODE(st.st_mode))
+                    os.fchown(fd, uid, gid)
+                if rights is not None or (os.fstat(fd).st_uid, os.fstat(fd).st_gid) == (uid, gid):
+                    with contextlib.suppress(PermissionError):
+                        inherit_lists(above, fd)
+                    os.fchmod(fd, mode)
                 with root.changing(Entry(above, name, path), moved=Folder(fd, (path,))):
                     moved = move_to_free_name(building, temp, above, name)
                 if not moved:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from agent.conflicts import keptrestore
 from agent.conflicts.deletedrestore import restore_file, restore_group
 from agent.conflicts.kept import KeptError, TargetTaken, UnknownItem
 from agent.wire.filetime import HOUR, SECOND
@@ -189,23 +190,55 @@ def test_what_cannot_be_restored_is_still_kept(bench: Bench, monkeypatch: pytest
         restore_group(bench.store, bench.group(), str(bench.root / "absent"))
 
 
+@pytest.mark.parametrize("holds", ["a file", "nothing"])
 def test_a_folder_exchanged_while_it_is_restored_is_not_given_away(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, holds: str
 ) -> None:
-    """A user of the tree puts a private folder of somebody else in the place of the one just made."""
+    """A user of the tree puts a private folder of somebody else in the place of the one just made: one with files in
+    it, or the empty one in which the agent builds what it installs."""
     bench.keep("d/f")
     bench.folder_gone("d", 0o777)
     private = bench.root / "private"
     private.mkdir(mode=0o700)
-    (private / "secret").write_text("x")
-    mkdir = os.mkdir
+    if holds == "a file":
+        (private / "secret").write_text("x")
+    inode = private.stat().st_ino
+    exchanged = []
 
-    def exchanged(path: Any, *arguments: Any, **options: Any) -> None:
+    def exchange() -> None:
+        os.rename(bench.root / "d", bench.root / "mine")
+        os.rename(private, bench.root / "d")
+        exchanged.append(True)
+
+    mkdir, move = os.mkdir, keptrestore.move_to_free_name
+
+    def made(path: Any, *arguments: Any, **options: Any) -> None:
         mkdir(path, *arguments, **options)
         if path == "d":
-            os.rename(bench.root / "d", bench.root / "mine")
-            os.rename(private, bench.root / "d")
+            exchange()
 
-    monkeypatch.setattr(os, "mkdir", exchanged)
+    def moved(src_fd: int, src: str, dst_fd: int, dst: str) -> bool:
+        done = move(src_fd, src, dst_fd, dst)
+        if dst == "d" and not exchanged:
+            exchange()
+        return done
+
+    monkeypatch.setattr(os, "mkdir", made)
+    monkeypatch.setattr(keptrestore, "move_to_free_name", moved)
     restore_group(bench.store, bench.group(), str(bench.root))
+    assert exchanged
+    assert (bench.root / "d").stat().st_ino == inode
     assert stat.S_IMODE((bench.root / "d").stat().st_mode) == 0o700
+
+
+def test_no_folder_is_made_in_one_that_was_given_another_name(bench: Bench) -> None:
+    """Who may write to the folder it is in has a folder, into which he may not write, bear the name of one of his own
+    that is given back: what was in that comes beside it."""
+    bench.keep("all/mine/sub/f")
+    bench.folder_gone("all/mine/sub", 0o777)
+    (bench.root / "all").mkdir()
+    (bench.root / "all").chmod(0o777)
+    (bench.root / "all/mine").mkdir(mode=0o755)  # by another name until a moment ago
+    done = restore_group(bench.store, bench.group(), str(bench.root))
+    assert done.files == 1
+    assert os.listdir(bench.root / "all/mine") == []
