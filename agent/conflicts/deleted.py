@@ -27,7 +27,7 @@ from agent.conflicts import deletedgroup, kepttree
 from agent.conflicts.deletedage import Age
 from agent.conflicts.deletedfolder import StoreFolder
 from agent.conflicts.deletedgroup import (
-    LINE_CHARGE,
+    ENTRY_CHARGE,
     DeletedFile,
     DeletedFolder,
     Line,
@@ -181,7 +181,9 @@ class DeletedStore:
 
     def _write(self, group: Group, line: Line) -> None:
         with self.opened(group.id) as group_fd:
-            deletedgroup.note(group_fd, line)
+            size = deletedgroup.note(group_fd, line)
+            if group.missed == 0 and not isinstance(line, Missed):  # those that follow are few
+                self._groups.listed(group, size)
         self._dirty.add(group.id)
 
     def keep(self, name: str, dir_fd: int, noted: Noted) -> bool:
@@ -224,15 +226,12 @@ class DeletedStore:
         """A folder was removed with what was in it: if that is given back, so is the folder."""
         with self._lock:
             group = self._groups.by_id.get(self._open.get((via, by), ""))
-            if group is None or not self._goes_on(group) or not self._groups.make_room(LINE_CHARGE, group):
+            if group is None or not self._goes_on(group) or not self._groups.make_room(ENTRY_CHARGE, group):
                 return
             try:
                 self._write(group, DeletedFolder(tree_path, stat.S_IMODE(found.mode), found.uid, found.gid))
             except OSError as error:
                 log.warning("20510 the mode of the deleted folder %r is not remembered: %s", tree_path, error)
-                return
-            group.charge += LINE_CHARGE
-            self._groups.used += LINE_CHARGE
 
     def flush(self) -> None:
         """Makes all that was kept so far durable. Raises OSError."""
@@ -262,6 +261,8 @@ class DeletedStore:
                 break
         group = Group(by, via, now, now, files=0, size=0, charge=0, first=1, next=1, missed=0, age=age, id=group_id)
         self._groups.by_id[group_id] = group
+        if len(self._open) > 2 * len(self._groups.by_id):  # as many as anybody makes up
+            self._open = {whose: one for whose, one in self._open.items() if one in self._groups.by_id}
         self._open[via, by] = group_id
         self._new = True
         return group

@@ -25,7 +25,8 @@ LIST_NAME: Final = "list"
 FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NUMBER: Final = re.compile(r"[1-9]\d{0,17}")
-LINE_CHARGE: Final = 512  # bytes that an entry and its line count
+ENTRY_CHARGE: Final = 512  # bytes that an entry counts, beside its content and its line
+BLOCK: Final = 4096  # bytes of a list are counted by so many
 TAIL: Final = 2048  # more files than can be on their way in at a time
 
 
@@ -67,7 +68,8 @@ Line = DeletedFile | DeletedFolder | Missed
 @dataclass(slots=True)
 class Summary:
     """What a group is found to be at a start. `by`: the originator GUID of who deleted it; `via`: the member GUID of
-    the partner that said so, zeros where that was not written down; `age`: the time counted when it began."""
+    the partner that said so, zeros where that was not written down; `age`: the time counted when it began; `listed`:
+    what its list counts, in bytes, which is part of its `charge`."""
 
     by: bytes
     via: bytes
@@ -80,11 +82,12 @@ class Summary:
     next: int
     missed: int
     age: int
+    listed: int = 0
 
 
 def charge_of(st: os.stat_result) -> int:
-    """What a file costs of the quota, in bytes: its blocks, and its entry and line."""
-    return LINE_CHARGE + (min(st.st_size, st.st_blocks * 512) if stat.S_ISREG(st.st_mode) else 0)
+    """What a file costs of the quota, in bytes: its blocks, and its entry. Its line is part of the list."""
+    return ENTRY_CHARGE + (min(st.st_size, st.st_blocks * 512) if stat.S_ISREG(st.st_mode) else 0)
 
 
 def size_of(st: os.stat_result) -> int:
@@ -102,7 +105,7 @@ def begin(store_fd: int, group_id: str, by: bytes, via: bytes, began: int, age: 
         os.close(group_fd)
 
 
-def _append(group_fd: int, entry: dict[str, object] | None) -> None:
+def _append(group_fd: int, entry: dict[str, object] | None) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(LIST_NAME, flags, 0o600, dir_fd=group_fd)
     try:
@@ -110,12 +113,14 @@ def _append(group_fd: int, entry: dict[str, object] | None) -> None:
             os.write(fd, b"\n")
         else:
             append_line(fd, entry, durable=False)
+        return os.fstat(fd).st_size
     finally:
         os.close(fd)
 
 
-def note(group_fd: int, line: Line) -> None:
-    """Adds a line; it is durable after the next fsync of the list. Raises OSError."""
+def note(group_fd: int, line: Line) -> int:
+    """Adds a line; it is durable after the next fsync of the list. Returns how many bytes the list has then. Raises
+    OSError."""
     entry: dict[str, object]
     match line:
         case DeletedFile():
@@ -132,7 +137,7 @@ def note(group_fd: int, line: Line) -> None:
             entry = {"folder": line.path, "mode": line.mode, "uid": line.uid, "gid": line.gid}
         case Missed():
             entry = {"missed": line.path, "size": line.size}
-    _append(group_fd, entry)
+    return _append(group_fd, entry)
 
 
 def sync(group_fd: int) -> None:
@@ -185,7 +190,7 @@ def adopt(group_fd: int, numbers: Iterable[int], name: str) -> None:
 def summary(group_fd: int) -> tuple[Summary, list[DeletedFile], set[int]]:
     """What is in a group, the files that may have been on their way in, and the numbers of those that have no line.
     Raises OSError."""
-    files = size = charge = highest = first = 0
+    files = size = charge = listed = highest = first = 0
     unknown: set[int] = set()
     with os.scandir(group_fd) as entries:
         for entry in entries:
@@ -198,18 +203,21 @@ def summary(group_fd: int) -> tuple[Summary, list[DeletedFile], set[int]]:
     by, via, began, age, missed = bytes(16), bytes(16), 0, 0, 0
     tail: deque[DeletedFile] = deque(maxlen=TAIL)
     with contextlib.suppress(FileNotFoundError), os.fdopen(os.open(LIST_NAME, _READ, dir_fd=group_fd), "rb") as stream:
-        by, via, began, age = _head(next(stream, b""))
+        head = next(stream, b"")
+        by, via, began, age = _head(head)
+        listed = len(head)
         for raw in stream:
             if raw.startswith(b'{"missed"'):
                 missed += 1
-            elif raw.startswith(b'{"folder"'):
-                charge += LINE_CHARGE
             elif isinstance(line := _parsed(raw), DeletedFile):
                 tail.append(line)
                 unknown.discard(line.number)
+            listed += 0 if missed else len(raw)
+    listed += -listed % BLOCK
     last = max((line.time for line in tail), default=began) or filetime(os.fstat(group_fd).st_mtime_ns)
     highest = max([highest, *(line.number for line in tail)])
-    found = Summary(by, via, began or last, last, files, size, charge, first or highest + 1, highest + 1, missed, age)
+    first, charge = first or highest + 1, charge + listed
+    found = Summary(by, via, began or last, last, files, size, charge, first, highest + 1, missed, age, listed)
     return found, [line for line in tail if not is_there(group_fd, line.number)], unknown
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from agent.conflicts import deletedgroup
 from agent.conflicts.deletedfolder import StoreFolder
-from agent.conflicts.deletedgroup import Summary, charge_of, size_of
+from agent.conflicts.deletedgroup import BLOCK, Summary, charge_of, size_of
 from agent.wire.guid import guid_text
 from agent.work.clock import iso_time
 
@@ -95,6 +95,13 @@ class Groups:
     def _count_dropped(self, group: Group, files: int, size: int) -> None:
         before, bytes_before, last = self._dropped
         self._dropped = [before + files, bytes_before + size, max(last, group.last)]
+
+    def listed(self, group: Group, size: int) -> None:
+        """The list of a group has so many bytes by now, which are its own as long as it is there. Under the lock."""
+        size += -size % BLOCK
+        more, group.listed = size - group.listed, size
+        group.charge += more
+        self.used += more
 
     def account(self, group: Group, st: os.stat_result, sign: int) -> None:
         """A file came into a group (`sign` 1), or is in it no more (-1). Under the lock."""

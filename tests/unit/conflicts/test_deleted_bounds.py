@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from agent.conflicts import deletedgroup, deletedroom
+from agent.conflicts import deletedroom
 from agent.wire.filetime import DAY, HOUR
 from tests.unit.conflicts.deleting import B, Bench, C, keep_deleted
 
@@ -168,15 +168,38 @@ def test_holes_cost_nothing_and_empty_files_something(bench: Bench) -> None:
     assert sum(bench.keep(f"empty {number}", b"") for number in range(200)) < 100
 
 
+def test_lines_count_whatever_they_hold(bench: Bench) -> None:
+    """Of empty files with the longest paths the lines are nearly all that is on the disk."""
+    bench.open(quota=500_000, durable=False)
+    path = "/".join(["\udcff" * 250] * 15)
+    for number in range(100):
+        bench.keep(f"{path}/{number}", b"")
+        bench.later(HOUR)
+    lists = sum(one.stat().st_size for one in (bench.folder / "deleted").rglob("list"))
+    assert 200_000 < lists <= bench.store.used_bytes <= 500_000
+    used = bench.store.used_bytes
+    assert bench.open(quota=500_000).used_bytes == used
+
+
+def test_a_partner_that_makes_up_who_deletes_takes_no_more_memory(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deletedroom, "GROUPS", 20)
+    bench.open(durable=False)
+    for number in range(500):
+        bench.keep("x", b"", by=number.to_bytes(16, "big"), via=C)
+    assert len(bench.store._open) < 100
+
+
 def test_lines_of_folders_and_of_what_is_missed_are_bounded(bench: Bench) -> None:
     bench.open(quota=100_000)
     bench.keep("a")
     for number in range(1000):
         bench.folder_gone(f"d{number}", 0o755)
     assert bench.store.used_bytes <= 100_000
-    used = bench.store.used_bytes
-    for _ in range(deletedgroup.LINE_CHARGE):
+    for _ in range(500):
         bench.keep("x" * 200, bytes(100_000))
+    used = bench.store.used_bytes
     assert bench.open(quota=100_000).used_bytes == used
     for number in range(3000):
         bench.keep(f"x{number}", bytes(100_000))

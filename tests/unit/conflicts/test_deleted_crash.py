@@ -160,7 +160,7 @@ def test_for_want_of_disk_nothing_that_is_kept_goes(bench: Bench, monkeypatch: p
         os.close(fd)
         assert (bench.out / "b").read_bytes() == b"b"
         assert bench.files() == [["a"], ["older"]]
-        assert bench.store.used_bytes == used
+        assert bench.store.used_bytes <= used + 4096, "but for a list"
     bench.open()
     assert bench.files() == [["b"], ["a"], ["older"]], "the line was written: the next start takes it"
 
@@ -224,7 +224,7 @@ def test_what_can_neither_be_kept_nor_deleted_stays(bench: Bench, monkeypatch: p
         with pytest.raises(OSError, match="Input/output"):
             keep_deleted(bench.store, "x", fd, str(bench.out / "x"), tree_path="x", by=B)
     assert (bench.out / "x").read_bytes() == b"x"
-    assert bench.store.used_bytes == 0
+    assert bench.store.used_bytes <= 4096, "but for the list"
     os.close(fd)
 
 
