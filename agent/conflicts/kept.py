@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from agent.conflicts import kepttree
 from agent.conflicts.keptfolder import KeptFolder, remove_or_log
-from agent.conflicts.keptindex import ITEM_ID, Index, KeptItem, plain
+from agent.conflicts.keptindex import ITEM_ID, Index, KeptItem, cost, plain
 from agent.conflicts.keptrestore import KeptError, TargetTaken, put_back
 from agent.wire.filetime import filetime
 from agent.work.clock import filetime_now, iso_time
@@ -37,6 +37,7 @@ __all__ = ["ItemBusy", "KeptError", "KeptItem", "KeptStore", "TargetTaken", "Unk
 INDEX_NAME: Final = "index"
 LOCK_NAME: Final = "lock"
 ITEMS: Final = 10_000  # kept at most: each takes memory, however little it counts against the quota
+MOST_LINES: Final = 1000  # added to the index, and twice as many as there are items, before it is written anew
 FOUND: Final = "found in the store without an entry"
 
 _OURS: Final = re.compile(rf"{ITEM_ID.pattern}\.(part|gone)")
@@ -73,6 +74,7 @@ class KeptStore:
         self._items: dict[str, KeptItem] = {}  # the oldest first
         self._used = self._size = 0  # what they count against the quota, and their bytes of content
         self._busy: set[str] = set()
+        self._coming: dict[str, KeptItem] = {}  # on their way in, and not among the items yet
         self._lock_fd = -1
         if read_only:
             self._load()
@@ -156,7 +158,7 @@ class KeptStore:
         with self._lock:
             left = [item for item in self._items.values() if (item.place, item.inode) == (path, inode)]
             if left:
-                item = replace(left[0], size=measured.size, charge=measured.charge, kind=measured.kind)
+                item = replace(left[0], size=measured.size, kind=measured.kind)
             else:
                 item = KeptItem(
                     id=self._new_id(),
@@ -173,6 +175,7 @@ class KeptStore:
                     origin=path,
                     inode=inode,
                 )
+            item = replace(item, charge=measured.charge + cost(item))
             self._busy.add(item.id)
         self._take(item, entry)
         return item.id
@@ -181,6 +184,7 @@ class KeptStore:
         """Moves an item in, which is busy already and then no more; makes room for it."""
         try:
             with self._lock:
+                self._coming[item.id] = item
                 self._index.add(item)
             with contextlib.nullcontext(entry) if entry is not None else self._folder.located(item) as source:
                 self._folder.move_in(source, item.id)
@@ -193,6 +197,7 @@ class KeptStore:
             with self._lock, contextlib.suppress(OSError):
                 self._index.add(item)
         with self._lock:
+            self._coming.pop(item.id, None)
             self._put(item)
             self._busy.discard(item.id)
             gone = self._make_room(item)
@@ -252,6 +257,15 @@ class KeptStore:
             self._index.drop(item.id)
         except OSError as error:
             log.warning("20507 %s: %s", self._index.path, error)  # the next start sees that it is gone
+        if self._index.lines > MOST_LINES + 2 * len(self._items):
+            self._write_anew()
+
+    def _write_anew(self) -> None:
+        """Writes the index without what has left. Under the lock, or alone."""
+        try:
+            self._index.rewrite((self._items | self._coming).values())
+        except OSError as error:
+            log.warning("20507 %s cannot be written anew: %s", self._index.path, error)
 
     # -- giving back --
 
@@ -331,10 +345,7 @@ class KeptStore:
             if _OURS.fullmatch(name):
                 remove_or_log(self._folder.entry(name))
         if unclean:
-            try:
-                self._index.rewrite(self._items.values())
-            except OSError as error:
-                log.warning("20507 %s cannot be written anew: %s", self._index.path, error)
+            self._write_anew()
         for item in [item for item in self._items.values() if item.error is not None]:
             self._busy.add(item.id)
             self._take(item)

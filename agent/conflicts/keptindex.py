@@ -61,6 +61,7 @@ class Index:
     def __init__(self, path: str, *, durable: bool = True) -> None:
         self.path = path
         self.durable = durable
+        self.lines = 0  # those that were added since it was read, or written anew
 
     def add(self, item: KeptItem) -> None:
         """Adds or replaces an item: durably, or not at all. Raises OSError."""
@@ -76,6 +77,7 @@ class Index:
             first = append_line(fd, entry, durable=self.durable)
         finally:
             os.close(fd)
+        self.lines += 1
         if first and self.durable:
             fsops.fsync_dir(os.path.dirname(self.path))
 
@@ -107,6 +109,7 @@ class Index:
 
     def rewrite(self, items: Iterable[KeptItem]) -> None:
         """Replaces the file. Raises OSError, and the old one stays."""
+        self.lines = 0  # one that cannot be written is not tried again with each line
         new = f"{self.path}.new"
         with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as stream:
             stream.writelines(_encoded(_as_line(item)) for item in items)
@@ -114,6 +117,11 @@ class Index:
             os.fsync(stream.fileno())
         os.rename(new, self.path)
         fsops.fsync_dir(os.path.dirname(self.path))
+
+
+def cost(item: KeptItem) -> int:
+    """The bytes of its line."""
+    return len(_encoded(_as_line(item)))
 
 
 def append_line(fd: int, entry: dict[str, object], *, durable: bool) -> bool:

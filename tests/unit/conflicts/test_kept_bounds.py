@@ -12,7 +12,7 @@ import pytest
 from agent.conflicts import kept, keptcontrol
 from agent.conflicts.kept import KeptStore, UnknownItem
 from agent.conflicts.keptindex import Index
-from staging.beneath import remove_tree
+from staging.beneath import Entry, remove_tree
 from tests.unit.conflicts.keeping import again, at, keep, make_tree
 
 
@@ -29,6 +29,35 @@ def test_discard(store: KeptStore, out: Path) -> None:
     assert store.list() == []
     assert sorted(os.listdir(store.dir)) == ["index", "lock"]
     store.close()
+
+
+def test_the_index_is_as_long_as_what_is_kept(tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever makes conflicts for months adds two lines for each. What is on its way in meanwhile keeps its line."""
+    monkeypatch.setattr(kept, "ITEMS", 10)
+    monkeypatch.setattr(kept, "MOST_LINES", 50)
+    deep = "/".join(["\udcff" * 250] * 15)
+    with KeptStore(str(tmp_path / "kept"), 1 << 30, durable=False) as store:
+        index = Path(store.dir, "index")
+        for number in range(300):
+            keep(store, out, f"{deep}/{number}")
+            assert index.stat().st_size < 80 * 30_000
+        assert store.used_bytes > 10 * 20_000, "their lines count, too"
+        keep(store, out, "a")
+        move = kept.KeptFolder.move_in
+
+        def meanwhile(folder: kept.KeptFolder, source: Entry, name: str) -> None:
+            monkeypatch.setattr(kept.KeptFolder, "move_in", move)
+            for number in range(100):
+                keep(store, out, f"{number}")
+            assert {*Index(str(index)).read()[0]} == {item.id for item in store.list()} | {name}
+            move(folder, source, name)
+
+        monkeypatch.setattr(kept.KeptFolder, "move_in", meanwhile)
+        keep(store, out, "slow")
+        found = {item.id for item in store.list()}
+    with KeptStore(str(tmp_path / "kept"), 1 << 30) as store:
+        assert {item.id for item in store.list()} == found
+        assert not [item for item in store.list() if item.reason == kept.FOUND]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root is needed to become somebody else")
