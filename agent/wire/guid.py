@@ -29,11 +29,6 @@ def new_guid(random_bytes: Callable[[int], bytes] | None = None) -> bytes:
     return uuid.UUID(bytes=random_bytes(16), version=4).bytes_le
 
 
-def named_guid(space: bytes, name: str) -> bytes:
-    """The GUID that `name` has in the name space of the GUID `space` (RFC 4122 4.3, version 5), in wire order."""
-    return uuid.uuid5(uuid.UUID(bytes_le=space), name).bytes_le
-
-
 def short_guid(guid: bytes) -> str:
     """The first eight digits of the text form, for log lines; "-" for the zero GUID."""
     return guid[3::-1].hex() if guid != ZERO_GUID else "-"

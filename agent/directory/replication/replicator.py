@@ -6,6 +6,7 @@ would not converge, docs/directory.md has what is done instead, and why.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 
 from agent.directory.objects.model import (
@@ -39,7 +40,6 @@ from agent.directory.replication.ports import (
     Action,
     State,
 )
-from agent.wire.guid import named_guid
 
 _TOO_FAR = (
     f"is more than {MOST_EPOCHS_AHEAD} epochs ahead of what was known 12 hours ago. If that server is the owner, say "
@@ -176,7 +176,7 @@ class Replicator(Following):
         if machine is not None:
             self._set(machine, ((QM_SERVICE, SERVICE_BSC),))
             return
-        guid = named_guid(site.guid, former)
+        guid = hashlib.sha256(site.guid + former.encode()).digest()[:16]
         place = tuple((own, site.properties[prop]) for prop, own in zip(S_PLACE, QM_PLACE) if prop in site.properties)
         made: tuple[tuple[int, Value], ...] = (
             (202, guid), (203, former), (201, site.guid), (QM_SERVICE, SERVICE_BSC), *place,

@@ -9,7 +9,7 @@ from hypothesis import given
 from wire_samples import guids
 
 from agent.wire import constants as c
-from agent.wire.guid import ZERO_GUID, guid_from_text, guid_text, named_guid, new_guid, short_guid
+from agent.wire.guid import ZERO_GUID, guid_from_text, guid_text, new_guid, short_guid
 
 
 @given(guids)
@@ -37,9 +37,3 @@ def test_new_guid() -> None:
     assert made == new_guid(random.Random(1).randbytes)
     assert guid_text(made)[14] == "4"
     assert guid_text(made)[19] in "89ab"
-
-
-def test_the_guid_of_a_name_is_that_of_rfc_4122() -> None:
-    """Its example of version 5: www.example.com in the name space of domain names."""
-    space = guid_from_text("6ba7b810-9dad-11d1-80b4-00c04fd430c8")
-    assert guid_text(named_guid(space, "www.example.com")) == "2ed6657d-e927-568b-95e1-2665a8aea6a2"
