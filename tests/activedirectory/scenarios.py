@@ -31,9 +31,9 @@ DOCS, PLANS = f"CN=docs,{SETS}", f"CN=plans,{SETS}"
 DENIED = "(D;CI;GA;;;DC)"
 #: They may not list what is below it.
 UNLISTED = "(D;;LC;;;DC)"
-#: A controller gives a thousand at once (MaxPageSize), which is twice of what is asked for.
+#: Controllers of Windows give a thousand at once (MaxPageSize), which is twice of what is asked for.
 MORE_THAN_A_PAGE = 1_100
-IN_PAGES = "import sys; from agent.activedirectory import asking; asking._PAGE = int(sys.argv[1]); asking.main()"
+IN_PAGES = "tests.activedirectory.inpages"
 
 
 def everything(site: Site) -> None:
@@ -48,13 +48,14 @@ def everything(site: Site) -> None:
 
 
 def read_in_pages(member: DomainMember, size: int) -> dict[str, list[str]]:
-    """All objects that it reads, by their DNs, and what they have, where it asks for so many at once."""
+    """All objects that it reads, by their DNs, and what they have, of a controller that gives so many at once."""
     client = load_directory_client(member.config)
     assert client is not None
     request = json.dumps(dataclasses.asdict(request_of(client.there, client.keytab)))
 
     def entries() -> list[Any] | None:
-        reply = json.loads(member.space.run(sys.executable, "-c", IN_PAGES, str(size), said=request).stdout)
+        reply = json.loads(member.space.run(sys.executable, "-m", IN_PAGES, str(size), said=request).stdout)
+        assert "at once" not in str(reply["errors"]), reply["errors"]
         return reply["answer"] and reply["answer"]["entries"]
 
     return {dn: sorted(attributes) for dn, attributes in until(entries, member.log)}
@@ -229,7 +230,7 @@ def hanging(site: Site) -> None:
     try:
         with site.one.asking():
             site.arrive()
-        site.nothing_changes("")
+        site.nothing_changes("", times=1)
     finally:
         site.dc.pause(on=False)
     site.all_is_well()

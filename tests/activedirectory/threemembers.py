@@ -68,11 +68,11 @@ class Site:
             until(lambda roots=roots, of_set=of_set: all((r / n).exists() for r in roots for n in self.made[of_set]),
                   self.one.log)  # fmt: skip
 
-    def nothing_changes(self, said: str, *, of: DomainMember | None = None) -> None:
-        """What a member is told is not believed, of which its status says that; and all goes on as it was."""
-        member = of or self.one
+    def nothing_changes(self, said: str, *, times: int = 2) -> None:
+        """What the first member is told is not believed, so often, of which its status says that; and all goes on."""
+        member = self.one
         before = [sets_of(one) for one in self.members]
-        for _ in range(2):
+        for _ in range(times):
             polls(member, lambda: said in member.directory()["problem"] != "")
         assert "Active Directory: 20359 the topology stays as it is: " in member.check("status").stdout
         assert [sets_of(one) for one in self.members] == before
