@@ -1,31 +1,38 @@
 """What summarising a day of a fleet costs, beside the same aggregation in DuckDB: `python -m bench.summaries
-[--hosts N,N,...] [--hours N] [--dir FOLDER] [--again]`.
+[--hosts N,N,...] [--hours N] [--dir FOLDER] [--again] [--only frs|duckdb]`.
 
-For each number of hosts a fleet is made up (`bench.fleet`); then `frs summarize` and DuckDB (`pip install duckdb`),
-with one thread each, turn its samples into minutes, hours and days of each counter of each instance, written as
-Parquet, one after the other on the same files. Printed, as a table in Markdown: rows, seconds, rows per second,
-processor seconds, rows per processor second, and the most memory of all processes together. `--again`: `frs summarize`
-once more when a second day has come, and when nothing has. DuckDB does a part of it: it takes steps by a window over
-all rows, corrects each clock by the median of its start, knows no wraps, and makes no rollup above the instance.
+For each number of hosts a fleet is made up (`bench.fleet`, by as many processes as there are processors); then `frs
+summarize` and DuckDB (`pip install duckdb`), with one thread each, turn its samples into minutes, hours and days of
+each counter of each instance, written as Parquet, one after the other on the same files. Printed, as a table in
+Markdown: rows, seconds, rows per second, processor seconds, rows per processor second, and the most memory of all
+processes together; then what a row costs, and memory, beside those of the first number of hosts, and beside DuckDB.
+`--again`: `frs summarize` once more when a second day has come, and when nothing has. DuckDB does a part of it: it has
+the steps by a window over all rows, corrects each clock by the median of its start, knows no wraps, and makes no rollup
+above the instance.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import psutil
 
-from bench.fleet import write_fleet
+from bench.fleet import write_host
 
 _POLL_S: Final = 1.0
+FRS: Final = "frs"
+DUCKDB: Final = "duckdb"
+AGAIN: Final = "frs summarize, a day more"
 _QUERY: Final = r"""
 SET threads = 1;
 SET memory_limit = '6GB';
@@ -118,30 +125,68 @@ def main() -> int:
     parser.add_argument("--partners", type=int, default=2)
     parser.add_argument("--dir", type=Path)
     parser.add_argument("--again", action="store_true")
+    parser.add_argument("--only", choices=[FRS, DUCKDB])
     given = parser.parse_args()
     print("| hosts | what | rows | seconds | rows/s | processor s | rows/processor s | MiB |\n" + "|---" * 8 + "|")
+    found: dict[tuple[str, int], tuple[int, Cost]] = {}
+    sizes = [int(hosts) for hosts in given.hosts.split(",")]
     with tempfile.TemporaryDirectory(prefix="frs-summaries-", dir=given.dir) as scratch:
-        for hosts in map(int, given.hosts.split(",")):
-            _one(Path(scratch, str(hosts)), hosts, given)
+        for hosts in sizes:
+            _one(Path(scratch, str(hosts)), hosts, given, found)
+            shutil.rmtree(Path(scratch, str(hosts)))
+    _compare(sizes, found)
     return 0
 
 
-def _one(folder: Path, hosts: int, given: argparse.Namespace) -> None:
+def made(folder: Path, hosts: int, days: int, given: argparse.Namespace) -> int:
+    """A fleet's last day; returns how many rows that has."""
+    with ProcessPoolExecutor() as pool:
+        of = [pool.submit(write_host, folder, n, days - 1, days, given.hours, given.partners, 1) for n in range(hosts)]
+        return sum(one.result() for one in of)
+
+
+def _one(folder: Path, hosts: int, given: argparse.Namespace, found: dict[tuple[str, int], tuple[int, Cost]]) -> None:
     def report(what: str, rows: int, cost: Cost) -> None:
+        found[what, hosts] = rows, cost
         each = [f"{rows:,}", f"{cost.seconds:.1f}", f"{rows / cost.seconds:,.0f}", f"{cost.processor_s:.1f}",
                 f"{rows / cost.processor_s:,.0f}", f"{cost.memory_mib:,.0f}"]  # fmt: skip
         print(f"| {hosts} | {what} | " + " | ".join(each) + " |", flush=True)
 
     samples, log = folder / "samples", folder / "log"
-    rows = sum(write_fleet(samples, hosts, 1, given.hours, given.partners, 1))
+    rows = made(samples, hosts, 1, given)
     frs = [sys.executable, "-m", "agent.cli", "summarize", str(samples), "--output", str(folder / "out"),
            "--master", "local[1]"]  # fmt: skip
-    report("frs summarize", rows, measured(frs, log))
-    report("DuckDB", rows, measured(duckdb(samples, folder / "duckdb"), log))
+    if given.only != DUCKDB:
+        report("frs summarize", rows, measured(frs, log))
+    if given.only != FRS:
+        report("DuckDB", rows, measured(duckdb(samples, folder / "duckdb"), log))
     if given.again:
-        second = sum(write_fleet(samples, hosts, 2, given.hours, given.partners, 1, first_day=1))
-        report("frs summarize, a day more", second, measured(frs, log))
+        second = made(samples, hosts, 2, given)
+        report(AGAIN, second, measured(frs, log))
         report("frs summarize, nothing new", 0, measured(frs, log))
+
+
+def _compare(sizes: Sequence[int], found: Mapping[tuple[str, int], tuple[int, Cost]]) -> None:
+    """What a row costs, and memory, beside those of the smallest fleet, and of DuckDB."""
+    print()
+    for what in ("frs summarize", "DuckDB"):
+        if (what, sizes[0]) in found:
+            first, before = found[what, sizes[0]]
+            for hosts in sizes[1:]:
+                rows, cost = found[what, hosts]
+                each = cost.processor_s / rows / (before.processor_s / first)
+                more = cost.memory_mib / before.memory_mib
+                print(f"{what}, {hosts} hosts: a row costs {each:.2f} of one of {sizes[0]} hosts, memory {more:.2f}")
+    for hosts in sizes:
+        if ("frs summarize", hosts) in found:
+            rows, cost = found["frs summarize", hosts]
+            if ("DuckDB", hosts) in found:
+                _, there = found["DuckDB", hosts]
+                wall, used = there.seconds / cost.seconds, there.processor_s / cost.processor_s
+                print(f"{hosts} hosts: {wall:.2f} of DuckDB's rows a second, {used:.2f} of its rows a processor second")
+            if (AGAIN, hosts) in found:
+                _, again = found[AGAIN, hosts]
+                print(f"{hosts} hosts: the second day costs {again.processor_s / cost.processor_s:.2f} of the first")
 
 
 if __name__ == "__main__":
