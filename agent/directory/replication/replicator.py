@@ -6,7 +6,7 @@ would not converge, docs/directory.md has what is done instead, and why.
 
 from __future__ import annotations
 
-import uuid
+import hashlib
 from collections.abc import Iterable
 
 from agent.directory.objects.model import (
@@ -176,7 +176,7 @@ class Replicator(Following):
         if machine is not None:
             self._set(machine, ((QM_SERVICE, SERVICE_BSC),))
             return
-        guid = uuid.uuid5(uuid.UUID(bytes_le=site.guid), former).bytes_le
+        guid = hashlib.sha256(site.guid + former.encode()).digest()[:16]
         place = tuple((own, site.properties[prop]) for prop, own in zip(S_PLACE, QM_PLACE) if prop in site.properties)
         made: tuple[tuple[int, Value], ...] = (
             (202, guid), (203, former), (201, site.guid), (QM_SERVICE, SERVICE_BSC), *place,
