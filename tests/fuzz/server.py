@@ -104,6 +104,7 @@ def conversation() -> Iterator[Callable[[bytes], None]]:
 
     def parse(data: bytes) -> None:
         loop.run_until_complete(talk(data))
+        assert not asyncio.all_tasks(loop), "something goes on when the connection has ended"
         if server.failed:
             failed, server.failed = server.failed, []
             raise failed[0]
