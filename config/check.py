@@ -100,6 +100,8 @@ def _nesting_faults(config: AgentConfig, root: Path, real: Path, seen: list[tupl
         (config.key_path, "the key"),
         (config.keytab, "the keytab"),
         (config.secret_path, "the secret"),
+        (config.dashboard_tls.key if config.dashboard_tls is not None else None, "the key of the dashboard"),
+        (config.directory_server, "the configuration of the directory server"),
     ):
         if path is not None and Path(os.path.realpath(path)).is_relative_to(real):
             yield f"the root {root} contains {what} {path}, which would be replicated; move it out"

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -29,6 +30,9 @@ TABLES: Final = ("minutes", "hours", "days")
 LEVELS: Final = ("connection", "replica", "member", "set", "fleet")
 NAMES: Final = ("fleet", "member", "set", "connection")
 MOST: Final = 5000
+#: Bytes that the process may take for an answer, for anybody who sees the dashboard may ask.
+MOST_MEMORY: Final = 1 << 30
+TOO_MUCH: Final = "that takes more memory than may be used for it: ask for less"
 _SHOWN: Final = ("level", *NAMES, "counter", "time", "total", "per_second", "peak_minute", "last", "min", "max")
 
 
@@ -87,6 +91,16 @@ def moment(text: str) -> datetime:
     return when if when.tzinfo else when.replace(tzinfo=UTC)
 
 
+def bound_memory() -> None:
+    """From now on this process gets no more memory than that; what it cannot have raises MemoryError. What libraries
+    have set aside already is not counted."""
+    with open("/proc/self/status", encoding="ascii") as lines:
+        has = next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmData:"))
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    bound = has + MOST_MEMORY
+    resource.setrlimit(resource.RLIMIT_DATA, (bound if most == resource.RLIM_INFINITY else min(bound, most), most))
+
+
 def main() -> int:
     """The command line above; 2 where there is no such table, which stderr says."""
     parser = argparse.ArgumentParser(prog="python -m agent.counters.history")
@@ -101,12 +115,13 @@ def main() -> int:
     parser.add_argument("--most", type=int, default=MOST)
     given = parser.parse_args()
     os.nice(19)  # anybody who sees the dashboard may ask
+    bound_memory()
     names = {name: value for name in NAMES if (value := getattr(given, name)) is not None}
     try:
         found = history(given.output, given.table, given.level, given.counter, since=given.since, until=given.until,
                         names=names, most=min(given.most, MOST))  # fmt: skip
-    except OSError as error:
-        print(error, file=sys.stderr)
+    except (OSError, MemoryError) as error:
+        print(TOO_MUCH if isinstance(error, MemoryError) else error, file=sys.stderr)
         return 2
     json.dump(found, sys.stdout)
     return 0

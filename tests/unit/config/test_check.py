@@ -201,6 +201,19 @@ def test_our_own_files_in_a_root(tmp_path: Path, name: str, what: str) -> None:
     assert f"contains {what}" in error.message
 
 
+@pytest.mark.parametrize(
+    ("table", "what"),
+    [
+        ('[dashboard]\nhost = "0.0.0.0"\nport = 0\ncertificate = "c.pem"\nkey = "root/k.pem"\n', "the key"),
+        ('[directory]\nrun = "root/directory.toml"\n', "the configuration of the directory server"),
+    ],
+)
+def test_other_keys_in_a_root(tmp_path: Path, table: str, what: str) -> None:
+    """The key of a directory server lies beside its configuration."""
+    error = refusal(write(tmp_path, agent=f"{AGENT}\n{table}"))
+    assert f"contains {what}" in error.message
+
+
 def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
     error = refusal(two_roots(tmp_path, "nowhere", "nor-here"))
     assert [one.line for one in (error, *error.others)] == [8, 12]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 
-from agent.counters import parquet
+import pytest
+
+from agent.counters import history, own, parquet
 from agent.counters.own import course
 from tests.unit.counters.test_archive import BEGIN, line
 
@@ -42,3 +46,37 @@ def test_rates_and_amounts_of_sets_and_connections(tmp_path: Path) -> None:
     assert course(tmp_path, "Backlog", BEGIN, 60, "docs", "a->b")["rows"] == backlog
     assert course(tmp_path, "Backlog", BEGIN, 60, "docs", "b->a")["rows"] == []
     assert course(tmp_path, "Backlog", BEGIN, 60, "other")["rows"] == []
+
+
+def test_of_more_than_an_answer_holds_the_newest_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no more days than that takes, whatever somebody asks for."""
+    for day in range(10, 16):
+        journal = tmp_path / "day.jsonl"
+        first = (day - 10) * 86_400
+        journal.write_text("".join(line(s, 2 * s) for s in range(first, first + 3600, 5)))
+        folder = tmp_path / f"date=2026-01-{day}"
+        parquet.write(parquet.Journal(journal).table(), folder / "00000001-000001.parquet")
+        journal.unlink()
+    whole = course(tmp_path, "Files Installed", BEGIN, 60)
+    assert len(whole["rows"]) == 6 * 60
+    monkeypatch.setattr(own, "MOST", 50)
+    (tmp_path / "date=2026-01-10" / "00000001-000001.parquet").write_bytes(b"not read")
+    read = []
+    steps = own._steps
+    monkeypatch.setattr(own, "_steps", lambda path, only, step_s: read.append(path) or steps(path, only, step_s))
+    newest = course(tmp_path, "Files Installed", BEGIN, 60)
+    assert newest == {"rows": whole["rows"][-50:], "more": True}
+    assert {path.parent.name for path in read} == {"date=2026-01-15", "date=2026-01-14"}
+
+
+def test_who_asks_for_too_much_is_told_and_takes_no_memory(tmp_path: Path) -> None:
+    program = (
+        "import sys\n"
+        "from agent.counters import history, own\n"
+        "history.MOST_MEMORY = 32 << 20\n"
+        "own.course = lambda *_: bytearray(1 << 30)\n"
+        "sys.exit(own.main())\n"
+    )
+    asked = ["--counter=x", "--since=2026-01-01", "--step=1", str(tmp_path)]
+    done = subprocess.run([sys.executable, "-c", program, *asked], capture_output=True, text=True)
+    assert (done.returncode, done.stderr.strip()) == (2, history.TOO_MUCH)
