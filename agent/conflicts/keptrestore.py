@@ -91,29 +91,38 @@ def put_back(
         on_the_way = [fsops.fingerprint(root.fd)]
         folder, above = _open_folder(root, parts[:-1], suffix, durable, on_the_way)
         try:
-            _close_to_others(source, [one for one in on_the_way if one[1:3] not in as_they_were], path)
             names = list(_names(parts[-1], suffix))
-            name = _put(source, item_id, root, Place(folder, "/".join(above)), names)
+            with _closed_to_others(source, [one for one in on_the_way if one[1:3] not in as_they_were], path):
+                name = _put(source, item_id, root, Place(folder, "/".join(above)), names)
             return GivenBack("/".join((*above, name)), folder)
         except BaseException:
             os.close(folder)
             raise
 
 
-def _close_to_others(source: Entry, folders: Iterable[fsops.Fingerprint], path: str) -> None:
+@contextlib.contextmanager
+def _closed_to_others(source: Entry, folders: Iterable[fsops.Fingerprint], path: str) -> Iterator[None]:
     """What comes below folders in which somebody else than its owner may rename things may have been in one that nobody
     else could enter: he can have given that another name, and its name to one of his own. So only its owner is let
-    in."""
+    in. What is not put there after all is as it was."""
     found = fsops.fingerprint(source.name, dir_fd=source.fd)
     trusted = (0, os.geteuid(), found.uid)
     sure = all(
         folder.uid in trusted and (not folder.mode & _OTHERS_WRITE or folder.mode & stat.S_ISVTX) for folder in folders
     )
     if sure or not found.mode & _OF_OTHERS or not (stat.S_ISREG(found.mode) or stat.S_ISDIR(found.mode)):
+        yield
         return
     fd = open_same(source.fd, source.name, found)
     try:
         os.fchmod(fd, stat.S_IMODE(found.mode) & ~_OF_OTHERS)
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(OSError):
+                if same_entry(fsops.fingerprint(source.name, dir_fd=source.fd), found):  # it is kept still
+                    os.fchmod(fd, stat.S_IMODE(found.mode))
+            raise
     finally:
         os.close(fd)
     log.warning(

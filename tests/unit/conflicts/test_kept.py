@@ -222,3 +222,17 @@ def test_what_lies_below_a_folder_that_others_may_write_to_is_restored_for_its_o
     (out / "key").chmod(0o644)
     store.restore(store.keep(at(out / "key"), tree_path="shared/key", reason="lost"), str(root))
     assert stat.S_IMODE((root / "shared" / "key").stat().st_mode) == (0o600 if closed else 0o644)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root is needed to give a folder to somebody else")
+def test_what_is_not_restored_keeps_its_mode(store: KeptStore, out: Path, tmp_path: Path) -> None:
+    """Below a folder of somebody else it would come for its owner alone; but the name is taken there."""
+    (tmp_path / "root" / "theirs").mkdir(parents=True)
+    (tmp_path / "root" / "theirs" / "x").touch()
+    os.chown(tmp_path / "root" / "theirs", 65534, 65534)
+    item_id = keep(store, out, "x")
+    Path(store.get(item_id).place).chmod(0o755)
+    with pytest.raises(TargetTaken):
+        store.restore(item_id, str(tmp_path / "root"), "theirs/x")
+    assert store.restore(item_id, str(tmp_path / "root")) == "x"
+    assert (tmp_path / "root" / "x").stat().st_mode & 0o777 == 0o755
