@@ -3,6 +3,7 @@ namespace of its own with its own names, so that nothing of the host's is touche
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import datetime
 import ipaddress
@@ -220,6 +221,15 @@ class DomainController:
         errors = re.findall(r"^ldap_\w+: .*\((\d+)\)$", done.stderr, re.MULTILINE)
         assert done.returncode in (0, ALREADY_EXISTS), f"{done.stdout}\n{done.stderr}"
         assert set(errors) <= {str(ALREADY_EXISTS)}, f"{done.stdout}\n{done.stderr}"
+
+    def guids(self, base: str, query: str) -> list[str]:
+        """The objectGUIDs, as text, of what is there."""
+        said = self.space.run(
+            "ldapsearch", "-LLL", "-o", "ldif-wrap=no", "-H", f"ldaps://{self.server}", "-x", "-D",
+            f"Administrator@{REALM}", "-w", PASSWORD, "-b", base, query, "objectGUID",
+            environment={"LDAPTLS_CACERT": str(self.ca)},
+        ).stdout  # fmt: skip
+        return [base64.b64decode(one).hex() for one in re.findall(r"^objectGUID:: (\S+)$", said, re.MULTILINE)]
 
     def add(self, ldif: str) -> None:
         """Objects of classes that only a controller may make."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,22 +43,34 @@ def everything(site: Site) -> None:
     site.arrive("docs")
     called = {each["name"]: each["called_by"] for each in site.one.status()["partners"]}
     assert called == {"FS2": "Kerberos", "FS3": "Kerberos"}
-    assert len(whole := read_in_pages(site.one, 500)) > 10
-    assert read_in_pages(site.one, 2) == whole
+    whole, in_pages = asked(site.one, 500), asked(site.one, 2)
+    assert len(shown_in(whole)) > 10
+    assert shown_in(in_pages) == shown_in(whole)
+    others = [
+        guid for name in ("FS2", "FS3") for guid in site.dc.guids(computer(name), "(objectClass=nTFRSSubscriber)")
+    ]
+    assert len(others) == 2
+    assert asked(site.one, 500, others)["searches"] == whole["searches"] + 1
 
 
-def read_in_pages(member: DomainMember, size: int) -> dict[str, list[str]]:
-    """All objects that it reads, by their DNs, and what they have, of a controller that gives so many at once."""
+def asked(member: DomainMember, page: int, known: Sequence[str] = ()) -> dict[str, Any]:
+    """What it is answered by a controller that gives so many objects at once, when it knew these before."""
     client = load_directory_client(member.config)
     assert client is not None
-    request = json.dumps(dataclasses.asdict(request_of(client.there, client.keytab)))
+    said = json.dumps(dataclasses.asdict(request_of(client.there, client.keytab, known=known)))
 
-    def entries() -> list[Any] | None:
-        reply = json.loads(member.space.run(sys.executable, "-m", IN_PAGES, str(size), said=request).stdout)
+    def answer() -> dict[str, Any] | None:
+        reply = json.loads(member.space.run(sys.executable, "-m", IN_PAGES, str(page), said=said).stdout)
         assert "at once" not in str(reply["errors"]), reply["errors"]
-        return reply["answer"] and reply["answer"]["entries"]
+        found: dict[str, Any] | None = reply["answer"]
+        return found
 
-    return {dn: sorted(attributes) for dn, attributes in until(entries, member.log)}
+    return until(answer, member.log) or {}
+
+
+def shown_in(answer: dict[str, Any]) -> dict[str, list[str]]:
+    """The objects of an answer, and what they have."""
+    return {dn: sorted(attributes) for dn, attributes in answer["entries"]}
 
 
 def sysvol(site: Site) -> None:
