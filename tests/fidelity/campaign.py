@@ -28,7 +28,7 @@ import pytest
 
 from agent.cli.demo_layout import DemoOptions, prepare
 from tests.fidelity.compare import LACKS, by_attributes, by_lists, by_rsync
-from tests.fidelity.objects import Maker, edit
+from tests.fidelity.objects import Common, Maker, edit
 from tests.filesystems import mounted
 from tests.interrupts import interrupt_once
 from tests.system.demo import Demo, ask
@@ -68,18 +68,19 @@ def run(kinds: Pair, *, objects: int, seed: int, idle_s: float) -> Result:
     """One pair."""
     result = Result(kinds)
     try:
-        with _members(kinds, size=max(64 * MIB, objects * (32 << 10))) as demo:
+        with _members(kinds, size=max(64 * MIB, objects * (32 << 10))) as (demo, common):
             began = time.monotonic()
             for name in MEMBERS:
                 top = demo.members[name].root / f"from {name}"
                 top.mkdir()
-                Maker(top, f"{seed} {name}").make(objects // 2)
+                Maker(top, f"{seed} {name}", common).make(objects // 2)
             demo.wait_converged()
-            result.objects, result.seconds = objects, time.monotonic() - began
+            result.objects = objects
             result.differences = _differences(demo, kinds)
             for name, other in zip(MEMBERS, reversed(MEMBERS)):
                 edit(demo.members[other].root / f"from {name}", f"{seed} {other}", objects // 20)
             demo.wait_converged()
+            result.seconds = time.monotonic() - began
             result.differences += [f"after changes: {line}" for line in _differences(demo, kinds)]
             _idle(demo, result, idle_s)
     except pytest.skip.Exception as why:
@@ -91,13 +92,14 @@ def run(kinds: Pair, *, objects: int, seed: int, idle_s: float) -> Result:
 
 
 @contextlib.contextmanager
-def _members(kinds: Pair, size: int) -> Iterator[Demo]:
+def _members(kinds: Pair, size: int) -> Iterator[tuple[Demo, Common]]:
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="frs-fidelity.") as folder, contextlib.ExitStack() as stack:
         base = Path(folder) / "demo"
         prepare(DemoOptions(base, members=2, aging_s=0.5))
         for name, kind in zip(MEMBERS, kinds):
             stack.enter_context(mounted(kind, base / name / "root", Path(folder) / f"image {name}", size=size))
-        yield stack.enter_context(Demo(base))
+        common = Common(*(base / name / "root" for name in MEMBERS))
+        yield stack.enter_context(Demo(base)), common
 
 
 def _differences(demo: Demo, kinds: Pair) -> list[str]:

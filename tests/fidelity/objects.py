@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 
 from staging import posixacl
-from tests.system.corpora import odd_names
+from tests.system.corpora import odd_names, takes
 
 _REFUSED = (errno.ENOTSUP, errno.EPERM, errno.EINVAL, errno.EILSEQ, errno.ENAMETOOLONG, errno.ENOSPC, errno.ERANGE)
 _SIZES = (0, 1, 511, 4095, 4096, 4097, 20_000, 65_535, 65_537)
@@ -18,11 +18,12 @@ _FOLDERS = 12  # in a hundred
 
 
 class Maker:
-    """Makes objects below a folder. What the file system does not have is left out, as a user would have to."""
+    """Makes objects below a folder. What the file system does not have is left out, as a user would have to; so are
+    names and symbolic links that not all members take: they would wait there for ever (docs/filesystems.md)."""
 
-    def __init__(self, root: Path, seed: int | str) -> None:
+    def __init__(self, root: Path, seed: int | str, common: Common) -> None:
         self._rng = random.Random(seed)
-        self._names = odd_names()
+        self._names, self._links = common.names, common.links
         self._folders = [root]
         self._dressed: list[Path] = []
         self.made = 0
@@ -48,7 +49,7 @@ class Maker:
                 path.mkdir()
                 if len(path.parts) < 40:
                     self._folders.append(path)
-            elif kind < 0.25:
+            elif kind < 0.25 and self._links:
                 self._link(path)
             else:
                 self._file(path)
@@ -110,6 +111,24 @@ class Maker:
     def _times(self) -> tuple[int, int]:
         whole = self._rng.choice((0, 1, 10**9, 1_600_000_000, 2**31 - 1))
         return 0, whole * 10**9 + self._rng.choice((0, 1, 999_999_999, self._rng.randrange(10**9)))
+
+
+class Common:
+    """What all of some folders take. To be asked before anybody watches them: it is tried."""
+
+    def __init__(self, *folders: Path) -> None:
+        self.names = [name for name in odd_names() if all(takes(folder, name) for folder in folders)]
+        self.links = all(takes_links(folder) for folder in folders)
+
+
+def takes_links(folder: Path) -> bool:
+    """Whether there may be symbolic links in that folder."""
+    try:
+        (folder / "link").symlink_to("target")
+    except PermissionError:
+        return False
+    (folder / "link").unlink()
+    return True
 
 
 def edit(root: Path, seed: int | str, count: int) -> None:

@@ -117,6 +117,24 @@ async def test_a_name_that_the_file_system_refuses(tmp_path: Path) -> None:
             assert (root / "folder" / "in").is_dir()
 
 
+async def test_a_name_that_the_file_system_gives_back_as_another(tmp_path: Path) -> None:
+    """The halves of a UTF-16 character, each as if it were one, are that character to ntfs: its member finds that the
+    file has been renamed, and so it is, everywhere."""
+    root = tmp_path / "b" / "root"
+    name = os.fsdecode(b"halves \xed\xa0\xbd\xed\xb8\x80")
+    with mounted("ntfs", root, tmp_path / "scratch"):
+        async with pair(tmp_path, aging_s=0.1, scan_interval_s=0.4) as (one, other):
+            (Path(one.root) / name).write_text("content")
+            end = asyncio.get_running_loop().time() + PATIENCE_S
+            while _names(one.root) != ["halves \N{GRINNING FACE}"]:
+                assert asyncio.get_running_loop().time() < end, f"not found: {_names(one.root)}, {_names(other.root)}"
+                await asyncio.sleep(0.01)
+            await together(one, other)
+            assert _names(one.root) == _names(other.root) == ["halves \N{GRINNING FACE}"]
+            assert (Path(one.root) / "halves \N{GRINNING FACE}").read_text() == "content"
+            assert not other.kept.list()
+
+
 async def test_the_target_of_a_link_may_be_as_long_as_any_path(tmp_path: Path) -> None:
     async with pair(tmp_path, aging_s=0.1) as (one, other):
         target = "/".join(["x" * 63] * 64)[:4095]

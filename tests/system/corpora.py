@@ -185,16 +185,17 @@ def odd_names() -> list[str]:
     return names
 
 
-def _takes(folder: Path, name: str) -> bool:
-    """Whether the file system allows that name (some refuse undecodable ones)."""
+def takes(folder: Path, name: str) -> bool:
+    """Whether the file system allows that name (some refuse undecodable ones) and gives it back as it is."""
     try:
         (folder / name).touch()
+        found = name in os.listdir(folder)
         (folder / name).unlink()
     except OSError as error:
         if error.errno in (errno.EILSEQ, errno.EINVAL, errno.ENAMETOOLONG):
             return False
         raise
-    return True
+    return found
 
 
 def every_name(root: Path) -> None:
@@ -202,7 +203,7 @@ def every_name(root: Path) -> None:
     for place in ("files", "folders", "links"):
         (root / place).mkdir(parents=True)
     for number, name in enumerate(odd_names()):
-        if not _takes(root / "files", name):
+        if not takes(root / "files", name):
             continue
         (root / "files" / name).write_bytes(b"content of %d\n" % number)
         (root / "folders" / name).mkdir()
