@@ -5,7 +5,8 @@
 - Each journal file but ``--current`` becomes ``date=YYYY-MM-DD/STEM.parquet``, as ``agent.counters.parquet`` has it.
 - Files older than ``--seconds`` days are thinned to one sample a minute, ``STEM.minutes.parquet``, those older than
   ``--minutes`` to one an hour, all of a day in one ``STEM.hours.parquet``; those older than ``--hours`` are removed.
-  What counts are days of which there are samples: a clock that is years ahead for once makes nothing old.
+  What counts are days of which there are samples, up to the present one: samples of a clock that was a day ahead, or
+  years, make nothing old.
 - Then the oldest are, until all fit ``--quota``.
 
 A file is written beside its place and renamed, and what it was made of removed only then: where this is killed, the
@@ -63,7 +64,7 @@ def archive(folder: Path, current: str, policy: Policy, today: date) -> list[str
         if path.name != current:
             _try(wrong, path, _turn, today)
     dated = {day: place for place in sorted(folder.glob("date=*")) if (day := _day(place)) is not None}
-    days = sorted({today, *dated})
+    days = sorted(day for day in {today, *dated} if day <= today)
     for day, place in dated.items():
         age = len(days) - bisect_right(days, day)
         if age >= policy.hours_days:

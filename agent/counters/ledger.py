@@ -80,9 +80,13 @@ class Ledger:
                folder / "files.parquet")  # fmt: skip
 
     def take(self, new: Iterable[tuple[Identity, list[Stretch]]], now_us: int) -> None:
-        """Files that were not known: the days that they tell something new of are in ``days`` afterwards."""
+        """Files that were not known: the days that they tell something new of are in ``days`` afterwards.
+
+        Those of a start are taken in the order of their numbers, whether they are archived or not: of clocks that are
+        nearly the same the first counts.
+        """
         news: list[Stretch] = []
-        for identity, there in sorted(new, key=lambda one: one[0]):
+        for identity, there in sorted(new, key=lambda one: (os.path.basename(one[0][0]), one[0])):
             self._put(identity, there)
             for stretch in there:
                 start = self.starts.setdefault(stretch.life, Start())

@@ -148,6 +148,19 @@ def test_a_clock_that_is_years_ahead_for_once_thins_and_removes_nothing(tmp_path
     assert {path: path.read_bytes() for path in files(tmp_path)} == before
 
 
+def test_samples_of_a_clock_that_was_a_day_ahead_thin_nothing(tmp_path: Path) -> None:
+    """With what is kept of each day by default; they count when their day has come."""
+    policy = Policy(1, 30, 365, 1 << 40)
+    for number, begin in enumerate((0, 86_400 + 60, 120), 1):
+        journal(tmp_path, number, range(begin, begin + 60, 5))
+        archive(tmp_path, "", policy, DAY)
+    assert {path.name.partition(".")[2] for path in files(tmp_path)} == {"parquet"}
+    archive(tmp_path, "", policy, DAY + timedelta(days=1))
+    assert sorted(path.name.partition(".")[2] for path in files(tmp_path)) == [
+        "minutes.parquet", "minutes.parquet", "parquet",
+    ]  # fmt: skip
+
+
 def test_what_is_thinned_is_told_apart_by_whose_it_is(tmp_path: Path) -> None:
     path = tmp_path / "00000001-000001.jsonl"
     others = ({}, {"member_guid": "gb"}, {"set_guid": "ge"}, {"connection_guid": "gc"}, {"fleet": "lab"}, {"run": "s"})

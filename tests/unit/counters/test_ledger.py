@@ -167,3 +167,19 @@ def test_a_ledger_of_another_version_is_begun_anew(tmp_path: Path) -> None:
         path = tmp_path / f"{name}.parquet"
         pq.write_table(pq.read_table(path).replace_schema_metadata({"frs.summary": "0"}), path)
     assert Ledger.load(tmp_path).files == {}
+
+
+def test_the_clock_of_a_start_is_the_same_whether_its_files_are_archived_or_not() -> None:
+    """It goes a little wrong, as clocks do: 3 ms from one file to the next."""
+    first, second = stretch(0, 100), stretch(105, 200)
+    second = replace(second, clocks=(((second.clocks[0][0] + 3000), 20),))
+    found = set()
+    for one, other in (
+        ("/s/date=2026-01-05/00000001-000001.parquet", "/s/00000001-000002.jsonl"),
+        ("/s/date=2026-01-05/00000001-000001.parquet", "/s/date=2026-01-05/00000001-000002.parquet"),
+        ("/s/00000001-000001.jsonl", "/s/00000001-000002.jsonl"),
+    ):
+        ledger = Ledger()
+        ledger.take([((other, 1, 1), [second]), ((one, 1, 1), [first])], NOW_US)
+        found |= {start.correction_us for start in ledger.starts.values()}
+    assert found == {MONDAY_S * S}
