@@ -204,7 +204,8 @@ def _more_servers(every: Servers, first: Server, servers: int) -> None:
         every.add(Me(name, machine, site, psc.me.name), DirectoryStore.from_image(image))
     every.deliver()
     every.settle()
-    every.tick("propagate")
+    for _ in range(3):  # what the owners of sites pass on of that, too
+        every.tick("propagate")
 
 
 def _one_change(every: Servers, docs: ReplicaSet, found: dict[str, float]) -> None:
