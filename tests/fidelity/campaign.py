@@ -38,6 +38,8 @@ MEMBERS = ("a", "b")
 PROGRAMS = ("rsync", "getfattr", "getfacl")
 #: Processor time that a member which has nothing to do may take, in parts of the time.
 IDLE = 0.02
+#: Bytes, where not 255 (see Common).
+LONGEST_NAME = {"ntfs": 200}
 _STILL = ("Change Orders", "Files Installed", "Staging", "Files Conflicts")
 
 
@@ -98,7 +100,8 @@ def _members(kinds: Pair, size: int) -> Iterator[tuple[Demo, Common]]:
         prepare(DemoOptions(base, members=2, aging_s=0.5))
         for name, kind in zip(MEMBERS, kinds):
             stack.enter_context(mounted(kind, base / name / "root", Path(folder) / f"image {name}", size=size))
-        common = Common(*(base / name / "root" for name in MEMBERS))
+        longest = min(LONGEST_NAME.get(kind, 255) for kind in kinds)
+        common = Common(*(base / name / "root" for name in MEMBERS), longest=longest)
         yield stack.enter_context(Demo(base)), common
 
 

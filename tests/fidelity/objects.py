@@ -114,10 +114,12 @@ class Maker:
 
 
 class Common:
-    """What all of some folders take. To be asked before anybody watches them: it is tried."""
+    """What all of some folders take. To be asked before anybody watches them: it is tried. `longest`: bytes of a name.
+    (lowntfs-3g lists a file with a longer name twice now and then, once with a part of its name.)"""
 
-    def __init__(self, *folders: Path) -> None:
-        self.names = [name for name in odd_names() if all(takes(folder, name) for folder in folders)]
+    def __init__(self, *folders: Path, longest: int = 255) -> None:
+        names = [name for name in odd_names() if len(os.fsencode(name)) <= longest]
+        self.names = [name for name in names if all(takes(folder, name) for folder in folders)]
         self.links = all(takes_links(folder) for folder in folders)
 
 
