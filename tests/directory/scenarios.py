@@ -237,6 +237,7 @@ def storm(fleet: Fleet, chance: random.Random, rounds: int) -> None:
         if out:
             fleet.servers_agree()
             fleet.add_member(out[0], chance.choice(servers), *chance.sample(fleet.members, 2))
+            fleet.settle()  # what is deleted before it has all comes back with it, too
         elif chance.random() < 0.7:
             fleet.settle()
             fleet.remove_member(chance.choice(fleet.members[1:]), chance.choice(servers))
