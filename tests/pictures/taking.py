@@ -22,7 +22,7 @@ from typing import Final
 
 from tests.system.chromium import CHROMIUM, Page, chromium
 from tests.system.demo import Demo
-from tests.system.test_demo_faults import wrong
+from tests.system.test_demo_faults import told
 
 PICTURES: Final = Path(__file__).parents[2] / "docs" / "images"
 #: What goes wrong, and what the page says then of whom.
@@ -54,7 +54,7 @@ async def with_faults(folder: Path, faults: Mapping[str, tuple[str, tuple[tuple[
             await page.send("Page.navigate", url=demo.members["a"].dashboard_url)
             for _, said in faults.values():
                 for who, what in said:
-                    await page.until(wrong(who, what))
+                    await told(page, who, what)
             await photograph(page, into)
 
 
