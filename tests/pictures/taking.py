@@ -34,13 +34,19 @@ FAULTS: Final[Mapping[str, tuple[str, tuple[tuple[str, str], ...]]]] = {
 }
 WELL: Final = ("dashboard", "history", "counters")
 _PAUSE_S: Final = 2.0
+#: Of a window in which there is room for what nine members have to do with each other.
+_WIDTH: Final = 1500
 
 
 async def photograph(page: Page, into: Path) -> None:
-    """The whole page, however long it is."""
-    size = (await page.send("Page.getLayoutMetrics"))["cssContentSize"]
-    clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
-    shot = await page.send("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
+    """The whole page, however long it is: what is not in the window has not been drawn, so that is made as long."""
+    for _ in range(2):
+        size = (await page.send("Page.getLayoutMetrics"))["cssContentSize"]
+        metrics = {"width": _WIDTH, "height": round(size["height"]), "deviceScaleFactor": 1, "mobile": False}
+        await page.send("Emulation.setDeviceMetricsOverride", **metrics)
+        await page.js("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    shot = await page.send("Page.captureScreenshot", format="png")
+    await page.send("Emulation.clearDeviceMetricsOverride")
     into.parent.mkdir(parents=True, exist_ok=True)
     into.write_bytes(base64.b64decode(shot["data"]))
     print(into, flush=True)
