@@ -191,7 +191,7 @@ class Installer:
         found = look(at)
         if found is None:
             return ev.Outcome.DONE
-        if step.expected is None:
+        if step.expected is None or stat.S_ISDIR(found.mode) != stat.S_ISDIR(step.expected.mode):
             return ev.Outcome.TARGET_CHANGED
         expected, keep = fingerprint_of(step.expected), step.keep
         elsewhere = _elsewhere(step) if self._deleted is not None else None

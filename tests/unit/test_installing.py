@@ -359,3 +359,25 @@ def test_where_nothing_deleted_is_to_be_kept_it_is_gone(root: Path) -> None:
         assert only(files, deletion(root, "a", ev.KeepReason.ELSEWHERE)).outcome is ev.Outcome.DONE
         assert os.listdir(root) == kept.list() == deleted.groups() == []
         files.close()
+
+
+@pytest.mark.parametrize("instead", ["link", "file", "folder"])
+def test_what_stands_where_something_else_is_deleted_is_none_that_somebody_has_open(
+    root: Path, stores: tuple[FileOps, KeptStore, DeletedStore], instead: str
+) -> None:
+    """A user removed the folder that a partner deletes, and has something else there; or has a folder for a file."""
+    files = stores[0]
+    (root / "a").write_text("a")
+    (root / "d").mkdir()
+    path = "a" if instead == "folder" else "d"
+    item = deletion(root, path, ev.KeepReason.ELSEWHERE)
+    (root / path).rename(root / "elsewhere")
+    match instead:
+        case "link":
+            (root / path).symlink_to("nowhere")
+        case "file":
+            (root / path).write_text("mine")
+        case "folder":
+            (root / path).mkdir()
+    assert only(files, item).outcome is ev.Outcome.TARGET_CHANGED
+    assert os.path.lexists(root / path)
