@@ -22,7 +22,7 @@ from typing import Final
 
 from tests.system.chromium import CHROMIUM, Page, chromium
 from tests.system.demo import Demo
-from tests.system.test_demo_faults import told
+from tests.system.test_demo_faults import cell, told, wrong
 
 PICTURES: Final = Path(__file__).parents[2] / "docs" / "images"
 #: What goes wrong, and what the page says then of whom.
@@ -33,6 +33,8 @@ FAULTS: Final[Mapping[str, tuple[str, tuple[tuple[str, str], ...]]]] = {
     "slow": ("slow=h", (("h", "is behind"),)),
 }
 WELL: Final = ("dashboard", "history", "counters")
+#: Of whom the list of what is wrong has something.
+NAMED: Final = "[...document.querySelectorAll('#wrong li strong')].map(one => one.textContent)"
 _PAUSE_S: Final = 2.0
 #: Of a window in which there is room for what nine members have to do with each other.
 _WIDTH: Final = 1500
@@ -61,7 +63,30 @@ async def with_faults(folder: Path, faults: Mapping[str, tuple[str, tuple[tuple[
             for _, said in faults.values():
                 for who, what in said:
                     await told(page, who, what)
+            if faults == FAULTS:
+                await nothing_else(page)
             await photograph(page, into)
+
+
+async def nothing_else(page: Page) -> None:
+    """With all four faults at once: the page says of each member what it has, and nothing of what another has."""
+    # of them, and of nobody else; and of each what it has, and nothing of the others' faults
+    assert set(await page.js(NAMED)) == set("cefgh")
+    for who, what in (
+        ("c", "is not joined"), ("c", "clock"), ("c", "is behind"), ("e", "staging"), ("e", "is behind"),
+        ("f", "staging"), ("f", "is behind"), ("g", "cannot be reached"), ("g", "staging"),
+        ("h", "is not joined"), ("h", "staging"), ("h", "clock that"),
+    ):  # fmt: skip
+        assert not await page.js(wrong(who, what)), f"{who}: {what}"
+    # who has joined whom, between others, too, as they tell
+    for one in "efg":
+        for other in "bdi":
+            await page.until(f"{cell(other, one)}.startsWith('not joined')")
+            await page.until(f"{cell(one, other)}.startsWith('not joined')")
+    for one, other in ("bd", "db", "bi", "ib", "di", "id", "bh", "hb", "bc", "cb"):
+        assert (await page.js(cell(one, other))).startswith("joined"), f"{one} to {other}"
+    # what is on its way to h waits there, and not to those who are well
+    assert [one for one in "bdhi" if "wait" in await page.js(cell("a", one))] == ["h"]
 
 
 async def well(folder: Path, minutes: float, names: list[str], output: Path) -> None:

@@ -104,7 +104,7 @@ def test_minutes_hours_and_days_of_every_level(spark: SparkSession, tmp_path: Pa
     seconds = [begin, begin + 30, begin + 50, begin + 70, begin + 120]
     put(folder, 1, seconds)
     put(folder, 2, [begin, begin + 59], **OTHER)
-    put(folder, 3, [begin, begin + 59], counters={}, gauges={"Backlog": 7}, **CONNECTION)
+    put(folder, 0, [begin, begin + 59], counters={}, gauges={"Backlog": 7}, **CONNECTION)
     assert summed(spark, folder, out) == ["2026-01-10", "2026-01-11"]
 
     def totals(table: str, level: str) -> list[tuple[str, int, int]]:
