@@ -181,9 +181,7 @@ class DeletedStore:
 
     def _write(self, group: Group, line: Line) -> None:
         with self.opened(group.id) as group_fd:
-            size = deletedgroup.note(group_fd, line)
-            if group.missed == 0 and not isinstance(line, Missed):  # those that follow are few
-                self._groups.listed(group, size)
+            self._groups.listed(group, deletedgroup.note(group_fd, line))
         self._dirty.add(group.id)
 
     def keep(self, name: str, dir_fd: int, noted: Noted) -> bool:

@@ -26,7 +26,7 @@ FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NUMBER: Final = re.compile(r"[1-9]\d{0,17}")
 ENTRY_CHARGE: Final = 512  # bytes that an entry counts, beside its content and its line
-BLOCK: Final = 4096  # bytes of a list are counted by so many
+_BLOCK: Final = 4096  # bytes of a list are counted by so many
 TAIL: Final = 2048  # more files than can be on their way in at a time
 
 
@@ -88,6 +88,11 @@ class Summary:
 def charge_of(st: os.stat_result) -> int:
     """What a file costs of the quota, in bytes: its blocks, and its entry. Its line is part of the list."""
     return ENTRY_CHARGE + (min(st.st_size, st.st_blocks * 512) if stat.S_ISREG(st.st_mode) else 0)
+
+
+def counted(size: int) -> int:
+    """What a list of so many bytes costs of the quota."""
+    return size + -size % _BLOCK
 
 
 def size_of(st: os.stat_result) -> int:
@@ -203,17 +208,14 @@ def summary(group_fd: int) -> tuple[Summary, list[DeletedFile], set[int]]:
     by, via, began, age, missed = bytes(16), bytes(16), 0, 0, 0
     tail: deque[DeletedFile] = deque(maxlen=TAIL)
     with contextlib.suppress(FileNotFoundError), os.fdopen(os.open(LIST_NAME, _READ, dir_fd=group_fd), "rb") as stream:
-        head = next(stream, b"")
-        by, via, began, age = _head(head)
-        listed = len(head)
+        by, via, began, age = _head(next(stream, b""))
+        listed = counted(os.fstat(stream.fileno()).st_size)
         for raw in stream:
             if raw.startswith(b'{"missed"'):
                 missed += 1
             elif isinstance(line := _parsed(raw), DeletedFile):
                 tail.append(line)
                 unknown.discard(line.number)
-            listed += 0 if missed else len(raw)
-    listed += -listed % BLOCK
     last = max((line.time for line in tail), default=began) or filetime(os.fstat(group_fd).st_mtime_ns)
     highest = max([highest, *(line.number for line in tail)])
     first, charge = first or highest + 1, charge + listed

@@ -13,7 +13,7 @@ from typing import Final
 
 from agent.conflicts import deletedgroup
 from agent.conflicts.deletedfolder import StoreFolder
-from agent.conflicts.deletedgroup import BLOCK, Summary, charge_of, size_of
+from agent.conflicts.deletedgroup import Summary, charge_of, counted, size_of
 from agent.wire.guid import guid_text
 from agent.work.clock import iso_time
 
@@ -98,8 +98,8 @@ class Groups:
 
     def listed(self, group: Group, size: int) -> None:
         """The list of a group has so many bytes by now, which are its own as long as it is there. Under the lock."""
-        size += -size % BLOCK
-        more, group.listed = size - group.listed, size
+        costs = counted(size)
+        more, group.listed = costs - group.listed, costs
         group.charge += more
         self.used += more
 

@@ -7,7 +7,6 @@ import asyncio
 import json
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -33,7 +32,7 @@ from agent.dashboard.metrics import of_counter
 from config.load import load_agent_config
 from tests.system.chromium import Page, chromium, needs_chromium
 from tests.system.demo import PATIENCE, Demo, ask, spawn
-from tests.system.java import JAVA
+from tests.system.java import java
 from tests.system.journals import Journals, Start
 from tests.system.stepped import ahead
 from tests.system.test_dashboard_chromium import FakeAgent
@@ -68,13 +67,8 @@ STARTS: Final = {"a": 1, "b": 2, "c": 2}
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    pytest.importorskip("pyspark", reason="needs PySpark: pip install 'frs-agent[spark]'")
-    if shutil.which("java") is None:
-        pytest.skip("needs Java: install openjdk-17-jre-headless")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAVA_TOOL_OPTIONS", JAVA)
-        with job.spark_session() as session:
-            yield session
+    with java(), job.spark_session() as session:
+        yield session
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from agent.reporting.causes import Cause
-from agent.rpc.errors import RpcAuthError, RpcError
+from agent.rpc.errors import RpcError
 from agent.rpc.frsrpc import FrsPartner
 from agent.rpc.security import KeyCredential, KeyPair
 from config.credentials import load_key
@@ -23,6 +23,7 @@ from config.keys import key_text
 from config.topologyfile import load_topology
 from tests.system.demo import PATIENCE, ask
 from tests.system.hosts import Host, free_ports
+from tests.system.knocking import knocks
 
 pytestmark = pytest.mark.slow
 NAMES = ("files1", "files2", "files3")
@@ -105,16 +106,6 @@ def refused(status: dict[str, Any], partner: str) -> bool:
     (docs,) = status["sets"]
     errors = [str(one["last_error"]) for one in docs["connections"] if one["partner"] == partner]
     return any("the topologies have other keys: compare the key of" in text for text in errors)
-
-
-async def knocks(partner: FrsPartner) -> bool:
-    """Whether a caller is let in; and it is closed."""
-    try:
-        return await partner.nop(PATIENCE) == 0
-    except RpcAuthError:
-        return False
-    finally:
-        await partner.close()
 
 
 async def ended(partner: FrsPartner) -> None:

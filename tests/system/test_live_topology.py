@@ -14,13 +14,13 @@ from typing import Any
 
 from agent.counters.registry import PERF_COUNTER_COUNTER, counter_types
 from agent.reporting.exit_codes import ExitCode
-from agent.rpc.errors import RpcAuthError
 from agent.rpc.frsrpc import FrsPartner
 from agent.rpc.security import Credential
 from config.credentials import load_secret
 from config.keys import key_text
 from config.topologyfile import load_topology
 from tests.system.demo import PATIENCE, Demo, Member, ask, compare_trees, spawn
+from tests.system.knocking import knocks
 from tests.system.test_identity import free_port
 
 #: What counts on for as long as a set, or a connection, goes on.
@@ -167,13 +167,8 @@ class Fleet:
         """Whether a member lets somebody in who has nothing but that."""
 
         async def knock() -> bool:
-            partner = FrsPartner("127.0.0.1", self.demo.members[name].rpc_port, credential, connect_timeout=PATIENCE)
-            try:
-                return await partner.nop(PATIENCE) == 0
-            except RpcAuthError:
-                return False
-            finally:
-                await partner.close()
+            port = self.demo.members[name].rpc_port
+            return await knocks(FrsPartner("127.0.0.1", port, credential, connect_timeout=PATIENCE))
 
         return asyncio.run(knock())
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -16,7 +15,7 @@ import pytest
 from agent.cli import run_cli
 from agent.counters import parquet
 from agent.counters import summary as job
-from tests.system.java import JAVA
+from tests.system.java import java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,13 +25,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    pytest.importorskip("pyspark", reason="needs PySpark: pip install 'frs-agent[spark]'")
-    if shutil.which("java") is None:
-        pytest.skip("needs Java: install openjdk-17-jre-headless")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAVA_TOOL_OPTIONS", JAVA)
-        with job.spark_session() as session:
-            yield session
+    with java(), job.spark_session() as session:
+        yield session
 
 
 RUN_STARTS = {"r1": 0, "r2": 60, "r9": 36, "copy": 0}

@@ -18,7 +18,7 @@ from agent.counters import history, parquet, stream
 from agent.counters import summary as job
 from agent.counters.archive import Policy, archive
 from agent.counters.ledger import bucket
-from tests.system.java import JAVA
+from tests.system.java import java
 from tests.unit.counters.test_archive import line
 
 if TYPE_CHECKING:
@@ -54,11 +54,7 @@ class Sessions:
 
 @pytest.fixture(scope="module")
 def sessions() -> Iterator[Sessions]:
-    pytest.importorskip("pyspark", reason="needs PySpark: pip install 'frs-agent[spark]'")
-    if shutil.which("java") is None:
-        pytest.skip("needs Java: install openjdk-17-jre-headless")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAVA_TOOL_OPTIONS", JAVA)
+    with java():
         made = Sessions()
         yield made
         made.close()

@@ -181,6 +181,17 @@ def test_lines_count_whatever_they_hold(bench: Bench) -> None:
     assert bench.open(quota=500_000).used_bytes == used
 
 
+def test_lines_count_also_after_what_there_was_no_room_for(bench: Bench) -> None:
+    bench.open(quota=500_000, durable=False)
+    path = "/".join(["\udcff" * 250] * 15)
+    assert not bench.keep("larger than the quota", bytes(600_000))
+    for number in range(100):
+        bench.keep(f"{path}/{number}", b"")
+    lists = sum(one.stat().st_size for one in (bench.folder / "deleted").rglob("list"))
+    assert lists <= bench.store.used_bytes
+    assert bench.store.count() < 25, "of more than 20,000 bytes each"
+
+
 def test_a_partner_that_makes_up_who_deletes_takes_no_more_memory(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,11 +208,9 @@ def test_lines_of_folders_and_of_what_is_missed_are_bounded(bench: Bench) -> Non
     for number in range(1000):
         bench.folder_gone(f"d{number}", 0o755)
     assert bench.store.used_bytes <= 100_000
-    for _ in range(500):
-        bench.keep("x" * 200, bytes(100_000))
-    used = bench.store.used_bytes
-    assert bench.open(quota=100_000).used_bytes == used
     for number in range(3000):
         bench.keep(f"x{number}", bytes(100_000))
     assert bench.store.groups()[0].missed == 3000
+    used = bench.store.used_bytes
+    assert bench.open(quota=1_000_000).used_bytes == used
     assert sum(path.stat().st_size for path in (bench.folder / "deleted").rglob("list")) < 700_000
