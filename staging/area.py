@@ -172,9 +172,15 @@ class StagingArea:
         return staged
 
     def _why_not(self, size: int, share: int | None) -> str:
-        """Why a file of that size cannot be staged: for its share of the quota, or, without one, for the disk."""
+        """Why a file of that size cannot be staged: for the quota, for its share of that, or, without one, for the
+        disk."""
         if share is None:
             return too_little(f"the staging area {self.path}", size, room(self.path))
+        if size > self.quota_bytes:
+            return (
+                f"{size} bytes are needed, which is larger than the whole staging area of {self.quota_bytes} bytes; "
+                f"raise `staging_quota` of the set"
+            )
         return (
             f"the staging area {self.path} is full: {size} bytes are needed, and {share} of its "
             f"{self.quota_bytes} may be used; raise `staging_quota`"
@@ -248,9 +254,7 @@ class StagingArea:
         taken for that, but NoSpace raised when it could never fit. `on_dropped` is told the change order and why when
         it has to make room for others (in any thread, under the lock of the area)."""
         if size > self.quota_bytes:
-            raise NoSpace(
-                f"a staging file of {size} bytes is larger than the whole staging area of {self.quota_bytes} bytes"
-            )
+            raise NoSpace(self._why_not(size, self.quota_bytes))
         with self._lock:
             receiving = self._shares.begin(owner, self._clock())
             self._writers[receiving.begun] = writer = StageWriter(self, co_guid, receiving, on_dropped)

@@ -112,10 +112,11 @@ def test_stage(area, tmp_path):
 def test_quota_of_staging(area, tmp_path):
     (tmp_path / "big").write_bytes(os.urandom(12_000))
     (tmp_path / "some").write_bytes(os.urandom(6000))
-    with pytest.raises(
-        NoSpace, match="12000 bytes are needed, and 10000 of its 10000 may be used; raise `staging_quota`"
-    ):
+    too_large = "bytes are needed, which is larger than the whole staging area of 10000 bytes; raise `staging_quota`"
+    with pytest.raises(NoSpace, match=f"12000 {too_large}"):
         area.stage(A, str(tmp_path / "big"), object_id=A)
+    with pytest.raises(NoSpace, match=f"10001 {too_large}"):
+        area.open_writer(A, 10_001)
     area.stage(A, str(tmp_path / "some"), object_id=A)
     area.stage(B, str(tmp_path / "some"), object_id=A)
     assert area.guids() == [B]
@@ -172,6 +173,14 @@ def shared(tmp_path):
     area = StagingArea(str(tmp_path / "shared"), 16_000, (P, Q), clock=lambda: now[0])
     area.now = now
     return area
+
+
+def test_no_room_beside_what_is_received(shared, tmp_path):
+    receiving = shared.open_writer(A, 7000, P)
+    receiving.write(0, bytes(7000))
+    (tmp_path / "f").write_bytes(os.urandom(12_000))
+    with pytest.raises(NoSpace, match="12000 bytes are needed, and 9000 of its 16000 may be used; raise `staging_quo"):
+        shared.stage(B, str(tmp_path / "f"), object_id=B)
 
 
 def begin(area, guid, owner, size, dropped=None):
