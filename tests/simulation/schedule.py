@@ -15,6 +15,7 @@ from typing import Any
 from agent.engine.context import Limits
 from agent.wire.filetime import SECOND
 from tests.simulation.journalmember import JournalMember
+from tests.simulation.realmember import RealMember
 from tests.simulation.simmember import Member
 from tests.simulation.simworld import MANY_NAMES, Step, World, distances
 
@@ -66,6 +67,9 @@ FAILING_FROM = 4_000_000_000
 #: From this seed on members are removed and added again, and connections disabled, while they run; what is left of a
 #: seed is a schedule as above, without the journal and without failures.
 MEMBERS_FROM = 8_000_000_000
+#: From this seed on installs are real ones, on folders of this host's; what is left of a seed is a schedule as above,
+#: without the journal.
+INSTALLER_FROM = 16_000_000_000
 #: Graphs that a schedule draws for itself: at random, and always so that everybody's changes reach everybody.
 DRAWN = ("digraph", "graph", "oneway")
 
@@ -105,6 +109,7 @@ class Schedule:
     lifetime: int = 0  # seconds tombstones are kept for; 0: the default
     priorities: bool = False  # of 3.1.5.1, drawn for every connection
     journal: bool = False  # the real one, with the tree's events late or lost now and then
+    installer: bool = False  # the real one, on a folder of this host's
     sole: bool = False  # only the first member has users
     busy: bool = False  # hundreds of changes, more names, looked at after 0.3 s
     edges: tuple[tuple[str, str], ...] = ()  # instead of those of the topology
@@ -126,7 +131,7 @@ class Schedule:
             edges = drawn(rng, self.topology, self.names)
         else:
             edges = TOPOLOGIES[self.topology](self.names)
-        member = JournalMember if self.journal else Member
+        member = JournalMember if self.journal else RealMember if self.installer else Member
         world = World(self.names, edges, self.seed, limits=limits, minor=self.minor, member=member)
         if self.priorities:
             world.priorities = priorities(rng, self.names, edges)
@@ -157,6 +162,8 @@ class Schedule:
 def generate(seed: int) -> Schedule:
     """The schedule of a seed."""
     rng = random.Random(seed * 7919 + 1)
+    if seed >= INSTALLER_FROM:
+        return with_installer(rng, generate(seed - INSTALLER_FROM))
     if seed >= MEMBERS_FROM:
         return with_members(rng, generate(seed - MEMBERS_FROM))
     if seed >= FAILING_FROM:
@@ -253,6 +260,25 @@ def with_journal(rng: random.Random, schedule: Schedule) -> Schedule:
             step = ("while", *step[1:])
         steps.append(step)
     return replace(schedule, seed=schedule.seed + JOURNAL_FROM, steps=tuple(steps), journal=True, sole=sole)
+
+
+def with_installer(rng: random.Random, schedule: Schedule) -> Schedule:
+    """The same, with installs on real trees, between whose system calls users do something, and processes end."""
+    steps: list[Step] = []
+    count = len(schedule.names)
+    for step in schedule.steps:
+        if step[0] == "op" and rng.random() < 0.2:
+            step = ("while", *step[1:])
+        while step[0] == "op" and rng.random() < 0.6:
+            what = rng.choice((*OPERATIONS, "link", "out"))
+            more = (rng.randrange(60) for _ in range(3))
+            steps.append(("between", rng.randrange(count), rng.randrange(1, rng.choice((10, 40))), what, *more))
+        if step[0] in ("op", "while") and rng.random() < 0.1:
+            one = rng.randrange(count)
+            steps += [("crash_soon", one, 1000), step, ("run", round(rng.random() * 10, 2)), ("start", one)]
+        else:
+            steps.append(step)
+    return replace(schedule, seed=schedule.seed + INSTALLER_FROM, steps=tuple(steps), installer=True)
 
 
 def busy(rng: random.Random, seed: int) -> Schedule:

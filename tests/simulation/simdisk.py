@@ -7,6 +7,7 @@ size and modification time of a file, whether a name is free, a folder empty, a 
 from __future__ import annotations
 
 import dataclasses
+import random
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from staging.header import (
     StageHeader,
 )
 from tests.simulation.simtree import Node, Tree
+
+PART = b"part"  # before the GUID of a staging file that is half received
 
 
 def stage_of(node: Node, guid: bytes) -> bytes:
@@ -68,6 +71,30 @@ class Disk(Tree):
         self._installing = False
         self.on_made: Callable[[bytes, Node], None] = lambda co_guid, node: None
         self.on_entered: Callable[[Node, int], None] = lambda folder, ctime: None  # by us, with the ctime before
+
+    # -- what is beside the tree
+
+    def contents_kept(self) -> set[bytes]:
+        """Of what lost, or was in the way."""
+        return {content for content, _ in self.kept}
+
+    def half_received(self) -> list[bytes]:
+        """The change orders of which half a staging file is there."""
+        return [key[len(PART) :] for key in self.stages if key.startswith(PART)]
+
+    def sweep(self) -> None:
+        """A process begins: what is half received is of no use."""
+        for co_guid in self.half_received():
+            del self.stages[PART + co_guid]
+
+    def lose_stage(self, rng: random.Random) -> None:
+        """Now and then one of the staging files is gone."""
+        if self.stages and rng.random() < 0.2:
+            self.stages.pop(rng.choice(sorted(self.stages)))
+
+    def forget_stages(self) -> None:
+        """All of them are gone."""
+        self.stages.clear()
 
     def snapshot(self) -> list[tuple[Any, ...]]:
         """Enough of the tree to put it back."""

@@ -27,14 +27,12 @@ from staging.generate import Staged
 from staging.header import NetworkOpenInformation
 from staging.rootdir import RootDir
 from staging.unstored import Unstored
-from tests.simulation.simdisk import stage_of
+from tests.simulation.simdisk import PART, stage_of
 from tests.simulation.simkernel import SimSystem, fingerprint
 from tests.simulation.simtree import Node
 
 if TYPE_CHECKING:
     from tests.simulation.simmember import Member
-
-PART = b"part"  # before the GUID of a staging file that is half received
 
 
 class Stumble(Exception):

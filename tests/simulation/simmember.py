@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from agent.engine import events as ev
 from agent.engine.context import EngineConfig
 from agent.engine.engine import Engine
+from agent.files.fileops import FileOps
 from agent.files.installing import ResolvedInstall
 from agent.files.underway import UnderWay
 from agent.localchanges.missing import MissingFiles
@@ -30,7 +31,7 @@ from idtable.errors import StoreFull
 from idtable.records import IDRecord
 from tests.simulation.simconfig import ROOT, agent_config, local_set
 from tests.simulation.simdisk import Disk
-from tests.simulation.simhost import PART, Nothing, SimFiles, SimStore, Stumble, Told
+from tests.simulation.simhost import Nothing, SimFiles, SimStore, Stumble, Told
 from tests.simulation.simkernel import SimSystem, fingerprint
 from tests.simulation.simloop import Dead, SimLoop, SimThreads
 from tests.simulation.simservice import SimService
@@ -75,7 +76,7 @@ class Member:
         self.number = number
         self.guid = world.guid_of("member", name)
         self.again: tuple[int, ...] = ()  # how often it was added again
-        self.disk = Disk()
+        self.disk = self.make_disk()
         self.up = False
         self.left = False
         self.removed = False  # and may be added again
@@ -117,7 +118,7 @@ class Member:
         self.again = (sum(self.again) + 1,)
         self.guid = self.world.guid_of("member", self.name, *self.again)
         self.world.by_guid[self.guid] = self
-        self.disk.stages.clear()
+        self.disk.forget_stages()
         self.applied.clear()
         self.backup = None
         self.left = self.removed = False
@@ -155,8 +156,7 @@ class Member:
         self.generation += 1
         self.undo.clear()
         self._calls, self._engines = None, 0
-        for key in [k for k in self.disk.stages if k.startswith(PART)]:  # as StagingArea.sweep()
-            del self.disk.stages[key]
+        self.disk.sweep()
         self.loop = SimLoop(self)
         try:
             self.loop.within(self._begin)
@@ -187,9 +187,7 @@ class Member:
 
     def ports(self) -> Ports:
         nothing, lock, under_way, system = cast("Any", Nothing()), threading.RLock(), UnderWay(), SimSystem(self)
-        files = SimFiles(self, system)
-        self.disk.on_made = lambda co_guid, node: under_way.made(co_guid, fingerprint(node)[:3])
-        self.disk.on_entered = cast("Any", files.root).ours
+        files = self.make_files(system, under_way)
         return Ports(
             self.store,
             lock,
@@ -209,6 +207,17 @@ class Member:
             new_guid=self.world.new_guid,
             idle_most_s=3600.0,
         )
+
+    def make_disk(self) -> Disk:
+        """What outlives its processes."""
+        return Disk()
+
+    def make_files(self, system: SimSystem, under_way: UnderWay) -> FileOps:
+        """What a process does to that."""
+        files = SimFiles(self, system)
+        self.disk.on_made = lambda co_guid, node: under_way.made(co_guid, fingerprint(node)[:3])
+        self.disk.on_entered = cast("Any", files.root).ours
+        return files
 
     def watch_maker(self, system: SimSystem) -> Callable[..., Any]:
         """What makes a watch of the tree."""
@@ -253,8 +262,7 @@ class Member:
         for co_guid in self.in_memory:
             self.disk.stages.pop(co_guid, None)
         self.in_memory.clear()
-        if self.disk.stages and rng.random() < 0.2:
-            self.disk.stages.pop(rng.choice(sorted(self.disk.stages)))
+        self.disk.lose_stage(rng)
         self.disk.ears = None
         self.world.network.gone(self)
 
@@ -293,6 +301,9 @@ class Member:
     def while_looking(self, work: Callable[[], None]) -> None:
         """A user does something in the moment in which the agent looks at the tree: here that takes no time."""
         work()
+
+    def at_call(self, number: int, work: Callable[[], None]) -> None:
+        """A user does something right before the so many-th system call from now on: here none is made."""
 
     def meanwhile(self, call: str = "", folder: Node | None = None, name: str = "") -> None:
         """A thread of this member is at work: others may come between. Raises Dead when the process is gone."""
@@ -421,16 +432,19 @@ class Member:
         except Exception as error:
             self.world.violation(f"{self.name}: installing has failed: {error!r}")
             raise
-        self.excused = self.excused or self.engine.reseed.active
-        if event.outcome is ev.Outcome.DONE:
-            entry = self.engine.inbound.entry_of(action.co_guid)
-            if entry is not None and any(s.step is ev.InstallStep.CONTENT for s in action.steps):
-                self.applied[entry.key] = self.applied.get(entry.key, 0) + 1
-                if self.applied[entry.key] > 1 and not self.excused:
-                    self.world.violation(f"{self.name}: {entry.co.file_name!r} applied twice")
-            if len(disk.kept) == kept:
-                self.undo.append((disk.serial, lambda: disk.put_back(before)))
+        self.installed(action, event)
+        if event.outcome is ev.Outcome.DONE and len(disk.kept) == kept:
+            self.undo.append((disk.serial, lambda: disk.put_back(before)))
         return event
+
+    def installed(self, action: ev.Install, event: ev.Installed) -> None:
+        """An install has ended: it is the only one of its change order."""
+        self.excused = self.excused or self.engine.reseed.active
+        entry = self.engine.inbound.entry_of(action.co_guid) if event.outcome is ev.Outcome.DONE else None
+        if entry is not None and any(s.step is ev.InstallStep.CONTENT for s in action.steps):
+            self.applied[entry.key] = self.applied.get(entry.key, 0) + 1
+            if self.applied[entry.key] > 1 and not self.excused:
+                self.world.violation(f"{self.name}: {entry.co.file_name!r} applied twice")
 
     # -- local changes --
 

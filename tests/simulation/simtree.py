@@ -127,8 +127,21 @@ class Tree:
 
     # -- what users do
 
-    def add(self, parent: Node, name: str, *, is_dir: bool, content: bytes = b"", oid: bytes | None = None) -> Node:
-        node = Node(self.next_ino, is_dir, content, FOLDER_MODE if is_dir else FILE_MODE, self.tick(), oid)
+    def add(
+        self,
+        parent: Node,
+        name: str,
+        *,
+        is_dir: bool,
+        content: bytes = b"",
+        oid: bytes | None = None,
+        mtime: int | None = None,
+    ) -> Node:
+        """`mtime` in Unix nanoseconds; one nobody else has by default."""
+        now = self.tick()
+        node = Node(self.next_ino, is_dir, content, FOLDER_MODE if is_dir else FILE_MODE, now, oid)
+        if mtime is not None:
+            node.mtime = mtime
         self.next_ino += 1
         self.attach(node, parent, name)
         self._tell(parent, name, k.IN_CREATE, node)
@@ -162,6 +175,10 @@ class Tree:
         parent = top.parent
         self.detach(top)
         self._entered(parent)
+
+    def link(self, folder: Node, name: str, target: str) -> None:
+        """A symbolic link: real trees have them."""
+        raise NotImplementedError
 
     def move_out(self, node: Node) -> None:
         """To somewhere else in the file system."""

@@ -106,7 +106,11 @@ class SimWatch:
             guid = change.file_guid or self._world.new_guid()
             if change.kind is Kind.CREATE:
                 self._made[change.path] = guid
-            out.append(self._local_change(change, guid, parent))
+            event = self._local_change(change, guid, parent)
+            if event is None:
+                self.noticed(SECOND)
+            else:
+                out.append(event)
         return out
 
     def _is_unsure(self, change: Change, parent: bytes, under_way: UnderWay) -> bool:
@@ -119,7 +123,8 @@ class SimWatch:
             return True
         return found is not None and any(r.kind == change.file_kind for r in store.by_local_key(*found[:3]))
 
-    def _local_change(self, change: Change, guid: bytes, parent: bytes) -> ev.LocalChange:
+    def _local_change(self, change: Change, guid: bytes, parent: bytes) -> ev.LocalChange | None:
+        """None when it is to be looked at again."""
         disk, rng = self._member.disk, self._world.random
         node = None if change.kind is Kind.DELETE else disk.look(change.path)
         is_dir = change.file_kind == "folder"

@@ -8,7 +8,9 @@ from __future__ import annotations
 import hashlib
 import heapq
 import random
+import stat
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from agent.engine.context import Limits
@@ -180,7 +182,7 @@ class World:
         disk.now = self.now
         nodes = list(disk.walk())
         folders = [disk.root] + [n for n in nodes if n.is_dir]
-        files = [n for n in nodes if not n.is_dir]
+        files = [n for n in nodes if stat.S_ISREG(n.mode)]
         folder = folders[a % len(folders)]
         name = self.file_names[b % len(self.file_names)]
         there = folder.children.get(name)
@@ -200,7 +202,7 @@ class World:
         elif kind == "truncate" and file is not None and file.content:
             self.gives_up(file)
             disk.write(file, b"")
-        elif kind == "chmod" and node is not None:
+        elif kind == "chmod" and node is not None and not stat.S_ISLNK(node.mode):
             base = FOLDER_MODE if node.is_dir else FILE_MODE
             disk.chmod(node, base ^ (0o022, 0o011, 0)[a % 3])
         elif kind == "move" and node is not None and not disk.below(folder, node):
@@ -233,7 +235,13 @@ class World:
                 disk.add(parent, old, is_dir=False, content=self.content(member))
         elif kind == "copy" and file is not None and there is None:
             # cp -a: the Object ID is copied too
-            disk.add(folder, name, is_dir=False, content=file.content, oid=file.oid).mtime = file.mtime
+            disk.add(folder, name, is_dir=False, content=file.content, oid=file.oid, mtime=file.mtime)
+        elif kind == "link" and there is None:
+            disk.link(folder, name, "f")
+        elif kind == "out" and node is not None:
+            for each in (node, *disk.walk(node)):
+                self.gives_up(each)
+            disk.move_out(node)
         elif kind == "busy" and file is not None:
             disk.busy[file.ino] = self.now + (c % 40) * SECOND
         else:
@@ -273,6 +281,10 @@ class World:
                 self.operate(member, str(rest[1]), *(int(x) for x in rest[2:5]))  # type: ignore[call-overload]
             case "while":
                 member.while_looking(lambda: self.operate(member, str(rest[1]), *(int(x) for x in rest[2:5])))  # type: ignore[call-overload]
+            case "between":
+                number, what, *how = rest[1:]
+                work = partial(self.operate, member, str(what), *(int(x) for x in how))  # type: ignore[call-overload]
+                member.at_call(int(number), work)  # type: ignore[call-overload]
             case "start":
                 member.start()
             case "crash":
@@ -432,12 +444,12 @@ class World:
             self.violation(f"{member.name}: two records of one name")
         if member.store.inlog_count():
             self.violation(f"{member.name}: its inbound log is not empty")
-        if any(k.startswith(b"part") for k in member.disk.stages):
+        if member.disk.half_received():
             self.violation(f"{member.name}: half a staging file is left")
 
     def check_contents(self) -> None:
         there = {content for m in self.here() for _, content in m.tree().values()}
-        kept = {content for m in self.here() for content, _ in m.disk.kept}
+        kept = {content for m in self.here() for content in m.disk.contents_kept()}
         for content, author in self.written.items():
             if content in self.discharged or author.left or content in there or content in kept:
                 continue
