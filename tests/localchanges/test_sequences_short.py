@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,12 @@ def test_the_campaign_tells_what_failed_and_how_to_go_on(
         if "s8/" in hand.outside:
             signal.raise_signal(signal.SIGTERM)
 
+    async def together_fails(one: object, other: object, hands: Sequence[Hand], steps: object) -> None:
+        assert len(hands) == sequences.WRITERS
+        await fails(one, other, hands[0], steps)
+
     monkeypatch.setattr(sequences, "carry_out", fails)
+    monkeypatch.setattr(sequences, "carry_out_together", together_fails)
     monkeypatch.setattr(sys, "argv", ["-", "--seed", "5", "--sequences", "9", "--folder", str(tmp_path)])
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
