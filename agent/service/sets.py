@@ -19,6 +19,7 @@ from agent.replica.replica import Replica
 from agent.replica.unopened import RETRY_S, UnopenedSet, disk_is_full
 from agent.reporting.events import led
 from agent.tree.identity import ReplicaError, RootOfAnotherSet
+from agent.work.clock import filetime_now, iso_time
 from agent.work.supervise import Supervisor
 from agent.work.timeshares import TimeShares
 from config.model import LocalSet
@@ -47,6 +48,7 @@ class Sets:
         self._workers = ThreadPoolExecutor(service.config.workers + 1, "frs-worker")  # see agent.replica.actions
         self._opening: dict[bytes, Supervisor] = {}  # what opens sets that wait
         self.frozen = False
+        self._frozen_by: dict[str, str] | None = None
 
     async def open(self) -> None:
         """Open all, but for those whose disk is full, whose database is damaged, or whose root is that of a set that
@@ -104,8 +106,10 @@ class Sets:
         if deleted is not None:
             await asyncio.to_thread(deleted.close)
 
-    def freeze(self, frozen: bool) -> None:
-        """Have installs wait, or go on (3.2.4.5), also in sets that come later."""
+    def freeze(self, frozen: bool, who: str) -> None:
+        """Have installs wait, or go on (3.2.4.5), also in sets that come later; `who` wants it."""
+        if frozen != self.frozen:
+            self._frozen_by = {"since": iso_time(filetime_now()), "by": who} if frozen else None
         self.frozen = frozen
         for replica in self.replicas.values():
             replica.freeze(frozen)
@@ -132,7 +136,7 @@ class Sets:
         """Each set's part of `frs status`, in the order of the configuration."""
         guids = [local.member.guid for local in self._service.config.sets]
         both: dict[bytes, Replica | UnopenedSet] = {**self.replicas, **self.unopened}
-        return [both[guid].status() for guid in guids if guid in both]
+        return [both[guid].status() | {"frozen": self._frozen_by} for guid in guids if guid in both]
 
     async def _open(self, local: LocalSet, now: Callable[[], LocalSet] | None = None) -> Replica:
         """Open what is kept of a set, its store and its tree; in a thread, for this can take seconds. `now` says what
