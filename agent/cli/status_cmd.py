@@ -46,6 +46,11 @@ def describe(answer: dict[str, Any]) -> Iterator[str]:
         yield f"set {entry['name']}: {entry['state']}, {entry['root']}"
         if entry["error"]:
             yield f"  error: {entry['error']}"
+        if frozen := entry.get("frozen"):
+            yield (
+                f"  20115 frozen since {frozen['since']} by {frozen['by']}: installs wait until `frs ntfrsutl thaw` "
+                f"or the next start of the agent"
+            )
         if originator := entry.get("originator_guid"):
             yield f"  originator GUID: {originator}"
         table, staging, pending = entry["idtable"], entry["staging"], entry["pending"]

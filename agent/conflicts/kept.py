@@ -3,7 +3,7 @@ what an install replaced while somebody edited it. Kept within a quota, listed, 
 
 In the folder of the store: `ID`, one entry for each item, whatever its name was; `index`, a line for each item and for
 each that left, written before anything moves; `ID.part`, a copy that is being made; `ID.gone`, what is being deleted;
-`lock`, held by whoever has the store open.
+`lock`, held by whoever has the store open. The index may be twice as long as the lines of its items, which count twice.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["ItemBusy", "KeptError", "KeptItem", "KeptStore", "TargetTaken", "Unk
 INDEX_NAME: Final = "index"
 LOCK_NAME: Final = "lock"
 ITEMS: Final = 10_000  # kept at most: each takes memory, however little it counts against the quota
-MOST_LINES: Final = 1000  # added to the index, and twice as many as there are items, before it is written anew
+MOST_BYTES: Final = 256 << 10  # of the index, and twice what its items need, before it is written anew
 FOUND: Final = "found in the store without an entry"
 
 _OURS: Final = re.compile(rf"{ITEM_ID.pattern}\.(part|gone)")
@@ -73,6 +73,8 @@ class KeptStore:
         self._index = Index(self._folder.at(INDEX_NAME), durable=durable)
         self._items: dict[str, KeptItem] = {}  # the oldest first
         self._used = self._size = 0  # what they count against the quota, and their bytes of content
+        self._lines = 0  # bytes of the index that they need
+        self._spared = 0  # bytes of the index up to which it is not tried again to write it anew
         self._busy: set[str] = set()
         self._coming: dict[str, KeptItem] = {}  # on their way in, and not among the items yet
         self._lock_fd = -1
@@ -175,7 +177,7 @@ class KeptStore:
                     origin=path,
                     inode=inode,
                 )
-            item = replace(item, charge=measured.charge + cost(item))
+            item = replace(item, charge=measured.charge + 2 * cost(item))
             self._busy.add(item.id)
         self._take(item, entry)
         return item.id
@@ -201,6 +203,7 @@ class KeptStore:
             self._put(item)
             self._busy.discard(item.id)
             gone = self._make_room(item)
+            self._shorten()
         if item.charge > self.quota_bytes:
             log.warning(
                 "20504 %r (%s) alone is larger than the quota of what is kept, %d bytes; it is kept all the same",
@@ -236,6 +239,7 @@ class KeptStore:
         before = self._items.get(item.id)
         self._used += item.charge - (before.charge if before is not None else 0)
         self._size += item.size - (before.size if before is not None else 0)
+        self._lines += cost(item) - (cost(before) if before is not None else 0)
         self._items[item.id] = item
 
     def _drop(self, item: KeptItem) -> KeptItem:
@@ -253,18 +257,25 @@ class KeptStore:
         left = self._items.pop(item.id)
         self._used -= left.charge
         self._size -= left.size
+        self._lines -= cost(left)
         try:
             self._index.drop(item.id)
         except OSError as error:
             log.warning("20507 %s: %s", self._index.path, error)  # the next start sees that it is gone
-        if self._index.lines > MOST_LINES + 2 * len(self._items):
+        self._shorten()
+
+    def _shorten(self) -> None:
+        """Under the lock."""
+        if self._index.size > max(MOST_BYTES + 2 * self._lines, self._spared):
             self._write_anew()
 
     def _write_anew(self) -> None:
         """Writes the index without what has left. Under the lock, or alone."""
         try:
             self._index.rewrite((self._items | self._coming).values())
+            self._spared = 0
         except OSError as error:
+            self._spared = self._index.size + MOST_BYTES
             log.warning("20507 %s cannot be written anew: %s", self._index.path, error)
 
     # -- giving back --

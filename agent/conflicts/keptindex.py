@@ -61,7 +61,7 @@ class Index:
     def __init__(self, path: str, *, durable: bool = True) -> None:
         self.path = path
         self.durable = durable
-        self.lines = 0  # those that were added since it was read, or written anew
+        self.size = 0  # bytes, with what has left; as far as could be seen
 
     def add(self, item: KeptItem) -> None:
         """Adds or replaces an item: durably, or not at all. Raises OSError."""
@@ -76,8 +76,8 @@ class Index:
         try:
             first = append_line(fd, entry, durable=self.durable)
         finally:
+            self.size = os.fstat(fd).st_size
             os.close(fd)
-        self.lines += 1
         if first and self.durable:
             fsops.fsync_dir(os.path.dirname(self.path))
 
@@ -86,9 +86,10 @@ class Index:
         what is of no use any more, or lines that are damaged and passed over. Raises OSError."""
         try:
             with open(self.path, "rb") as stream:
-                lines = stream.read().split(b"\n")
+                data = stream.read()
         except (FileNotFoundError, NotADirectoryError):
             return {}, False
+        self.size, lines = len(data), data.split(b"\n")
         unclean = bool(lines.pop())  # the beginning of a line
         found: dict[str, KeptItem] = {}
         for number, line in enumerate(lines, 1):
@@ -109,13 +110,14 @@ class Index:
 
     def rewrite(self, items: Iterable[KeptItem]) -> None:
         """Replaces the file. Raises OSError, and the old one stays."""
-        self.lines = 0  # one that cannot be written is not tried again with each line
         new = f"{self.path}.new"
         with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as stream:
             stream.writelines(_encoded(_as_line(item)) for item in items)
             stream.flush()
             os.fsync(stream.fileno())
+            size = os.fstat(stream.fileno()).st_size
         os.rename(new, self.path)
+        self.size = size
         fsops.fsync_dir(os.path.dirname(self.path))
 
 

@@ -48,7 +48,8 @@ class Entry:
     holds_up: bool = True  # others may wait for their turn behind it while it is fetched
     early: dict[int, bytes | memoryview] = field(default_factory=dict)  # blocks that came before their turn
     retry_at: int = 0
-    attempts: int = 0
+    attempts: int = 0  # those that count (see Inbound.futile)
+    without_room: int = 0  # attempts since the start for which there was no room: they do not count
     damaged: int = 0  # times that its staging file came damaged
     waits_for: Outcome | None = None
     detail: str = ""  # of that, for people
@@ -74,6 +75,11 @@ class Entry:
         """By which connection it is offered, and in which change order; by none where its connection just stands in for
         another one: the partner there may not have it."""
         return [] if self.former_cxtion else [(self.cxtion, self.co)]
+
+    @property
+    def all_attempts(self) -> int:
+        """With those that do not count."""
+        return self.attempts + self.without_room
 
     @property
     def tries(self) -> int:

@@ -258,7 +258,7 @@ class Fetching:
         if offset < entry.received or offset in entry.early:
             return  # it came twice
         if offset >= entry.requested or offset % c.MAX_BLOCK:
-            if not entry.attempts and not entry.retry_fetches:  # else it may be late, and was asked for before
+            if not entry.all_attempts and not entry.retry_fetches:  # else it may be late, and was asked for before
                 self._refuse(session, entry, Cause.FLOOD, f"a block at {offset} that was not asked for")
             return
         wrong = f"a block of {len(data)} bytes at {offset} of {size}"

@@ -296,8 +296,9 @@ class Inbound:
         if absent:  # which does not count: nothing is given up for it, and the next Join begins with all of them
             entry.first_try, delay = ctx.now, ctx.limits.max_retry
         else:
-            entry.attempts += 1
-            delay = min(ctx.limits.first_retry << min(entry.attempts - 1, 10), ctx.limits.max_retry)
+            entry.without_room += why is Outcome.NO_SPACE
+            entry.attempts += why is not Outcome.NO_SPACE
+            delay = min(ctx.limits.first_retry << min(entry.all_attempts - 1, 10), ctx.limits.max_retry)
         news = why is not entry.waits_for
         entry.damaged += why is Outcome.STAGE_DAMAGED
         entry.waits_for, entry.detail = why, detail
@@ -309,15 +310,15 @@ class Inbound:
         self.waiting.add(entry.key)
         self.hold_up_nobody(entry)
         serious = why in (Outcome.NO_SPACE, Outcome.FAILED)
-        if (serious and news) or (entry.attempts in (3, 10, 100, 1000) and not absent):
+        if (serious and news) or (entry.all_attempts in (3, 10, 100, 1000) and not absent):
             text = f"{why.event} {ctx.path(entry.co)}: {why.value}{': ' + detail if detail else ''}"
             if serious:
                 text = f"{text}; tried again in {delay // 10_000_000} s"
                 ctx.report("error", text, Cause.WAITING, ctx.path(entry.co))
             elif entry in self.held:
-                ctx.report("warning", f"{text}; attempt {entry.attempts}", Cause.IN_USE, ctx.path(entry.co))
+                ctx.report("warning", f"{text}; attempt {entry.all_attempts}", Cause.IN_USE, ctx.path(entry.co))
             else:
-                ctx.report("warning", f"{text}; attempt {entry.attempts}")
+                ctx.report("warning", f"{text}; attempt {entry.all_attempts}")
 
     def hold_up_nobody(self, entry: Entry) -> None:
         """What the entry waits for may be among those that wait for it, or may never come: it keeps its turn for its
@@ -338,7 +339,8 @@ class Inbound:
         """Why the entry is not tried again; empty while it is. The limits of notes 35 and 36 are passed, its staging
         file is damaged wherever it is fetched from (3.3.4.4.8), or its folder never comes. Of the time only that counts
         which its attempts can have taken: not while others had their turn, while this member was off, or by which its
-        clock was set; but all of it where the clock is what it waits for."""
+        clock was set; but all of it where the clock is what it waits for. Attempts for which there was no room count
+        neither."""
         limits, tried = self.ctx.limits, f"given up after {entry.attempts} attempts"
         if entry.damaged >= limits.damaged:
             return (

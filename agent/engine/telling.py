@@ -76,7 +76,7 @@ class Telling:
                 self._path(e),
                 e.waits_for,
                 e.detail,
-                e.attempts,
+                e.all_attempts,
                 e.first_try,
                 e.retry_at,
             )

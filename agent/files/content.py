@@ -21,7 +21,16 @@ from config.model import SetIdPolicy
 from staging import fsops, install, restore
 from staging.area import StagingArea
 from staging.beneath import FOLDER, Entry, open_entry, open_same, remove_tree, set_time
-from staging.errors import AccessDenied, Interrupted, NoSpace, StagingError, Swapped, Unsupported, Vanished
+from staging.errors import (
+    AccessDenied,
+    DiskTooSmall,
+    Interrupted,
+    NoSpace,
+    StagingError,
+    Swapped,
+    Unsupported,
+    Vanished,
+)
 from staging.fsops import Fingerprint
 from staging.generate import generate_open
 from staging.rootdir import RootDir
@@ -80,7 +89,7 @@ class ContentInstaller:
             return ev.Installed(
                 action.co_guid, ev.Outcome.STAGE_MISSING if lost else ev.Outcome.FAILED, detail=str(error)
             )
-        except (NoSpace, AccessDenied, Unsupported, Interrupted):
+        except (NoSpace, DiskTooSmall, AccessDenied, Unsupported, Interrupted):
             raise
         except StagingError as error:
             self._area.remove(action.co_guid)

@@ -36,6 +36,7 @@ from staging.beneath import (
     same_entry,
 )
 from staging.errors import (
+    DiskTooSmall,
     NoSpace,
     StagingError,
     Swapped,
@@ -145,7 +146,7 @@ class Installer:
             try:
                 self.check()
                 end = self._step(action, _after(step, item.steps[:number], end), folders, deletions)
-            except (TooLarge, Unsupported) as error:
+            except (TooLarge, DiskTooSmall, Unsupported) as error:
                 end = ev.Installed(action.co_guid, ev.Outcome.UNSUPPORTED, detail=str(error))
             except NoSpace as error:
                 end = ev.Installed(action.co_guid, ev.Outcome.NO_SPACE, detail=str(error))

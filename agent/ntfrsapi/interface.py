@@ -28,8 +28,8 @@ class Host(Protocol):
     def replicated(self, path: str, kind: int) -> tuple[bool, int, bool, bytes]:
         """Replicated, Primary, Root and ReplicaSetGuid of a path, for a set of that type (0: any)."""
 
-    def freeze(self, frozen: bool) -> None:
-        """Whether installs wait, in all sets."""
+    def freeze(self, frozen: bool, who: str) -> None:
+        """Whether installs wait, in all sets; `who` has said so."""
 
     def force(self, asked: w.Force) -> None:
         """Join now, whatever the schedule says: what is named, as far as it is here."""
@@ -51,41 +51,41 @@ def ntfrsapi_interface(host: Host, access: Access, polling: Polling) -> Interfac
     NCA_S_SERVER_TOO_BUSY."""
     questions, commands = SourceRates(*QUESTIONS), SourceRates(*COMMANDS)
 
-    def set_interval(stub: bytes) -> bytes:
+    def set_interval(stub: bytes, _: str) -> bytes:
         short, long_minutes, short_minutes = w.decode_numbers(stub, "UseShortInterval", "LongInterval", "ShortInterval")
         polling.set(bool(short), long_minutes, short_minutes)
         host.poll()
         return w.encode_numbers(ERROR_SUCCESS)
 
-    def get_interval(stub: bytes) -> bytes:
+    def get_interval(stub: bytes, _: str) -> bytes:
         return w.encode_numbers(polling.present, polling.long, polling.short, ERROR_SUCCESS)
 
-    async def info(stub: bytes) -> bytes:
+    async def info(stub: bytes, _: str) -> bytes:
         asked = w.decode_info(stub)
         if asked is None:
             return w.encode_no_info(w.FRS_ERR_INVALID_SERVICE_PARAMETER)
         text = (await host.info(w.INFO_TYPES[asked.kind])).encode("utf-8", "replace")
         return w.encode_info(asked, text, NTFRS_COMM_MINOR, ERROR_SUCCESS)
 
-    def is_path_replicated(stub: bytes) -> bytes:
+    def is_path_replicated(stub: bytes, _: str) -> bytes:
         path, kind = w.decode_path(stub)
         if path is None:
             return w.encode_path(*w.NOT_REPLICATED, w.FRS_ERR_INVALID_SERVICE_PARAMETER)
         return w.encode_path(*host.replicated(path, kind), ERROR_SUCCESS)
 
-    def writer_command(stub: bytes) -> bytes:
+    def writer_command(stub: bytes, who: str) -> bytes:
         (command,) = w.decode_numbers(stub, "Command")
         if command in (w.FREEZE, w.THAW):  # what is none is ignored (3.2.4.5)
-            host.freeze(command == w.FREEZE)
+            host.freeze(command == w.FREEZE, who)
         return w.encode_numbers(ERROR_SUCCESS)
 
-    def force_replication(stub: bytes) -> bytes:
+    def force_replication(stub: bytes, _: str) -> bytes:
         host.force(w.decode_force(stub))
         return w.encode_numbers(ERROR_SUCCESS)
 
     def checked(
         function: str,
-        work: Callable[[bytes], bytes | Awaitable[bytes]],
+        work: Callable[[bytes, str], bytes | Awaitable[bytes]],
         refused: Callable[[int], bytes],
         rates: SourceRates = questions,
     ) -> Handler:
@@ -98,7 +98,7 @@ def ntfrsapi_interface(host: Host, access: Access, polling: Polling) -> Interfac
                 host.too_often(who)
                 raise RpcFault(c.NCA_S_SERVER_TOO_BUSY)
             try:
-                answer = work(stub)
+                answer = work(stub, who)
                 return answer if isinstance(answer, bytes) else await answer
             except WireError as error:
                 raise RpcFault(c.RPC_X_BAD_STUB_DATA) from error

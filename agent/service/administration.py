@@ -95,12 +95,13 @@ class Administration:
                 return True, int(local.set.primary == local.member.name), here == root, local.set.guid
         return NOT_REPLICATED
 
-    def freeze(self, frozen: bool) -> None:
+    def freeze(self, frozen: bool, who: str) -> None:
         """In all sets, and in those that come later."""
         sets = self._service.sets
         if frozen != sets.frozen:
-            log.warning("20115 installs %s: NtFrsApi has said so", "wait until they are thawed" if frozen else "go on")
-        sets.freeze(frozen)
+            how = "wait until they are thawed" if frozen else "go on"
+            log.warning("20115 installs %s: %s has said so by NtFrsApi", how, who)
+        sets.freeze(frozen, who)
 
     def force(self, asked: Force) -> None:
         """What is not here is ignored (3.2.4.6)."""

@@ -109,7 +109,7 @@ class Service:
         """Start in this order: sets (their stores and trees), server, control socket, dashboard, replication."""
         config = self.config
         asyncio.get_running_loop().set_exception_handler(self._loop_fault)
-        self.sets.open()
+        await self.sets.open()
         self.port = await self._start_server()
         control = ControlServer(
             config.state_dir,

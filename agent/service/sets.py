@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from agent.conflicts.deleted import DeletedStore
 from agent.conflicts.kept import KeptStore
 from agent.conflicts.keptcontrol import KEPT_NAME, deleted_store
-from agent.replica.ports import open_ports
+from agent.replica.ports import Ports, open_ports
 from agent.replica.replica import Replica
 from agent.replica.unopened import RETRY_S, UnopenedSet, disk_is_full
 from agent.reporting.events import led
-from agent.tree.identity import ReplicaError
+from agent.tree.identity import ReplicaError, RootOfAnotherSet
+from agent.work.clock import filetime_now, iso_time
 from agent.work.supervise import Supervisor
 from agent.work.timeshares import TimeShares
 from config.model import LocalSet
@@ -45,13 +48,16 @@ class Sets:
         self._workers = ThreadPoolExecutor(service.config.workers + 1, "frs-worker")  # see agent.replica.actions
         self._opening: dict[bytes, Supervisor] = {}  # what opens sets that wait
         self.frozen = False
+        self._frozen_by: dict[str, str] | None = None
 
-    def open(self) -> None:
-        """Open all, but for those whose disk is full or whose database is damaged: they wait. Raises ReplicaError,
-        StoreError, StagingError, OSError."""
+    async def open(self) -> None:
+        """Open all, but for those whose disk is full, whose database is damaged, or whose root is that of a set that
+        was not left: they wait. Raises ReplicaError, StoreError, StagingError, OSError."""
         for local in self._service.config.sets:
             try:
-                self._open(local)
+                await self._open(local)
+            except RootOfAnotherSet as error:
+                self._leave_unopened(local, error)
             except (StoreError, StagingError, OSError) as error:
                 if not isinstance(error, StoreDamaged) and not disk_is_full(error, local.state_dir, local.root):
                     raise
@@ -73,9 +79,10 @@ class Sets:
 
     async def begin(self, local: LocalSet) -> None:
         """A replica set comes. Where it cannot be opened now, it waits, and says why."""
-        self.unopened.pop(local.member.guid, None)
+        self.unopened[local.member.guid] = UnopenedSet.stopped(local, "13566 the set is being opened")
         try:
-            replica = self._open(local)
+            replica = await self._open(local)
+            del self.unopened[local.member.guid]
             replica.root.mark(replica.store)
         except _CANNOT_OPEN as error:
             await self.end(local.member.guid)
@@ -99,8 +106,10 @@ class Sets:
         if deleted is not None:
             await asyncio.to_thread(deleted.close)
 
-    def freeze(self, frozen: bool) -> None:
-        """Have installs wait, or go on (3.2.4.5), also in sets that come later."""
+    def freeze(self, frozen: bool, who: str) -> None:
+        """Have installs wait, or go on (3.2.4.5), also in sets that come later; `who` wants it."""
+        if frozen != self.frozen:
+            self._frozen_by = {"since": iso_time(filetime_now()), "by": who} if frozen else None
         self.frozen = frozen
         for replica in self.replicas.values():
             replica.freeze(frozen)
@@ -127,11 +136,12 @@ class Sets:
         """Each set's part of `frs status`, in the order of the configuration."""
         guids = [local.member.guid for local in self._service.config.sets]
         both: dict[bytes, Replica | UnopenedSet] = {**self.replicas, **self.unopened}
-        return [both[guid].status() for guid in guids if guid in both]
+        return [both[guid].status() | {"frozen": self._frozen_by} for guid in guids if guid in both]
 
-    def _open(self, local: LocalSet) -> Replica:
-        """Open what is kept of a set, its store and its tree. Raises ReplicaError, StoreError, StagingError, OSError;
-        may be called again then."""
+    async def _open(self, local: LocalSet, now: Callable[[], LocalSet] | None = None) -> Replica:
+        """Open what is kept of a set, its store and its tree; in a thread, for this can take seconds. `now` says what
+        the configuration has of the set by then. Raises ReplicaError, StoreError, StagingError, OSError; may be called
+        again then."""
         service, guid = self._service, local.member.guid
         config = service.config
         os.makedirs(local.state_dir, mode=0o700, exist_ok=True)
@@ -141,10 +151,19 @@ class Sets:
         if guid not in self.deleted:
             self.deleted[guid] = deleted_store(config, local)
         kept, deleted, incidents = self.kept[guid], self.deleted[guid], service.incidents
+        while True:
+            told = incidents.of(local.name)
+            ports = await _in_thread(
+                functools.partial(open_ports, config, local, service.counters, kept, deleted, self._workers, told)
+            )
+            if now is None or local is now():
+                break
+            await asyncio.to_thread(ports.close)
+            local = now()
         replica = Replica(
             config,
             local,
-            open_ports(config, local, service.counters, kept, deleted, self._workers, incidents.of(local.name)),
+            ports,
             service.counters,
             kept,
             incidents,
@@ -177,7 +196,7 @@ class Sets:
         while unopened.again:
             await asyncio.sleep(RETRY_S)
             try:
-                replica = self._open(unopened.local)
+                replica = await self._open(unopened.local, lambda: unopened.local)
             except _CANNOT_OPEN as error:
                 unopened.failed(error)
                 if not unopened.again:
@@ -192,6 +211,17 @@ class Sets:
                 return
             await replica.start()
             return
+
+
+async def _in_thread(opening: Callable[[], Ports]) -> Ports:
+    """Opened in a thread. Whoever gives up waiting leaves nothing open."""
+    task = asyncio.ensure_future(asyncio.to_thread(opening))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        with contextlib.suppress(*_CANNOT_OPEN):
+            await asyncio.to_thread((await task).close)
+        raise
 
 
 async def _ended(supervisor: Supervisor) -> None:

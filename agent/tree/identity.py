@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 from agent.counters.registry import Counters
@@ -11,6 +12,7 @@ from agent.engine.originator import ORIGINATOR
 from agent.tree.mark import Mark, RootFacts, is_alive, look_at_root, read_mark, surely_same, write_mark
 from agent.wire.guid import guid_text, new_guid
 from config.model import LocalSet
+from idtable.peek import peek_meta
 from idtable.records import IDRecord
 from idtable.store import Store
 
@@ -20,6 +22,10 @@ RootKey = tuple[int, int]
 
 class ReplicaError(Exception):
     """The replica set cannot run here; the text says why and what to do."""
+
+
+class RootOfAnotherSet(ReplicaError):
+    """The root is that of another set of this member, which has not left it."""
 
 
 class Identity(NamedTuple):
@@ -46,7 +52,7 @@ def identify(
 
     `root_fd` is open on the root, `state_dir` is that of the agent. Nothing is written to the root, see `mark_root`.
     `told` is called for a mark that somebody removed or changed. Raises ReplicaError when store, root and set do not
-    belong together, StoreError, OSError.
+    belong together, RootOfAnotherSet while the state of another set says that the root is its own, StoreError, OSError.
     """
     set_guid = store.meta_get("set_guid")
     if set_guid is not None and set_guid != local.set.guid:
@@ -55,6 +61,14 @@ def identify(
             f"name another state directory, or remove that one to start anew"
         )
     now, mark = look_at_root(root_fd), read_mark(root_fd)
+    other = _another_set(local, now, mark) if set_guid is None else None
+    if other is not None:
+        raise RootOfAnotherSet(
+            f"20108 the root {local.root} is that of another set of this member, whose state is in {other}, so that "
+            f"the set {local.name} does not begin there. Give that root to the former set again (its [[set]] may have "
+            f"got another name or root by mistake); or, if this member is to leave that one, `frs leave` does so, and "
+            f"this set begins then"
+        )
     with store.transaction():
         if set_guid is None:
             store.meta_set("set_guid", local.set.guid)
@@ -117,6 +131,20 @@ def _is_the_root(store: Store, now: RootFacts, mark: Mark | None, root_guid: byt
         return same
     marked = store.meta_get("root_marked") is not None
     return not marked or (mark is not None and mark.guid == root_guid)
+
+
+def _another_set(local: LocalSet, now: RootFacts, mark: Mark | None) -> Path | None:
+    """The folder of the state of another set that has this root. One that runs has a lock on its root: it is not asked
+    here. What a member has left has no database any more."""
+    for folder in sorted(local.state_dir.parent.iterdir()):
+        database = folder / "frs.db"
+        if folder == local.state_dir or (ino := peek_meta(database, "root_ino")) is None:
+            continue
+        rest = (int(peek_meta(database, key) or b"0") for key in ("root_btime", "root_fsid"))
+        same = surely_same(RootFacts(0, int(ino), *rest), now)
+        if same or (same is None and mark is not None and mark.guid == peek_meta(database, "root_guid")):
+            return folder
+    return None
 
 
 def _remember(store: Store, now: RootFacts) -> None:

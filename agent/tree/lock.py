@@ -239,10 +239,12 @@ class RootLock:
         elif not any(fd >= 0 and os.path.samestat(found, os.fstat(fd)) for fd in (self._question_fd, self._answer_fd)):
             self._drop_answer()
             fd = open_beneath(self._fd, f"{QUESTION}/{name}", _READ)
-            if os.path.samestat(found, os.fstat(fd)) and _lock(fd, fcntl.LOCK_SH):
-                self._answer_fd = fd
-            else:
-                os.close(fd)
+            try:
+                if os.path.samestat(found, os.fstat(fd)) and _lock(fd, fcntl.LOCK_SH):
+                    self._answer_fd, fd = fd, -1
+            finally:
+                if fd >= 0:
+                    os.close(fd)
 
     def _drop_answer(self) -> None:
         if self._answer_fd >= 0:

@@ -46,7 +46,7 @@ class Host:
     def replicated(self, path: str, kind: int) -> tuple[bool, int, bool, bytes]:
         return (True, 1, True, bytes(range(16))) if path == "/srv/docs" else NOT_REPLICATED
 
-    def freeze(self, frozen: bool) -> None: ...
+    def freeze(self, frozen: bool, who: str) -> None: ...
 
     def too_often(self, who: str) -> None:
         raise AssertionError(who)

@@ -1,9 +1,10 @@
 """Carries out random sequences of operations on a tree with a real journal, one sequence after the other.
 
-A sequence is drawn from its seed; seeds are counted up. Two members replicate with each other; after each sequence what
-is in the tree must be what the member knows of it, nothing that still is in the tree may have been called deleted, and
-both trees must be equal. A violation is printed with its seed. The last line is the sum; the exit status is 1 if
-there was a violation. Ctrl-C (or --seconds) ends it with that line, and it says from which seed on the same can go on.
+A sequence is drawn from its seed; seeds are counted up. Every fourth is one of three writers at once. Two members
+replicate with each other; after each sequence what is in the tree must be what the member knows of it, nothing that
+still is in the tree may have been called deleted, and both trees must be equal. A violation is printed with its seed.
+The last line is the sum; the exit status is 1 if there was a violation. Ctrl-C (or --seconds) ends it with that line,
+and it says from which seed on the same can go on.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from tests.filesystems import KINDS, mounted
-from tests.localchanges.sequences import draw, run, shortened
+from tests.localchanges.sequences import drawn, run, shortened
 
 MIB = 1 << 20
 TOLD_EACH_S = 60.0
@@ -95,7 +96,7 @@ def carry_out(folder: Path, tally: Tally, args: argparse.Namespace) -> None:
         seed = tally.next
         failed = bool(run(folder, [seed], told=True))
         if failed and args.shorten:
-            for step in shortened(folder / "shorter", draw(seed)):
+            for step in shortened(folder / "shorter", drawn(seed)):
                 print(f"    {step}", flush=True)
         tally.add(failed)
 

@@ -1,12 +1,15 @@
-"""Random sequences of operations on a tree, with pauses drawn around the aging time, from a seed."""
+"""Random sequences of operations on a tree, with pauses drawn around the aging time, from a seed: of one user, or of
+several at once, each in a thread of its own."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import shutil
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISDIR
@@ -17,6 +20,8 @@ from tests.localchanges.member import Key, Known, Member, entries, pair, togethe
 
 AGING_S = 0.06
 STAYS = "stays"  # in the root, whatever is done: a set whose root is empty when it is scanned waits
+OWN = "own"  # a folder in the root, in which the last of several writers does all that he does
+WRITERS = 3
 _FAR_BEHIND = 1 << 40
 NAMES = ("a", "b", "c", "d")
 #: How often each operation is drawn.
@@ -30,11 +35,41 @@ WEIGHTS = {
 @dataclass(frozen=True)
 class Step:
     """An operation (its numbers pick what it is done to), a pause of `seconds`, "quiet" (all that was done is known),
-    or "deaf": the kernel's events of the next few operations are lost, and then the journal is told that some were."""
+    or "deaf": the kernel's events of the next few operations are lost, and then the journal is told that some were.
+    Where there are several writers, it is that one's, or everybody's ("quiet", "deaf")."""
 
     name: str
     picks: tuple[int, int, int] = (0, 0, 0)
     seconds: float = 0.0
+    writer: int = 0
+
+
+def drawn(seed: int) -> list[Step]:
+    """The sequence of a seed; every fourth is one of several writers."""
+    return draw_writers(seed) if seed % 4 == 3 else draw(seed)
+
+
+def draw_writers(seed: int) -> list[Step]:
+    """A sequence of several writers: what each does between two moments of quiet is done at the same time."""
+    rng = random.Random(f"writers {seed}")
+    names = list(WEIGHTS)
+
+    def picks() -> tuple[int, int, int]:
+        return rng.getrandbits(16), rng.getrandbits(16), rng.getrandbits(16)
+
+    opening = rng.choices(("mkdir", "deep", "copy", "write"), (4, 2, 2, 1), k=rng.randint(2, 6))
+    steps = [Step(name, picks()) for name in opening]
+    for _ in range(rng.randint(1, 3)):
+        steps.append(Step("quiet"))
+        if rng.random() < 0.1:
+            steps.append(Step("deaf"))
+        for _ in range(rng.randint(6, 30)):
+            writer = rng.randrange(WRITERS)
+            steps.append(Step(rng.choices(names, WEIGHTS.values())[0], picks(), writer=writer))
+            if rng.random() < 0.3:
+                pause = AGING_S * rng.choice((0.01, 0.05, 0.3, 0.8, 1.0, 1.2, 1.6))
+                steps.append(Step("pause", seconds=pause, writer=writer))
+    return steps
 
 
 def draw(seed: int, *, most: int = 14) -> list[Step]:
@@ -83,6 +118,10 @@ class Hand:
         """All that was done until now is known."""
         self._linked.clear()
         self.may_be_new.clear()
+
+    def note_writers(self) -> None:
+        """To be called when several writers have ended: what one has linked, others may have done anything to."""
+        self.may_be_new |= self._linked
 
     def note(self, before: Known) -> None:
         """To be called after each step: what has had several names, and has no longer the one it had `before`, may be
@@ -226,7 +265,10 @@ class Hand:
         os.symlink(NAMES[r % len(NAMES)], self._place(p, q))
 
     def _hardlink(self, p: int, q: int, r: int) -> None:
-        os.link(self._pick(p, "file"), self._place(q, r), follow_symlinks=False)
+        path, target = self._pick(p, "file"), self._place(q, r)
+        self._linked.add(fingerprint(path)[:3])
+        os.link(path, target, follow_symlinks=False)
+        self._linked.add(fingerprint(target)[:3])
 
     def _replace_kind(self, p: int, q: int, r: int) -> None:
         path = self._pick(p)
@@ -303,6 +345,53 @@ async def carry_out(one: Member, other: Member, hand: Hand, steps: Sequence[Step
     assert_same(one, other)
 
 
+async def carry_out_together(one: Member, other: Member, hands: Sequence[Hand], steps: Sequence[Step]) -> None:
+    """Do the steps of several writers on one member, those of each in a thread; whenever it is quiet hold the
+    invariants against what is there, and in the end against the other member."""
+    await together(one, other)
+    before = one.assert_tree_is_known()
+    for part in _parts(steps):
+        deaf = any(step.name == "deaf" for step in part)
+        if deaf:
+            _deafen(one, 0)
+        turns = ([step for step in part if step.writer == number] for number in range(len(hands)))
+        await asyncio.gather(*(asyncio.to_thread(_turn, hand, turn) for hand, turn in zip(hands, turns)))
+        _hears(one, int(deaf))
+        await together(one, other)
+        now = one.assert_tree_is_known()
+        for hand in hands:
+            hand.note_writers()
+        assert_identities(before, now, one.root, set[Key]().union(*(hand.may_be_new for hand in hands)))
+        for hand in hands:
+            hand.begin()
+        before = now
+    one.assert_scan_finds_nothing()
+    assert_same(one, other)
+
+
+def _parts(steps: Sequence[Step]) -> Iterator[list[Step]]:
+    """What is done between two moments of quiet."""
+    part: list[Step] = []
+    for step in steps:
+        if step.name == "quiet":
+            yield part
+            part = []
+        else:
+            part.append(step)
+    yield part
+
+
+def _turn(hand: Hand, steps: Sequence[Step]) -> None:
+    """What one writer does. His folder may have gone with what another one has moved or removed."""
+    for step in steps:
+        if step.name == "pause":
+            time.sleep(step.seconds)
+        elif step.name != "deaf":
+            with contextlib.suppress(OSError):
+                os.makedirs(hand.root, exist_ok=True)
+            hand.do(step)
+
+
 def _source(one: Member) -> InotifySource:
     watch = one.replica.watching.watch
     assert watch is not None
@@ -354,7 +443,7 @@ def run(folder: Path, seeds: Sequence[int], *, told: bool = False) -> list[tuple
     """Carry out the sequences of some seeds, each in a tree of its own; returns what went wrong, by seed."""
     failures = []
     for seed in seeds:
-        steps = draw(seed)
+        steps = drawn(seed)
         if (failure := fault(folder / f"s{seed}", steps)) is not None:
             failures.append((seed, failure))
             if told:
@@ -365,12 +454,20 @@ def run(folder: Path, seeds: Sequence[int], *, told: bool = False) -> list[tuple
 def fault(folder: Path, steps: Sequence[Step]) -> str | None:
     """What goes wrong with these steps; None when nothing does."""
     shutil.rmtree(folder, ignore_errors=True)
-    (folder / "outside").mkdir(parents=True)
+    several = any(step.writer for step in steps)
+    outside = [folder / f"outside{number}" for number in range(WRITERS if several else 1)]
+    for place in outside:
+        place.mkdir(parents=True)
 
     async def all_of_it() -> None:
         async with pair(folder, aging_s=AGING_S) as (one, other):
             Path(one.root, STAYS).touch()
-            await carry_out(one, other, Hand(one.root, str(folder / "outside")), steps)
+            roots = [one.root] * (len(outside) - 1) + [os.path.join(one.root, OWN) if several else one.root]
+            hands = [Hand(root, str(place)) for root, place in zip(roots, outside)]
+            if several:
+                await carry_out_together(one, other, hands, steps)
+            else:
+                await carry_out(one, other, hands[0], steps)
 
     try:
         asyncio.run(all_of_it())

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import itertools
 import mmap
 import os
+import random
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from agent.localchanges import periodicscan
-from agent.localchanges.periodicscan import Ended
+from agent.localchanges.periodicscan import Ended, PeriodicScan
 from journal.watchtree import WatchTree
 from tests.localchanges.member import PATIENCE_S, Member, member, pair, together
 from tests.localchanges.sequences import assert_same
@@ -237,6 +241,82 @@ async def test_no_scan_where_none_is_wanted(tmp_path: Path) -> None:
     async with member(tmp_path, aging_s=0.1, scan_interval_s=0) as one:
         assert one.replica.watching.scan is None
         assert one.replica.status()["scan"] is None
+
+
+class Enough(Exception):
+    """Ends a scan that would go on for ever."""
+
+
+async def test_scans_of_many_members_and_sets_are_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that were started together: each begins at a time of its own, and keeps to it."""
+    now = 0.0
+    begun: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    async def one_scan() -> None:
+        nonlocal now
+        begun.append(now)
+        if len(begun) == 3:
+            raise Enough
+        now += 1800.0  # it takes its time
+
+    virtual = SimpleNamespace(sleep=sleep, Event=asyncio.Event)
+    monkeypatch.setattr(periodicscan, "asyncio", virtual)
+    monkeypatch.setattr(periodicscan, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(periodicscan, "random", random.Random(3))
+    firsts = []
+    for _ in range(60):
+        host = SimpleNamespace(count=lambda *_: None)
+        watch = SimpleNamespace(scanned=asyncio.Event())
+        watch.scanned.set()
+        scan = PeriodicScan(host, watch, lambda: None, None, interval_s=3600.0)  # type: ignore[arg-type]
+        monkeypatch.setattr(scan, "_scan", one_scan)
+        now, begun[:] = 0.0, []
+        with pytest.raises(Enough):
+            await scan.run()
+        scan.stop()
+        firsts.append(begun[0])
+        assert [round(later - begun[0]) for later in begun] == [0, 3600, 7200]
+    assert min(firsts) >= 1800
+    assert max(firsts) <= 3600
+    in_five_minutes = Counter(int(first // 300) for first in firsts)
+    assert len(in_five_minutes) == 6
+    assert max(in_five_minutes.values()) < 20
+
+
+async def test_one_scan_is_spread_over_half_of_the_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few entries at a time, and at most a tenth of the time at work."""
+    monkeypatch.setattr(periodicscan, "PART", 10)
+    async with member(tmp_path, aging_s=0.05, scan_interval_s=3600) as one:
+        for folder in range(9):
+            (Path(one.root) / f"d{folder}").mkdir()
+            for number in range(9):
+                (Path(one.root) / f"d{folder}" / f"f{number}").touch()
+        await one.quiet()
+        scan = one.replica.watching.scan
+        assert scan is not None
+        pauses: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            pauses.append(seconds)
+
+        virtual = SimpleNamespace(sleep=sleep, to_thread=asyncio.to_thread, get_running_loop=asyncio.get_running_loop)
+        seconds = itertools.count()  # each part of the work takes one
+        monkeypatch.setattr(periodicscan, "asyncio", virtual)
+        monkeypatch.setattr(periodicscan, "time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
+        await scan._scan()
+        assert scan.last is not None
+        assert scan.last.entries == 90
+        assert len(pauses) >= 8
+        assert 0.7 * 1800 < sum(pauses) + len(pauses) <= 1800, pauses
+        assert max(pauses) < 0.3 * 1800, pauses
+        monkeypatch.setattr(scan, "_interval", 0.0)
+        pauses.clear()
+        await scan._scan()
+        assert set(pauses) == {9.0}, "it rests nine times as long as it works"
 
 
 async def test_the_thread_of_the_scan_gives_way(tmp_path: Path) -> None:

@@ -39,6 +39,29 @@ def test_attempts_are_not_told_one_by_one(how: ev.Outcome) -> None:
         assert number_of(report.text) == ev.Outcome.FAILED.event, "another reason is told at once, where it is serious"
 
 
+def test_attempts_on_a_full_disk_are_not_held_against_a_change_order() -> None:
+    """Only those count that are counted while they are made: whatever fails once there is room is tried as often as it
+    would be elsewhere."""
+    world = started("ab", limits=Limits(max_retry_time=DAY, max_retries=200))
+    a, b = (world.members[n] for n in "ab")
+    refuse(b, "bad", how=ev.Outcome.FAILED)
+    make(a, "bad", b"bad")
+    world.run(3600)
+    refuse(b, "bad", how=ev.Outcome.NO_SPACE)
+    world.run(3 * 86400)
+    (waiting,) = b.engine.waiting(1)
+    assert waiting.attempts > 3000
+    refuse(b, "bad", how=ev.Outcome.FAILED)
+    world.run(3600)
+    (waiting,) = b.engine.waiting(1)
+    assert waiting.reason is ev.Outcome.FAILED
+    assert not [report.text for report in b.reports if "given up" in report.text]
+    world.run(2 * 3600)
+    assert b.engine.waiting(1) == []
+    (text,) = (report.text for report in b.reports if "given up" in report.text)
+    assert "given up after 201 attempts" in text
+
+
 def test_a_staging_file_that_is_fetched_is_told_of_with_what_is_there_of_it() -> None:
     world = started("ab")
     a, b = (world.members[n] for n in "ab")

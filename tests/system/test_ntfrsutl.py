@@ -92,6 +92,10 @@ def test_a_member_is_asked_and_told(tmp_path: Path) -> None:
         assert says(demo, "freeze", "b") == {"host": "b", "done": "freeze"}
         (a / "later").write_text("content")
         demo.until("a change order waits", lambda: inbound(demo, "b", "demo") > 0)
+        shown = demo.frs("status", "--config", os.fspath(demo.members["b"].config)).stdout
+        (line,) = (line for line in shown.splitlines() if "frozen" in line)
+        assert line.startswith("  20115 frozen since 2")
+        assert "by a: installs wait until `frs ntfrsutl thaw`" in line
         roots = with_another_set(demo)
         (roots["a"] / "as late").write_text("content")
         demo.until("a change order waits in the other set", lambda: inbound(demo, "b", "more") > 0)
@@ -99,6 +103,7 @@ def test_a_member_is_asked_and_told(tmp_path: Path) -> None:
         assert list(roots["b"].iterdir()) == []
         assert says(demo, "thaw", "b") == {"host": "b", "done": "thaw"}
         demo.until("it is installed", lambda: (b / "later").exists() and (roots["b"] / "as late").exists())
+        assert [one["frozen"] for one in demo.status("b")["sets"]] == [None, None]
 
         assert says(demo, "forcerepl", "b", "--set", "demo", "--partner", "a")["done"] == "forcerepl"
 

@@ -14,7 +14,7 @@ import pytest
 from agent.counters.registry import Counters
 from agent.tree import identity
 from agent.tree import mark as rootmark
-from agent.tree.identity import Identity, ReplicaError, identify, mark_root
+from agent.tree.identity import Identity, ReplicaError, RootOfAnotherSet, identify, mark_root
 from agent.tree.mark import TRUSTED_XATTR, Mark, RootFacts, read_mark, surely_same
 from config.model import LocalSet, Member, ReplicaSet
 from idtable.records import IDRecord
@@ -37,12 +37,12 @@ def trusted_attributes(folder: Path) -> bool:
 class Agent:
     """What one agent makes of a root. As with the real one, its store outlives it."""
 
-    def __init__(self, root: Path, state: Path) -> None:
+    def __init__(self, root: Path, state: Path, replica_set: ReplicaSet = SET) -> None:
         self.root, self.state = root, state
         self.told = 0
-        folder = state / "sets" / "docs"
+        folder = state / "sets" / replica_set.name
         folder.mkdir(parents=True, exist_ok=True)
-        self.local = LocalSet(SET, MEMBER, root, folder, 1 << 20)
+        self.local = LocalSet(replica_set, MEMBER, root, folder, 1 << 20)
         self.store = Store(folder / "frs.db", synchronous="OFF")
 
     def tell(self) -> None:
@@ -138,6 +138,33 @@ def test_the_mark_comes_last_and_stays(agent: Agent, root: Path, trust: bool, mo
     assert agent.start() == first
     assert root.stat().st_ctime_ns == changed, "it was written again"
     assert agent.told == 0
+
+
+@pytest.mark.parametrize("trust", [True, False])
+def test_the_root_of_another_set_of_this_member_is_not_taken(
+    root: Path, tmp_path: Path, trust: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as what is known of that set is there: its entry may have got another name by mistake."""
+    if not trust:
+        without_trust(monkeypatch)
+    state, another = tmp_path / "one", replace(SET, name="another", guid=b"t" * 16)
+    docs = Agent(root, state)
+    first = docs.start()
+    docs.store.close()
+    agent = Agent(root, state, another)
+    with pytest.raises(RootOfAnotherSet, match=f"{docs.local.state_dir}.*frs leave"):
+        agent.identify()
+    assert mark(root).guid == first.root_guid  # type: ignore[union-attr]
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    third = Agent(elsewhere, state, replace(SET, name="third", guid=b"u" * 16))
+    third.start()
+    third.store.close()
+    (docs.local.state_dir / "frs.db").unlink()  # it was left
+    second = agent.start()
+    agent.store.close()
+    assert mark(root).guid == second.root_guid  # type: ignore[union-attr]
+    assert first.root_guid != second.root_guid
 
 
 @pytest.mark.parametrize("trust", [True, False])

@@ -9,6 +9,7 @@ import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -229,6 +230,17 @@ def test_a_file_too_large_for_the_file_system_is_never_tried_again(root: Path) -
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert end.outcome is ev.Outcome.UNSUPPORTED
     assert str(size) in end.detail
+
+
+def test_a_file_larger_than_the_whole_disk_is_not_called_damaged(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever sends it is not to blame: the text says which disk is too small, and for how much."""
+    usual = os.statvfs
+    small = SimpleNamespace(f_blocks=256, f_frsize=4096, f_bavail=200)
+    monkeypatch.setattr(os, "statvfs", lambda place: small if isinstance(place, int) else usual(place))
+    end = install_of(root, stream(1, b"x" * (2 << 20)), 2 << 20)
+    assert end.outcome is ev.Outcome.UNSUPPORTED
+    assert "2097152 bytes are needed, and the disk that holds the tree has " in end.detail
+    assert os.listdir(root) == []
 
 
 def test_what_is_no_file_here_is_never_tried_again(root: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 import os
+import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable
@@ -18,8 +19,11 @@ import pytest
 from agent.cli.demo_layout import DemoOptions, prepare
 from agent.engine import events as ev
 from agent.service import directory as directory_module
+from agent.service import sets as sets_module
 from agent.service.directory import Departures
 from agent.service.service import Service
+from agent.tree import root as root_module
+from agent.tree.lock import RootLock
 from agent.tree.mark import read_mark
 from agent.wire.packet import NamedGuid, Packet
 from config.load import load_agent_config
@@ -502,3 +506,59 @@ def test_departures_are_believed_after_two_readings_an_interval_apart() -> None:
     assert found.staying(set(), 35.0, 10.0, ()) == set()
     assert found.staying({gone}, 40.0, 10.0, ()) == {gone}
     assert found.staying({gone}, 41.0, 10.0, {gone}) == set()
+
+
+async def test_all_else_goes_on_while_a_set_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether its root is another agent's is asked for seconds where somebody has a lock on it. Who gives up meanwhile
+    leaves nothing open."""
+    asked, turned, waited = threading.Event(), threading.Event(), []
+
+    def slow(*args: Any) -> RootLock:
+        asked.set()
+        waited.append(turned.wait(PATIENCE / 2))
+        return RootLock(*args)
+
+    async with fleet(tmp_path, 2, "a") as made:
+        monkeypatch.setattr(root_module, "RootLock", slow)
+        opening = asyncio.create_task(made.start("b"))
+        await until(asked.is_set)
+        opening.cancel()
+        asyncio.get_running_loop().call_later(0.1, turned.set)
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        await made.services.pop("b").close()
+        asked.clear()
+        turned.clear()
+        opening = asyncio.create_task(made.start("b"))
+        await until(asked.is_set)
+        assert made.services["a"].status()["sets"] != []
+        turned.set()
+        await opening
+        assert waited == [True, True]
+        await until(lambda: joined(made.services["b"]) != set())
+
+
+async def test_a_set_at_the_root_of_one_that_was_not_left_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its entry in agent.toml has got another name, perhaps by mistake, while the agent was down."""
+    monkeypatch.setattr(sets_module, "RETRY_S", 0.05)
+    async with fleet(tmp_path, 2, "a", "b") as made:
+        first = made.set
+        await until(lambda: joined(made.services["b"]) != set())
+        b = made.services.pop("b")
+        await b.directory.read()  # its sets are remembered
+        await b.close()
+        members = [(one.name, one.host, one.port) for one in first.members.values()]
+        made.write(first, keyed(new_replica_set("more", members, "full-mesh"), first))
+        config = made.config("b")
+        config.write_text(config.read_text().replace('name = "demo"', 'name = "more"'))
+        made.services["b"] = again = Service(load_agent_config(config, known={"demo": first.guid}))
+        await again.start()
+        (waits,) = again.status()["sets"]
+        assert (waits["name"], waits["state"]) == ("more", "stopped")
+        assert "is that of another set of this member" in waits["error"]
+        answer = await again.directory.leave("demo")
+        assert "forgotten" in " ".join(answer["changes"])
+        await until(lambda: [one["state"] for one in again.status()["sets"]] != ["stopped"])
+        assert (again.config.sets[0].state_dir / "frs.db").exists()

@@ -414,3 +414,24 @@ def test_no_thread_is_left(root: Path, told: list[str]) -> None:
     with locked(root, told), pytest.raises(RootInUse), locked(root, told, LONG):
         pass
     assert not [one for one in threading.enumerate() if one.name == "root lock"]
+
+
+def test_a_lock_that_fails_leaves_nothing_open(root: Path, told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a question that is there: it is looked at again and again."""
+    with locked(root, told) as lock:
+        lock._closing.set()
+        lock._answering.join()
+        question = root / QUESTION
+        question.mkdir(0o700)
+        (question / "asked").touch(0o600)
+
+        def fails(fd: int, how: int) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        before = os.listdir("/proc/self/fd")
+        with monkeypatch.context() as patch:
+            patch.setattr(fcntl, "flock", fails)
+            for _ in range(3):
+                with pytest.raises(OSError, match="Input/output"):
+                    lock._answer()
+        assert len(os.listdir("/proc/self/fd")) == len(before)

@@ -44,7 +44,7 @@ class Host:
     def replicated(self, path: str, kind: int) -> tuple[bool, int, bool, bytes]:
         return NOT_REPLICATED
 
-    def freeze(self, frozen: bool) -> None:
+    def freeze(self, frozen: bool, who: str) -> None:
         self.frozen.append(frozen)
 
     def force(self, asked: Force) -> None:
