@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
-from tests.localchanges.member import pair, together
+from agent.engine.events import LocalChange
+from agent.localchanges.stage import Work
+from staging.errors import StagingError
+from tests.localchanges.member import PATIENCE_S, pair, together
 from tests.localchanges.sequences import _deafen, _hears, assert_identities, assert_same
 
 
@@ -35,4 +39,35 @@ async def test_what_a_renamed_folder_holds_is_where_that_is_though_somebody_is_t
         await together(one, other)
         assert_identities(before, one.assert_tree_is_known(), one.root)
         one.assert_scan_finds_nothing()
+        assert_same(one, other)
+
+
+async def test_a_folder_above_what_is_put_off_was_renamed_before_that(tmp_path: Path) -> None:
+    """So the path by which it is put off is not where it is. Until it is known where, nothing that comes to the name
+    that it left is taken for it."""
+    async with pair(tmp_path, aging_s=0.2) as (one, other):
+        root = Path(one.root)
+        (root / "a").mkdir()
+        (root / "b" / "in").mkdir(parents=True)
+        await together(one, other)
+        before = one.assert_tree_is_known()
+        watch = one.replica.watching.watch
+        assert watch is not None
+        stager, journal = watch._announcing.stager, watch.journal
+        stage_all, until = stager.stage_all, time.monotonic() + PATIENCE_S
+
+        def after_a_rename(works: list[Work], compression: bytes) -> list[LocalChange | tuple[Work, StagingError]]:
+            if (root / "b").exists() and any(work.change.path == "b/in/a" for work in works):
+                moves = journal.moves
+                (root / "b").rename(root / "c")
+                (root / "a").mkdir()
+                while journal.moves == moves and time.monotonic() < until:
+                    time.sleep(0.001)
+            return stage_all(works, compression)
+
+        stager.stage_all = after_a_rename  # type: ignore[method-assign]
+        (root / "a").rename(root / "b" / "in" / "a")
+        await together(one, other)
+        assert (root / "c" / "in" / "a").exists()
+        assert_identities(before, one.assert_tree_is_known(), one.root)
         assert_same(one, other)
