@@ -108,11 +108,15 @@ class ChangesOf:
         """The DELETE of a record."""
         self._records[record.file_guid] = record
         self.deleted.add(record.file_guid)
-        path = self._settler.home(record) or self._lookup.path_of(record.file_guid) or record.name
+        path = self.path_of(record)
         return Change(
             Kind.DELETE, path, record.file_guid, record.parent_guid, split(path)[0], record.name, record.kind,
             None, self._settler.missing.get(path, 0) or why.FILE_DELETE,
         )  # fmt: skip
+
+    def path_of(self, record: IDRecord) -> str:
+        """Where a record's name is on disk, wherever its folder went, or else where the IDTable has it."""
+        return self._settler.home(record) or self._lookup.path_of(record.file_guid) or record.name
 
     def _set_meanwhile(self, record: IDRecord, spot: Spot) -> bool:
         """Somebody set an attribute of what was installed here: if it was at the same moment, no time tells."""

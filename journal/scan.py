@@ -289,11 +289,12 @@ class Scanner:
 
     def _look_again(self) -> None:
         """Folders that were seen under another name, and were gone from there when that was compared: whatever became
-        of them, no event tells of the name that the IDTable has."""
+        of them, no event tells of the name that the IDTable has. That is looked for where it is on disk: a folder above
+        may be renamed in the IDTable before."""
         for guid in self._folders.moved:
-            path = None if guid in self._settler.claimed else self._lookup.path_of(guid)
-            if path is not None:
-                self.retry.append(path)
+            record = None if guid in self._settler.claimed else self._lookup.get(guid)
+            if record is not None and not record.deleted:
+                self.retry.append(self._settled.path_of(record))
 
     def _missing(self, settled: list[Change]) -> Missing:
         """What is missing: what the settler deletes, and the suspects that did not turn up."""
@@ -354,7 +355,7 @@ class Scanner:
                         continue
                     if any(self._turned_up(child.file_guid) or child.file_guid in kept for child in children):
                         kept.add(each.file_guid)
-                        self.retry.append(self._lookup.path_of(each.file_guid) or each.name)
+                        self.retry.append(self._settled.path_of(each))
                         continue
                 batch.append(self._settled.deletion(each))
                 if len(batch) >= BATCH:

@@ -113,7 +113,8 @@ class Later:
             return None if change.file_guid is None else self._host.store.path_of(change.file_guid)
 
     def after(self, seconds: float, what: Callable[[], None], path: str | None = None) -> asyncio.TimerHandle:
-        """Have that done after so many seconds; `path` is what it is for."""
+        """Have that done after so many seconds; `path` is what it is for, as it was called when the tree was looked at
+        last."""
 
         def fire() -> None:
             del self.timers[handle]
@@ -121,7 +122,7 @@ class Later:
 
         guarded = self._host.supervisor.guard(fire, "looking at a path again")
         handle = asyncio.get_running_loop().call_later(seconds, guarded)
-        self.timers[handle] = None if path is None else (path, self._journal.moves)
+        self.timers[handle] = None if path is None else (path, self.moves)
         return handle
 
     def cancel(self, handle: asyncio.TimerHandle) -> None:

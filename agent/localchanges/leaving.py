@@ -4,7 +4,7 @@ deleted, nor is another file that has come to its name taken for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from idtable.records import IDRecord
 from journal.changes import Aged, Change, Kind, same_key
@@ -41,6 +41,16 @@ class Lines:
             if above not in self._known:
                 self._known[above] = None if above == self._root else self._get(above)
             at = self._known[above]
+
+    def path(self, record: IDRecord, renamed: Mapping[bytes, str]) -> str:
+        """Where the record is once those of the GUIDs that were `renamed` are at these paths in the IDTable, too."""
+        names: list[str] = []
+        for each in self.of(record):
+            if each.file_guid in renamed:
+                names.append(renamed[each.file_guid])
+                break
+            names.append(each.name)
+        return "/".join(reversed(names))
 
 
 def stale(batch: Sequence[Aged], moved: set[str], left: Iterable[str] = ()) -> list[Aged]:

@@ -308,11 +308,14 @@ class LocalWatch:
             loop = asyncio.get_running_loop()
             found |= await loop.run_in_executor(self._thread, self._examiner.standing, keys, places)
         held = {}
-        renamed = {change.file_guid for change in changes if change.kind is Kind.RENAME}  # where to, is known
+        # Where to, is known, and so it is of what is in them.
+        renames = (change for change in changes if change.kind is Kind.RENAME)
+        renamed = {change.file_guid: change.path for change in renames if change.file_guid is not None}
+        lines = Lines(lookup.get, self._host.root_guid)
         for path, record in gone:
             for each in lines.of(record):
                 at = None if each.file_guid in renamed else found.get(key_of(each))
-                if at is not None and (each is record or at != lookup.path_of(each.file_guid)):
+                if at is not None and (each is record or at != lines.path(each, renamed)):
                     held[path] = at
         return set(held), set(held.values())
 

@@ -8,10 +8,14 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from agent.counters.registry import Counters
 from tests.localchanges import campaign, sequences
+from tests.localchanges.member import Patience
 from tests.localchanges.sequences import Hand, run
 from tests.system.corpora import CHOSEN_SEED
 
@@ -25,6 +29,28 @@ def test_the_tree_is_known_whatever_was_done_to_it(tmp_path: Path) -> None:
     first = int(CHOSEN_SEED) * 2 * SEQUENCES
     seeds = [seed for seed in range(first, first + 2 * SEQUENCES) if seed % 4 != 3]
     assert run(tmp_path, seeds[:SEQUENCES]) == []
+
+
+def test_members_are_waited_for_as_long_as_something_comes_of_it() -> None:
+    """However slow the host is; but not for ever, and not where they do the same again and again."""
+    counters, now = Counters(), [1000.0]
+    counters.add_set("docs")
+    replica: Any = SimpleNamespace(name="docs", counters=counters)
+    patience = Patience(replica, clock=lambda: now[0])
+    for _ in range(6):
+        now[0] += 100
+        counters.inc_set("docs", "Files Installed")
+        assert not patience.over
+    for _ in range(20):
+        now[0] += 7
+        counters.inc_set("docs", "USN Records Examined")
+        if patience.over:
+            break
+    assert 1700 < now[0] < 1730
+    while not patience.over:
+        now[0] += 100
+        counters.inc_set("docs", "Files Installed")
+        assert now[0] < 2300
 
 
 def test_the_campaign_tells_what_failed_and_how_to_go_on(

@@ -118,3 +118,16 @@ def test_which_inodes_stand_at_some_places(bench) -> None:
     assert standing("d") == {"d", "d/in", "d/in/f", "d/g"}
     assert standing("d/in/f", "gone", "d/link") == {"d/in/f"}
     assert standing() == set()
+
+
+def test_a_folder_that_is_gone_from_a_renamed_one_is_looked_for_where_that_is(bench) -> None:
+    """What came out of it is seen, but nothing is done yet: when the path is looked at, it is known where all is."""
+    bench.known("a/", "a/gone/", "a/gone/in/")
+    os.rename(bench.path("a"), bench.path("b"))
+    os.rename(bench.path("b/gone/in"), bench.path("in"))
+    os.rmdir(bench.path("b/gone"))
+    for _ in bench.examiner.scan():
+        pass  # held back
+    assert bench.examiner.retry == ["b/gone"]
+    bench.examine("a", "b", "in", "b/gone")
+    assert bench.table.live().keys() == {"b", "in"}
