@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +65,14 @@ class FakeAgent:
         for name in ("a->b", "c->a", "a->c"):
             self.registry.add_cxtion("docs", name)
         self.registry.inc_both("docs", "a->b", "Packets Sent", 4_321)
+        self.registry.set_value("docs", "Journal Lag in Seconds", 120)
         self.looks = itertools.count()
         self.state = "vvjoin"
         self.refusal: str | None = f"refused by {HOSTILE}"
         self.joins = "unjoined"
         self.away = self.stopped = False
         self.received = 1 << 20
+        self.oldest = f"{datetime.now(UTC) - timedelta(seconds=190):%Y-%m-%dT%H:%M:%SZ}"
 
     def transfers(self) -> list[dict[str, Any]]:
         self.received += 1 << 20
@@ -100,7 +103,7 @@ class FakeAgent:
             }  # fmt: skip
 
         connections = [
-            conn("a->b", "outbound", "joined"),
+            conn("a->b", "outbound", "joined") | {"backlog_bytes": 3_250_586, "oldest": self.oldest},
             conn("c->a", "inbound", self.state),
             conn("a->c", "outbound", self.joins, self.refusal),
         ]
@@ -173,6 +176,10 @@ async def test_it_shows_the_member_live_and_the_fleet(page: Page, agent: FakeAge
     ):  # fmt: skip
         assert f"{room} in use" in text
     assert "clock 3 s behind" in text
+    waits = "0 to come, 1,284 (3.1 MiB) to send · the oldest waits "
+    (said,) = (line for line in text.splitlines() if waits in line)
+    assert int(said.partition(waits)[2].split(" min")[0]) >= 3
+    assert "local changes are 2 min behind" in text
 
     # text from users stays text
     assert await page.js("document.title") == "✖ 2 a – frs"

@@ -1,6 +1,6 @@
 // What is wrong, who has joined whom, each partner.
 
-import { arrow, byId, el, Kept, moment, NONE, number, Pill, seconds, setText, STATES, Table } from "./pieces.js";
+import { arrow, byId, bytes, el, Kept, moment, NONE, number, Pill, seconds, setText, STATES, Table } from "./pieces.js";
 
 const matrix = new Table("Who sends to whom: from the member of the row to the one of the column", "dense matrix");
 byId("matrix").append(matrix.node);
@@ -20,6 +20,8 @@ function sessionOf(cell) {
   return [cell.why && cell.scheduled && !cell.joined ? "bad" : kind, words];
 }
 
+const waits = (many, size) => number(many) + (size ? ` (${bytes(size)})` : "");
+
 class Partner {
   constructor(name) {
     this.name = name;
@@ -36,7 +38,9 @@ class Partner {
     const waiting = one.backlog_in + one.backlog_out;
     this.pill.set(away ? ["bad", `${away} of ${one.wanted} not joined`] : !one.wanted ? ["idle", "closed"] : waiting ? ["busy", "joined"] : ["good", "joined"]);
     setText(this.told, [
-      one.since && `since ${moment(one.since)}`, `${number(one.backlog_in)} to come, ${number(one.backlog_out)} to send`,
+      one.since && `since ${moment(one.since)}`,
+      `${waits(one.backlog_in, one.bytes_in)} to come, ${waits(one.backlog_out, one.bytes_out)} to send`,
+      one.oldest && `the oldest waits ${one.oldest}`,
       one.latency_p50_s !== null && `half of its changes within ${seconds(one.latency_p50_s)}, 95 % within ${seconds(one.latency_p95_s)}`,
       one.clock_offset_s !== null && `clock ${seconds(Math.abs(one.clock_offset_s))} ${one.clock_offset_s < 0 ? "behind" : "ahead"}`,
     ].filter(Boolean).join(" · "));
@@ -53,11 +57,11 @@ class Partner {
     }
     this.conns.update(
       [{ head: "Connection", cls: "name" }, { head: "Set", cls: "name" }, { head: "State" }, { head: "Backlog", cls: "num" },
-        { head: "Since" }, { head: "Joined at" }, { head: "Half within", cls: "num" }, { head: "95 % within", cls: "num" },
+        { head: "Oldest since" }, { head: "Since" }, { head: "Joined at" }, { head: "Half within", cls: "num" }, { head: "95 % within", cls: "num" },
         { head: "Why", cls: "wide" }],
       this.one.connections.map((cell) => ({
         key: `${cell.set}/${cell.connection}`,
-        cells: [arrow(cell.connection), cell.set, { pill: sessionOf(cell) }, number(cell.backlog), moment(cell.since),
+        cells: [arrow(cell.connection), cell.set, { pill: sessionOf(cell) }, waits(cell.backlog, cell.backlog_bytes), moment(cell.oldest), moment(cell.since),
           moment(cell.last_join_time), seconds(cell.latency_p50_s), seconds(cell.latency_p95_s), cell.why || NONE],
       })),
     );

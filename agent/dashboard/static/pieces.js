@@ -56,6 +56,8 @@ export function percent(value) {
 }
 
 const countsBytes = (counter) => counter.endsWith("in Bytes") || counter.startsWith("Bytes of");
+export const amount = (counter, value) =>
+  counter.endsWith("in Bytes") ? bytes(value) : counter.endsWith("in Seconds") ? duration(value) : number(value);
 export const perSecond = (counter, value) =>
   value ? `${countsBytes(counter) ? bytes(value) : short.format(value)}/s` : NONE;
 
