@@ -1,17 +1,19 @@
 // What is wrong, who has joined whom, each partner.
 
-import { arrow, byId, bytes, el, Kept, moment, NONE, number, Pill, seconds, setText, STATES, Table } from "./pieces.js";
+import { arrow, byId, bytes, el, few, Kept, moment, NONE, number, Pill, seconds, setText, STATES, Table } from "./pieces.js";
 
 const matrix = new Table("Who sends to whom: from the member of the row to the one of the column", "dense matrix");
 byId("matrix").append(matrix.node);
 
+// The kind of its pill, what it says, and what of that there is room for in a matrix.
 function stateOf(cell) {
-  if (!cell) return ["none", NONE];
-  if (cell.joined === null) return ["idle", "not known"];
+  if (!cell) return ["none", NONE, NONE];
+  if (cell.joined === null) return ["idle", "not known", "?"];
   const waits = cell.backlog ? `, ${number(cell.backlog)} wait` : "";
-  if (!cell.joined) return cell.scheduled ? ["bad", `not joined${waits}`] : ["idle", `closed${waits}`];
-  const took = cell.latency_p50_s === null ? "joined" : `joined, ${seconds(cell.latency_p50_s)}`;
-  return [cell.backlog ? "busy" : "good", took + waits];
+  const few_wait = cell.backlog ? `${few(cell.backlog)} wait` : "";
+  if (!cell.joined) return cell.scheduled ? ["bad", `not joined${waits}`, few_wait || "not joined"] : ["idle", `closed${waits}`, few_wait || "closed"];
+  const took = cell.latency_p50_s === null ? "" : seconds(cell.latency_p50_s);
+  return [cell.backlog ? "busy" : "good", `joined${took && ", "}${took}${waits}`, few_wait || took || "joined"];
 }
 
 // The state of a connection as its session has it.
