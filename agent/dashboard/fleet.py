@@ -39,7 +39,8 @@ def fleet(
     behind: Behind | None = None,
 ) -> dict[str, Any]:
     """What there is to see of the fleet at `now` (Unix seconds); whatever is None is not known. Whoever looks again and
-    again gives the same `behind` each time.
+    again gives the same `behind` each time. Where the status has ``"members"``, those of the topology, no other name
+    takes the place of one of them.
 
     Returns ``{"state": "bad" | "busy" | "good", "sentence", "wrong": [{"who", "what", "since", "live", "event",
     "advice"}], "wrong_left_out": n, "members": [NAME], "left_out": n, "matrix": {FROM: {TO: cell}}, "partners":
@@ -287,11 +288,15 @@ def _wrong_there(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _members(
     status: Mapping[str, Any], summary: Mapping[str, Any], cells: list[dict[str, Any]], wrong: list[dict[str, Any]]
 ) -> list[str]:
-    """All that are known, those first of whom something is wrong, or who are not joined."""
+    """All that are known: those of this member's own topology, and of the summary, before names that somebody else told
+    of; among them those first of whom something is wrong, or who are not joined."""
     names = {entry["member"] for entry in summary.get("sets") or []} | {name for c in cells for name in _ends(_name(c))}
     names |= {status["member"]} if status.get("member") else set()
+    known = {*(status.get("members") or ()), status.get("member")}
+    known |= {conn["partner"] for one in status.get("sets") or [] for conn in one["connections"]}
+    known |= {entry["member"] for part in ("sets", "connections") for entry in summary.get(part) or []}
     unwell = {one["who"] for one in wrong} | {n for c in cells if c["joined"] is False for n in _ends(_name(c))}
-    return sorted(names, key=lambda name: (name not in unwell, name))
+    return sorted(names, key=lambda name: (name not in known, name not in unwell, name))
 
 
 def _name(cell: Mapping[str, Any]) -> str:

@@ -116,7 +116,7 @@ export function showFleet(fleet) {
 export function showMatrix(seen) {
   byId("matrix").hidden = seen.members.length < 2;
   byId("matrix-more").hidden = !seen.left_out;
-  setText(byId("matrix-more"), `${number(seen.left_out)} more members, with whom nothing is known to be wrong, are not shown.`);
+  setText(byId("matrix-more"), `${number(seen.left_out)} more members are not shown: with whom nothing is known to be wrong, or whom no topology of this member has.`);
   matrix.update(
     [{ head: "From", cls: "name" }, ...seen.members.map((name) => ({ head: name }))],
     seen.members.map((from) => ({

@@ -209,3 +209,22 @@ def test_what_waits_is_told_in_bytes_and_for_how_long() -> None:
     )
     (partner,) = both["partners"]
     assert (partner["oldest"], partner["bytes_in"], partner["bytes_out"]) == ("3 min", 3_250_586, 200)
+
+
+def test_made_up_members_take_no_place_of_real_ones() -> None:
+    """b tells of a hundred connections with members that there are not, none of them joined."""
+    ours = ["a", "b", *(f"m{n:02d}" for n in range(30))]
+    told = {"joined": True, "scheduled": True, "backlog": 0, "since": None, "set": "docs",
+            "latency_p50_s": None, "latency_p95_s": None}  # fmt: skip
+    made_up = [told | {"connection": f"b->A{n}", "joined": False, "backlog": 9} for n in range(100)]
+    real = [told | {"connection": f"b->{name}"} for name in ours[2:]]
+    real[29] |= {"joined": False}
+    of_b = {"member": "b", "wrong": [], "cells": [*made_up, *real]}
+    seen = fleet(status(*WELL) | {"told": [of_b], "members": ours}, None, None, NOON)
+    assert (len(seen["members"]), seen["left_out"]) == (MOST_MEMBERS, 32 + 100 - MOST_MEMBERS)
+    assert set(seen["members"]) <= set(ours)
+    assert {"b", "m29"} <= set(seen["members"]), "of whom something is wrong"
+    few = fleet(status(*WELL) | {"told": [of_b], "members": ours[:3]}, None, None, NOON)
+    assert {"a", "b", "m00"} <= set(few["members"])
+    assert few["matrix"]["b"]["m00"]["joined"], "and others where there is room"
+    assert len(few["members"]) == MOST_MEMBERS
