@@ -74,12 +74,16 @@ class Logs(Database):
         rows = self._rows(f"SELECT {_OUT} FROM outlog WHERE seq > ? ORDER BY seq LIMIT ?", (pack_int(after_seq), limit))
         return [self._sense(_outlog_row, row) for row in rows]
 
-    def outlog_count(self, after_seq: int, but_from: bytes, most: int) -> int:
-        """How many of the first `most` rows with numbers above `after_seq` do not come from that member."""
+    def outlog_heads(self, after_seq: int, upto_seq: int, size: int, limit: int) -> list[tuple[int, bytes, int, bytes]]:
+        """Of up to `limit` rows with numbers above `after_seq`, up to `upto_seq`, ascending: number, `from_members`,
+        `time`, and the first `size` bytes of `co`."""
         self._catch_up()
-        query = "SELECT count(*) FROM (SELECT from_members FROM outlog WHERE seq > ? ORDER BY seq LIMIT ?)"
-        row = self._row(f"{query} WHERE instr(from_members, ?) = 0", (pack_int(after_seq), most, but_from))
-        return int(row[0])
+        rows = self._rows(
+            "SELECT seq, from_members, time, substr(co, 1, ?) FROM outlog WHERE seq > ? AND seq <= ? "
+            "ORDER BY seq LIMIT ?",
+            (size, pack_int(after_seq), pack_int(upto_seq), limit),
+        )
+        return self._sense(_outlog_heads, rows)
 
     def outlog_by_co(self, co_guid: bytes) -> OutlogRow | None:
         """The row of that change order GUID (the newest, should there be several)."""
@@ -204,6 +208,13 @@ def _outlog_row(row: Any) -> OutlogRow:
     _require_bytes(out.co, out.ext, out.co_guid, out.file_guid, out.originator, out.from_members)
     out.vsn, out.flags, out.time = unpack_int(out.vsn), unpack_int(out.flags), unpack_int(out.time)
     return out
+
+
+def _outlog_heads(rows: Any) -> list[tuple[int, bytes, int, bytes]]:
+    found = [(seq, members, unpack_int(time), head) for seq, members, time, head in rows]
+    for _, members, _, head in found:
+        _require_bytes(members, head)
+    return found
 
 
 def _inlog_row(row: Any) -> InlogRow:

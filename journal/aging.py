@@ -24,6 +24,7 @@ LONGEST_AGING: Final = 10  # times the aging that was asked for, counted from th
 _RENAME_S: Final = 0.05  # how long a file ages of which only the name changed, and both names are known
 _RENAMED: Final = RENAME_OLD_NAME | RENAME_NEW_NAME
 _GATHER_S: Final = 0.05  # what ages so soon after others did is handed out together
+_FEW: Final = 1000  # of those handed out, which go out in about the order in which they came
 _GATHER: Final = 0.1  # but for no longer than this part of the aging
 
 
@@ -97,6 +98,19 @@ class AgingCache:
         """How many paths age, or were handed out and not retired: never less than that while one becomes the other."""
         aging, out = len(self.pending), len(self._delivered)
         return max(aging, len(self.pending)) + out
+
+    def oldest(self) -> float | None:
+        """When the first event was told, by System.monotonic(), of what ages, or of the first that were handed out and
+        are not retired; None where there is nothing. For other threads, too."""
+        out = itertools.islice(list(self._delivered.values()), _FEW)
+        firsts = [entry.first for entries in out for entry in entries]
+        firsts += [entry.first for entry in list(self.pending.values())[:1]]  # they come in this order
+        return min(firsts, default=None)
+
+    def paths(self) -> list[str]:
+        """Those of all that ages, or was handed out and not retired. For other threads, too."""
+        out = itertools.chain.from_iterable(list(self._delivered.values()))
+        return [entry.path for entry in (*list(self.pending.values()), *out)]
 
     def next_due(self) -> float | None:
         """When, by System.monotonic(), it is worth while to call age(): when the next path has aged, or a little later

@@ -207,6 +207,14 @@ class Journal:
         """How many paths are in the aging cache, or were handed on and not retired."""
         return self._cache.untold
 
+    def oldest(self) -> float | None:
+        """When the first event was told, by System.monotonic(), of these paths; None where there are none."""
+        return self._cache.oldest()
+
+    def paths(self) -> list[str]:
+        """The paths in the aging cache, and those handed on and not retired."""
+        return self._cache.paths()
+
     def pending_paths(self, limit: int = 100) -> list[str]:
         """Some of the paths in the aging cache."""
         return [entry.path for entry in list(self._cache.pending.values())[:limit]]

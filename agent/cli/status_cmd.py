@@ -151,6 +151,10 @@ def describe_waiting(waiting: dict[str, Any]) -> str:
 def _connection_line(connection: dict[str, Any]) -> str:
     line = f"  {connection['name']} ({connection['direction']}): {connection['state']}"
     line += f", backlog {connection['backlog']}"
+    if size := connection.get("backlog_bytes"):
+        line += f" ({size} bytes)"
+    if oldest := connection.get("oldest"):
+        line += f" since {oldest}"
     if connection["last_error"]:
         line += f"; {connection['last_error']}"
     if connection["retry_in_s"] is not None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from agent.counters.ledger import DAY_US
-from agent.counters.series import AMOUNT, BUCKET, COUNTED, KIND, SERIES, STEADY, WHOSE
+from agent.counters.series import AGE, AMOUNT, BUCKET, COUNTED, KIND, SERIES, STEADY, WHOSE
 from agent.counters.stretches import LIFE, LONGEST_US
 
 if TYPE_CHECKING:
@@ -171,8 +171,8 @@ def sorted_rows(rows: DataFrame) -> DataFrame:
 
 
 def above(replicas: DataFrame) -> DataFrame:
-    """The minutes of members, sets and fleets, of those of ``replicas``: sums are added up, and amounts; what any of
-    them observed was observed."""
+    """The minutes of members, sets and fleets, of those of ``replicas``: sums are added up, and amounts, of which the
+    highest counts where they are ages; what any of them observed was observed."""
     from pyspark.sql import functions as F
 
     levels = {
@@ -183,7 +183,8 @@ def above(replicas: DataFrame) -> DataFrame:
     added = replicas.where("level = 'replica'").groupingSets(grouping, *whose, *COUNTED, "time").agg(
         F.expr("CASE WHEN grouping(member) = 0 THEN 'member' WHEN grouping(set_guid) = 0 THEN 'set' ELSE 'fleet' END")
         .alias("level"),
-        *(F.try_sum(name).alias(name) for name in ("total", "peak_minute", "last", "min", "max", "samples", "starts")),
+        *(F.try_sum(name).alias(name) for name in ("total", "peak_minute", "samples", "starts")),
+        *(F.expr(f"CASE WHEN {AGE} THEN max({name}) ELSE try_sum({name}) END").alias(name) for name in _AMOUNTS),
         F.max("observed_us").alias("observed_us"),
         F.min("first").alias("first"),
         F.max("until").alias("until"),

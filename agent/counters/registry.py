@@ -28,6 +28,9 @@ PERF_COUNTER_COUNTER: Final = "PERF_COUNTER_COUNTER"
 PERF_COUNTER_BULK_COUNT: Final = "PERF_COUNTER_BULK_COUNT"
 PERF_COUNTER_LARGE_RAWCOUNT: Final = "PERF_COUNTER_LARGE_RAWCOUNT"
 
+#: What the names of those raw counts end in that are an age: of several the longest counts, not the sum.
+AGE_ENDS: Final = " in Seconds"
+
 Snapshot = dict[str, dict[str, dict[str, int]]]
 """``{object: {instance: {counter: value}}}``; a connection is ``"SET/UPSTREAM->DOWNSTREAM"`` there."""
 
@@ -46,6 +49,8 @@ class Described:
 
 
 Gauge = Callable[[], int]
+Amounts = Callable[[], Mapping[str, Mapping[str, int]]]
+"""``{connection: {counter: value}}``; those of the set are at ""."""
 
 # One meaning, spelled differently in 2.4.1 (key) and 2.4.2 (value).
 _SPELLED_DIFFERENTLY: Final = {
@@ -101,12 +106,13 @@ class Counters:
     that object does not have, and on a set or connection that was never added.
     """
 
-    __slots__ = ("_conns", "_gauges", "_live_conns", "_live_sets", "_sets")
+    __slots__ = ("_amounts", "_conns", "_gauges", "_live_conns", "_live_sets", "_sets")
 
     def __init__(self) -> None:
         self._sets: dict[str, dict[str, int]] = {}
         self._conns: dict[str, dict[str, dict[str, int]]] = {}
         self._gauges: dict[tuple[str, str], Gauge] = {}
+        self._amounts: dict[str, Amounts] = {}
         self._live_sets: dict[str, None] = {}
         self._live_conns: dict[tuple[str, str], None] = {}
 
@@ -127,6 +133,7 @@ class Counters:
     def remove_set(self, set_name: str) -> None:
         """Leave a set and its connections out of later snapshots; work still under way may go on counting."""
         self._live_sets.pop(set_name, None)
+        self._amounts.pop(set_name, None)
         for key in [key for key in self._live_conns if key[0] == set_name]:
             self._live_conns.pop(key, None)
         for gauge_key in [key for key in self._gauges if key[0] == set_name]:
@@ -167,8 +174,35 @@ class Counters:
             self._gauges.pop((set_name, counter), None)
             values[counter] = value
 
+    def set_amounts(self, set_name: str, amounts: Amounts | None) -> None:
+        """Give a function (None: there is none any more) to ask, at each snapshot, for raw counts of a set and of its
+        connections. Connections that were not added are passed over.
+
+        One that raises, or names a counter that is not there, is logged and leaves the values of the snapshot before.
+        """
+        if set_name not in self._sets:
+            raise KeyError(set_name)
+        if amounts is None:
+            self._amounts.pop(set_name, None)
+        else:
+            self._amounts[set_name] = amounts
+
+    def _ask(self, set_name: str) -> None:
+        for cxtion, amounts in self._amounts[set_name]().items():
+            values = self._conns[set_name].get(cxtion) if cxtion else self._sets[set_name]
+            if values is None:
+                continue
+            if not amounts.keys() <= values.keys():
+                raise KeyError(*(amounts.keys() - values.keys()))
+            values |= amounts
+
     def snapshot(self) -> Snapshot:
         """A copy of every counter of every live set and connection, all names present."""
+        for set_name in list(self._amounts):
+            try:
+                self._ask(set_name)
+            except Exception:
+                log.exception("13506 the amounts of %r failed", set_name)
         for (set_name, counter), gauge in list(self._gauges.items()):
             try:
                 self._sets[set_name][counter] = int(gauge())

@@ -19,7 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from agent.counters.ledger import Ledger, bucket
-from agent.counters.registry import PERF_COUNTER_BULK_COUNT, PERF_COUNTER_COUNTER
+from agent.counters.registry import AGE_ENDS, PERF_COUNTER_BULK_COUNT, PERF_COUNTER_COUNTER
 from agent.counters.stretches import SAMPLE, Life, Stretch
 
 WHOSE: Final = ("level", "fleet", "host", "member", "member_guid", "set", "set_guid", "connection", "connection_guid")
@@ -31,6 +31,8 @@ AMOUNT: Final = 3
 SERIES: Final = "shiftright(key, 20)"
 KIND: Final = "(shiftright(key, 1) & 3)"
 STEADY: Final = "(key & 1) = 1"
+#: Whether a counter is an age.
+AGE: Final = f"endswith(counter, '{AGE_ENDS}')"
 BUCKET: Final = "int(shiftright(series, 32))"
 
 _OF_KEY: Final = (("start", pa.int64()), ("correction", pa.int64()), ("key", pa.int64()))

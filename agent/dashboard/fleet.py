@@ -39,14 +39,17 @@ def fleet(
     behind: Behind | None = None,
 ) -> dict[str, Any]:
     """What there is to see of the fleet at `now` (Unix seconds); whatever is None is not known. Whoever looks again and
-    again gives the same `behind` each time.
+    again gives the same `behind` each time. Where the status has ``"members"``, those of the topology, no other name
+    takes the place of one of them.
 
     Returns ``{"state": "bad" | "busy" | "good", "sentence", "wrong": [{"who", "what", "since", "live", "event",
     "advice"}], "wrong_left_out": n, "members": [NAME], "left_out": n, "matrix": {FROM: {TO: cell}}, "partners":
-    [{"partner", "joined", "wanted", "backlog_in", "backlog_out", "since", "latency_p50_s", "latency_p95_s",
-    "clock_offset_s", "connections": [cell]}]}``, a cell being ``{"set", "connection", "live", "joined", "scheduled",
-    "state", "backlog", "since", "latency_p50_s", "latency_p95_s", "why", "event"}``. Times are in ISO 8601, or None
-    where they are not known. ``live``: known at the moment, by this member.
+    [{"partner", "joined", "wanted", "backlog_in", "backlog_out", "bytes_in", "bytes_out", "oldest", "since",
+    "latency_p50_s", "latency_p95_s", "clock_offset_s", "connections": [cell]}]}``, a cell being ``{"set", "connection",
+    "live", "joined", "scheduled", "state", "backlog", "since", "latency_p50_s", "latency_p95_s", "why", "event"}``, an
+    own one also with ``"backlog_bytes", "oldest"``. Times are in ISO 8601, or None where they are not known, but for
+    ``oldest`` of a partner: for how long the oldest of its change orders waits, as one says it. ``live``: known at the
+    moment, by this member.
     """
     told = (status or {}).get("told") or []
     own = _as_they_arrive(own_cells(status or {}, counters or {}), told)
@@ -54,7 +57,7 @@ def fleet(
     known = {(one["set"], one["connection"]) for one in own}
     others = _told(told, known)
     cells = [*own, *others, *_summarised(summary or {}, known | {(one["set"], one["connection"]) for one in others})]
-    wrong = [*wrong_itself(status or {}, own), *_wrong_partners(status or {}, own), *_wrong_clocks(clocks)]
+    wrong = [*wrong_itself(status or {}, own), *_wrong_partners(status or {}, own, now), *_wrong_clocks(clocks)]
     wrong += [_one(one["member"], it["what"], it["since"], it) for one in told for it in one["wrong"]]
     wrong += _late(behind.look(own, now), {one["who"] for one in wrong}) if behind is not None else ()
     wrong += _wrong_there(summary or {})
@@ -74,7 +77,7 @@ def fleet(
         "members": sorted(shown),
         "left_out": len(members) - len(shown),
         "matrix": matrix,
-        "partners": _partners(own, clocks),
+        "partners": _partners(own, clocks, now),
     }
 
 
@@ -105,6 +108,7 @@ def own_cells(status: Mapping[str, Any], counters: Snapshot) -> list[dict[str, A
             "scheduled": conn["scheduled"], "state": conn["state"], "backlog": conn["backlog"],
             "since": conn.get("since"), "why": conn["last_error"], "event": conn.get("event"),
             "last_join_time": conn.get("last_join_time"), "retry_in_s": conn.get("retry_in_s"),
+            "backlog_bytes": conn.get("backlog_bytes"), "oldest": conn.get("oldest"),
         }
         | _latency(values.get(f"{one['name']}/{conn['name']}", {}))
         for one in status.get("sets") or []
@@ -197,7 +201,7 @@ def _wrong_directory(directory: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield _one(name, f"{stays} {problem}", None, {"event": event})
 
 
-def _wrong_partners(status: Mapping[str, Any], own: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _wrong_partners(status: Mapping[str, Any], own: list[dict[str, Any]], now: float) -> list[dict[str, Any]]:
     """What hinders connections of this member, a partner's together."""
     found = []
     partners: dict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -207,10 +211,35 @@ def _wrong_partners(status: Mapping[str, Any], own: list[dict[str, Any]]) -> lis
             partners[problem["partner"]].append(problem)
     for partner, problems in partners.items():
         away = [by_name[problem["set"], problem["connection"]] for problem in problems]
-        waiting = sum(one["backlog"] or 0 for one in away)
-        files = f", {waiting} change{'s wait' if waiting != 1 else ' waits'}" if waiting else ""
-        found.append(_one(partner, f"is not joined{files}: {_why(problems[0])}", _earliest(away), problems[0]))
+        found.append(
+            _one(partner, f"is not joined{_waits(away, now)}: {_why(problems[0])}", _earliest(away), problems[0])
+        )
     return found
+
+
+def _waits(cells: Iterable[Mapping[str, Any]], now: float) -> str:
+    """As in "is not joined, 152 changes (3.1 MiB) wait, the oldest for 3 min": what is behind "joined"."""
+    with_some = [one for one in cells if one["backlog"]]
+    many = sum(one["backlog"] for one in with_some)
+    if not many:
+        return ""
+    size = sum(one["backlog_bytes"] or 0 for one in with_some)
+    told = f" ({_size(size)})" if size else ""
+    text = f", {many} changes{told} wait" if many != 1 else f", 1 change{told} waits"
+    oldest = for_how_long(_oldest(with_some), now)
+    return f"{text}, {'the oldest ' if many != 1 else ''}for {oldest}" if oldest else text
+
+
+def _size(size: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.3g} {unit}"
+        size /= 1024
+    raise AssertionError
+
+
+def _oldest(cells: Iterable[Mapping[str, Any]]) -> str | None:
+    return min((one["oldest"] for one in cells if one["oldest"]), default=None)
 
 
 def _wrong_clocks(clocks: Mapping[str, float | None]) -> list[dict[str, Any]]:
@@ -259,11 +288,15 @@ def _wrong_there(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _members(
     status: Mapping[str, Any], summary: Mapping[str, Any], cells: list[dict[str, Any]], wrong: list[dict[str, Any]]
 ) -> list[str]:
-    """All that are known, those first of whom something is wrong, or who are not joined."""
+    """All that are known: those of this member's own topology, and of the summary, before names that somebody else told
+    of; among them those first of whom something is wrong, or who are not joined."""
     names = {entry["member"] for entry in summary.get("sets") or []} | {name for c in cells for name in _ends(_name(c))}
     names |= {status["member"]} if status.get("member") else set()
+    known = {*(status.get("members") or ()), status.get("member")}
+    known |= {conn["partner"] for one in status.get("sets") or [] for conn in one["connections"]}
+    known |= {entry["member"] for part in ("sets", "connections") for entry in summary.get(part) or []}
     unwell = {one["who"] for one in wrong} | {n for c in cells if c["joined"] is False for n in _ends(_name(c))}
-    return sorted(names, key=lambda name: (name not in unwell, name))
+    return sorted(names, key=lambda name: (name not in known, name not in unwell, name))
 
 
 def _name(cell: Mapping[str, Any]) -> str:
@@ -281,7 +314,7 @@ def _worse(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     return max(one, other, key=rank)
 
 
-def _partners(own: list[dict[str, Any]], clocks: Mapping[str, float | None]) -> list[dict[str, Any]]:
+def _partners(own: list[dict[str, Any]], clocks: Mapping[str, float | None], now: float) -> list[dict[str, Any]]:
     found = []
     by_partner: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for one in own:
@@ -296,6 +329,9 @@ def _partners(own: list[dict[str, Any]], clocks: Mapping[str, float | None]) -> 
             "wanted": len(wanted),
             "backlog_in": sum(one["backlog"] or 0 for one in coming),
             "backlog_out": sum(one["backlog"] or 0 for one in mine if not one["inbound"]),
+            "bytes_in": sum(one["backlog_bytes"] or 0 for one in coming),
+            "bytes_out": sum(one["backlog_bytes"] or 0 for one in mine if not one["inbound"]),
+            "oldest": for_how_long(_oldest(mine), now) or None,
             "since": _earliest(away or wanted),
             "clock_offset_s": clocks.get(name),
             "connections": mine,

@@ -35,7 +35,7 @@ MOST_STREAMS: Final = 24
 _PATIENCE_S: Final = 30.0
 
 #: What a set's card shows of its counters.
-_FIGURES: Final = ("Files Installed", "Packets Received in Bytes", "Packets Sent in Bytes")
+_FIGURES: Final = ("Files Installed", "Packets Received in Bytes", "Packets Sent in Bytes", "Journal Lag in Seconds")
 
 Parts = dict[str, str]
 

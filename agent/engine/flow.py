@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from agent.engine.backlog import Tally, Waits
 from agent.engine.order import Key
 from agent.engine.session import Session
 from agent.wire.change_order import ChangeOrder, CoExtension2
@@ -27,12 +28,19 @@ class InFlight(dict[int, bytes]):
         self._sent: dict[int, int] = {}  # of those that take a place in the window, when they were sent
         self._numbers: dict[bytes, list[int]] = {}  # of each change order, which may be sent twice
         self._passed_on: set[int] = set()  # those of other members' changes
+        self._sizes: dict[int, tuple[int, int]] = {}  # bytes of content, and since when they wait
+        self._bytes = 0
 
-    def send(self, number: int, co_guid: bytes, now: int, *, passed_on: bool = False) -> None:
-        """The change order is sent now (FILETIME). `passed_on`: it came from another member."""
+    def send(
+        self, number: int, co_guid: bytes, now: int, *, passed_on: bool = False, size: int = 0, since: int = 0
+    ) -> None:
+        """The change order is sent now (FILETIME). `passed_on`: it came from another member. `size`: bytes of content;
+        `since`: it was logged then, where that is known."""
         if passed_on:
             self._passed_on.add(number)
         self[number] = co_guid
+        self._bytes += size - self._sizes.pop(number, (0, 0))[0]
+        self._sizes[number] = size, since or now
         self._sent[number] = now
         self._numbers.setdefault(co_guid, []).append(number)
 
@@ -48,6 +56,7 @@ class InFlight(dict[int, bytes]):
         """The change order is in flight no more, if it was."""
         co_guid = self.pop(number, None)
         self._sent.pop(number, None)
+        self._bytes -= self._sizes.pop(number, (0, 0))[0]
         self._passed_on.discard(number)
         if co_guid is not None:
             numbers = self._numbers[co_guid]
@@ -59,8 +68,15 @@ class InFlight(dict[int, bytes]):
         """Nothing is in flight."""
         self.clear()
         self._sent.clear()
+        self._sizes.clear()
+        self._bytes = 0
         self._passed_on.clear()
         self._numbers.clear()
+
+    @property
+    def waits(self) -> Waits:
+        """All that is in flight."""
+        return Waits(len(self), self._bytes, next(iter(self._sizes.values()))[1] if self._sizes else 0)
 
     @property
     def mostly_passed_on(self) -> bool:
@@ -98,6 +114,7 @@ class Flow:
     offered: dict[bytes, Key] = field(default_factory=dict)  # change order -> the change, of those in vvjoin_unacked
     resume_at: int = 0
     moved_at: int = 0  # when the last change order was acknowledged, or sent after that (see stuck)
+    tally: Tally = field(default_factory=Tally)  # of the log behind `leading`
     ahead: set[tuple[bytes, int]] = field(default_factory=set)  # originators and VSNs sent out of order (see stuck)
 
     @property

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from agent.engine import flags as fl
+from agent.engine.backlog import Waits, content_bytes
 from agent.engine.context import Context
 from agent.engine.events import DropStage
 from agent.engine.flow import Flow
@@ -83,7 +84,16 @@ class Outbound:
         )
         self.head = seq
         kept = OutlogRow(
-            seq, b"", b"", co.change_order_guid, co.file_guid, co.originator_guid, co.frs_vsn, from_members, co.flags
+            seq,
+            b"",
+            b"",
+            co.change_order_guid,
+            co.file_guid,
+            co.originator_guid,
+            co.frs_vsn,
+            from_members,
+            co.flags,
+            ctx.now,
         )
         self._fresh.add(Logged(kept, co, extension))
         ctx.count_co("Propagated", co.originator_guid in ctx.own_originators)
@@ -112,6 +122,8 @@ class Outbound:
     def trim(self) -> list[Session]:
         """See Retention.trim()."""
         self._fresh.clear()
+        for flow in self.flows.values():
+            flow.tally.forget()
         return self.retention.trim(self.head)
 
     def logged(self, co_guid: bytes) -> Logged | None:
@@ -235,7 +247,8 @@ class Outbound:
                 flow.leading = row.seq
                 if self._skip(flow, row):
                     continue
-                flow.unacked.send(row.seq, row.co_guid, ctx.now, passed_on=bool(row.from_members))
+                passed_on, size = bool(row.from_members), content_bytes(co)
+                flow.unacked.send(row.seq, row.co_guid, ctx.now, passed_on=passed_on, size=size, since=row.time)
                 flow.moved_at = ctx.now
                 self._send(flow, co, extension, row.seq)
         self._advance(flow)
@@ -375,7 +388,7 @@ class Outbound:
     def send_directed(self, flow: Flow, co: ChangeOrder, extension: CoExtension2) -> None:
         """Send a directed change order, which is in no log."""
         self._seq += 1
-        flow.vvjoin_unacked.send(self._seq, co.change_order_guid, self.ctx.now)
+        flow.vvjoin_unacked.send(self._seq, co.change_order_guid, self.ctx.now, size=content_bytes(co))
         flow.offered[co.change_order_guid] = (co.file_guid, co.originator_guid, co.frs_vsn)
         flow.moved_at = self.ctx.now
         self._send(flow, co, extension, self._seq, at_join=True)
@@ -394,10 +407,20 @@ class Outbound:
 
     # -- what is left --
 
+    def waits(self, flow: Flow) -> Waits:
+        """The change orders that the partner has not acknowledged yet. What a VVJoin has not come to is one, of no
+        bytes."""
+        rest = flow.tally.look(self.ctx.store, flow.leading, self.head, flow.session.cxtion.partner.guid)
+        parts = rest, flow.unacked.waits, flow.vvjoin_unacked.waits
+        return Waits(
+            sum(part.many for part in parts) + (flow.vvjoin is not None),
+            sum(part.size for part in parts),
+            min((part.oldest for part in parts if part.oldest), default=0),
+        )
+
     def backlog(self, flow: Flow) -> int:
-        """Change orders that the partner has not acknowledged yet."""
-        count = len(flow.unacked) + len(flow.vvjoin_unacked) + (1 if flow.vvjoin is not None else 0)
-        return count + self.ctx.store.outlog_count(flow.leading, flow.session.cxtion.partner.guid, 10_000)
+        """How many these are."""
+        return self.waits(flow).many
 
 
 def _incomplete(packet: Packet) -> bool:

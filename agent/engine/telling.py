@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
+from agent.engine.backlog import Waits, content_bytes
 from agent.engine.context import Context
 from agent.engine.entry import Entry, Stage
 from agent.engine.events import Outcome
@@ -149,16 +150,15 @@ class Telling:
 
     def connections(self) -> list[dict[str, Any]]:
         """The connections' states; times as FILETIMEs, None for none. `since`: it was first told to be joined, or not
-        joined, as it is; it is told of with each sample."""
+        joined, as it is; it is told of with each sample. `oldest`: since when the first of the backlog waits."""
         found = []
+        to_come = self._to_come()
         for inbound, sessions in ((True, self.in_sessions.sessions), (False, self.out_sessions.sessions)):
             for session in sessions.values():
                 if inbound:
-                    guid = session.cxtion.guid
-                    live = (e for e in self.inbound.entries.values() if e.came_by(guid))
-                    backlog = sum(1 for e in live if e.stage < Stage.FINISHED)
+                    waits = to_come.get(session.cxtion.guid, Waits())
                 else:
-                    backlog = self.outbound.backlog(self.outbound.flows[session.cxtion.guid])
+                    waits = self.outbound.waits(self.outbound.flows[session.cxtion.guid])
                 if self.ctx.now and session.told_joined is not session.joined:
                     session.told_joined, session.told_since = session.joined, self.ctx.now
                 found.append(
@@ -170,7 +170,9 @@ class Telling:
                         "state": session.state.value,
                         "scheduled": session.is_open(self.ctx.now),
                         "since": session.told_since or None,
-                        "backlog": backlog,
+                        "backlog": waits.many,
+                        "backlog_bytes": waits.size,
+                        "oldest": waits.oldest or None,
                         "last_join_time": None if session.joined_time == NEVER else session.joined_time,
                         "last_error": session.last_error,
                         "deadline": session.deadline if not session.joined and session.deadline else None,
@@ -178,3 +180,18 @@ class Telling:
                     }
                 )
         return found
+
+    def _to_come(self) -> dict[bytes, Waits]:
+        """What is unfinished, by the connection that it came by."""
+        found: dict[bytes, list[Entry]] = {}
+        for entry in self.inbound.entries.values():
+            if entry.stage < Stage.FINISHED and entry.came_by(entry.cxtion):
+                found.setdefault(entry.cxtion, []).append(entry)
+        return {
+            guid: Waits(
+                len(entries),
+                sum(content_bytes(entry.co) for entry in entries),
+                min((entry.first_try for entry in entries if entry.first_try), default=0),
+            )
+            for guid, entries in found.items()
+        }

@@ -68,6 +68,7 @@ class Announcing:
         if mark:
             await self._work(lambda: self.stager.mark(mark))
         for work in large:
+            self._later.begin(work.change.path)
             again = self._later.again(work.change, work.event_time)
             self.large.read(work, compression, again, self._later.moves)
         parts = _parts(ready, _AT_ONCE)
@@ -98,6 +99,7 @@ class Announcing:
         """`put_off` are the GUIDs of new files and folders that are not told of yet."""
         if event.parent_guid not in put_off and not _overtaken(event, under_way):
             self._host.post(event)
+            self._later.end(change.path)
             return
         if event.kind is ev.ChangeKind.CREATE:
             put_off.add(event.file_guid)  # it will have another, and so will what is in it

@@ -40,6 +40,7 @@ class Later:
         self._journal = journal
         self._wake = wake
         self._is_busy = is_busy
+        self._since: dict[str, float] = {}  # paths of changes, and when they were put off first (loop time)
         self._names: dict[str, None] = {}  # of files with many hard links, to be looked at a few at a time
 
     def stop(self) -> None:
@@ -62,6 +63,22 @@ class Later:
     def names(self) -> list[str]:
         """The other names of files with many that are yet to be looked at."""
         return list(self._names)
+
+    def begin(self, path: str) -> None:
+        """A change at this path cannot be announced yet."""
+        self._since.setdefault(path, asyncio.get_running_loop().time())
+
+    def end(self, path: str) -> None:
+        """One is announced."""
+        self._since.pop(path, None)
+
+    def oldest(self, still: Callable[[], set[str]]) -> float | None:
+        """When the first change was put off that was not announced since, by the time of the event loop; None where
+        there is none. Those of paths at which nothing happens any more (`still`) came to nothing."""
+        if self._since:
+            alive = still().union(path for path, _ in self.waiting())
+            self._since = {path: when for path, when in self._since.items() if path in alive}
+        return min(self._since.values(), default=None)
 
     def touch(self, path: str, *, after: float = 0.0, reason: int = c.REASON_DATA_OVERWRITE) -> None:
         """Look at this path again, once it has aged."""
@@ -88,6 +105,7 @@ class Later:
 
     def put_off(self, change: Change, event_time: int) -> None:
         """Look at what the change is of again, a little later. `event_time` is when the change was made."""
+        self.begin(change.path)
         self.after(RETRY_S, self.again(change, event_time), change.path)
 
     def again(self, change: Change, event_time: int) -> Callable[[], None]:

@@ -157,6 +157,19 @@ class LocalWatch:
         waiting = len(self._aged) + len(self._rescans) + self._later.count()
         return self.journal.pending() + self._busy + waiting + sum(1 for _ in self._announcing.large.waiting())
 
+    def lag(self) -> float:
+        """For how many seconds, beyond the aging, the oldest change waits that an event told of: until it is announced,
+        or nothing comes of it. 0 while there is none."""
+        told = self.journal.oldest()
+        since = None if told is None else self._system.monotonic() - told - self._aging
+        put_off = self._later.oldest(self._alive)
+        waits = None if put_off is None else asyncio.get_running_loop().time() - put_off
+        return max([0.0, *(each for each in (since, waits) if each is not None)])
+
+    def _alive(self) -> set[str]:
+        """The paths at which something is to be looked at, besides those that are put off."""
+        return {*self.journal.paths(), *(path for path, _ in self._announcing.large.waiting())}
+
     async def told_of(self) -> set[str] | None:
         """The paths that something is known to have happened to by now, and that are not dealt with yet; what happened
         to any other path, as far as events have told, is in the IDTable. None when that cannot be said: the tree is

@@ -152,7 +152,9 @@ class Replica:
             self.watching,
             local=lambda: self.local,
             engine=lambda: self.engine,
+            now=self.ports.now,
         )
+        self.counters.set_amounts(self.name, self.shown.counted)
 
     def make_engine(self) -> None:
         """An engine made from the store. Raises StoreError."""
@@ -244,6 +246,7 @@ class Replica:
     async def close(self) -> None:
         """Stop. Everything that matters is in the store."""
         self.running.closed = True
+        self.counters.set_amounts(self.name, None)
         self.large.ending.set()
         self.supervisor.cancel()
         await self.watching.stop()

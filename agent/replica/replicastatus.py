@@ -16,6 +16,8 @@ from agent.replica.setstatus import State, set_status
 from agent.replica.watching import Watching
 from agent.reporting.events import numbered
 from agent.reporting.health import JOINED
+from agent.wire.filetime import SECOND
+from agent.work.clock import filetime_now
 from config.model import LocalSet
 from idtable.errors import StoreError
 from idtable.store import Store
@@ -25,6 +27,9 @@ from staging.unstored import by_name
 
 #: Staging files that are told of while they are fetched.
 MOST_TRANSFERS: Final = 50
+
+_BACKLOG: Final = "Backlog in Bytes"
+_AGE: Final = "Age of Oldest Change Order in Seconds"
 
 
 class ReplicaStatus:
@@ -43,8 +48,10 @@ class ReplicaStatus:
         *,
         local: Callable[[], LocalSet],
         engine: Callable[[], Engine],
+        now: Callable[[], int] = filetime_now,
     ) -> None:
         self._local = local
+        self._now = now
         self._store = store
         self._lock = lock
         self._area = area
@@ -156,3 +163,26 @@ class ReplicaStatus:
                 }
         except StoreError:
             return {}
+
+    def counted(self) -> dict[str, dict[str, int]]:
+        """The counters that are amounts now, of each connection by its name, and of the set at ""; none where
+        the database cannot be read."""
+        watch = self._watching.watch
+        try:
+            with self._lock:
+                told = self._engine().connections()
+        except StoreError:
+            return {}
+        ages = {x["name"]: (self._now() - x["oldest"]) // SECOND if x["oldest"] and x["scheduled"] else 0 for x in told}
+        found = {x["name"]: {_BACKLOG: x["backlog_bytes"], _AGE: _told_age(ages[x["name"]])} for x in told}
+        found[""] = {
+            _BACKLOG: sum(x["backlog_bytes"] for x in told if x["direction"] == "outbound"),
+            _AGE: _told_age(max(ages.values(), default=0)),
+            "Journal Lag in Seconds": _told_age(int(watch.lag())) if watch is not None else 0,
+        }
+        return found
+
+
+def _told_age(seconds: int) -> int:
+    """Whole minutes above one: what only goes on waiting need not be sampled anew every few seconds."""
+    return max(seconds if seconds < 60 else seconds - seconds % 60, 0)

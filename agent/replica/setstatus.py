@@ -81,5 +81,6 @@ def _connection(told: dict[str, Any]) -> dict[str, Any]:
     shown["event"] = number_of(told["last_error"])
     shown["retry_in_s"] = None if deadline is None else max(round((deadline - filetime_now()) / SECOND, 1), 0.0)
     shown["since"] = None if told["since"] is None else iso_time(told["since"])
+    shown["oldest"] = None if told["oldest"] is None else iso_time(told["oldest"])
     shown["last_join_time"] = None if joined is None else iso_time(joined)
     return shown

@@ -52,7 +52,8 @@ class Shown:
         quota = {"quota_kib": self._service.config.kept_quota_bytes >> 10}
         for one in status["sets"]:
             one |= {"disk": self._disks.get(one["name"]), "conflicts": one["conflicts"] | quota}
-        return status | {"told": self._service.states.told()}
+        members = sorted({name for local in self._service.config.sets for name in local.set.members})
+        return status | {"told": self._service.states.told(), "members": members}
 
     def transfers(self) -> list[dict[str, Any]]:
         """Of all sets."""

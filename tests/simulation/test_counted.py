@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agent.wire.filetime import SECOND
 from tests.simulation.simhost import Tally
 from tests.simulation.simworld import World
 from tests.simulation.users import all_agree, counted, make, move, started, write
@@ -86,3 +87,37 @@ def test_how_long_a_change_was_on_its_way() -> None:
     }
     assert 600_000 <= more["Replication Latency in ms"] < 900_000
     assert not any(name.startswith("Replication") for name in counted(a)), "nothing came to a"
+
+
+def test_what_waits_for_a_partner_is_told_in_bytes_and_since_when() -> None:
+    """While the line is cut, a has a folder, two files and a name to tell of; the folder was made first."""
+    world = started("ab")
+    a, b = (world.members[name] for name in "ab")
+    make(a, "old", bytes(5))
+    world.run(60)
+    world.step(("cut", 0, 1))
+    world.run(60)
+    begin = world.now
+    make(a, "d", None)
+    world.run(60)
+    make(a, "d/f", bytes(300))
+    make(a, "d/g", bytes(2000))
+    move(a, "old", "new")
+    world.run(600)
+    (out,) = (one for one in a.engine.connections() if one["direction"] == "outbound")
+    assert (out["backlog"], out["backlog_bytes"]) == (4, 2300)
+    assert 0 <= (out["oldest"] - begin) / SECOND < 30, "when the folder was told of, after it had aged"
+    world.cut.clear()
+    all_agree(world)
+    told = [(x["backlog"], x["backlog_bytes"], x["oldest"]) for x in a.engine.connections()]
+    assert told == [(0, 0, None)] * 2
+    # What cannot be installed waits in b, since it came.
+    node = b.disk.look("d/f")
+    assert node is not None
+    b.disk.busy[node.ino] = world.now + 3600 * SECOND
+    begin = world.now
+    write(a, "d/f", bytes(70))
+    world.run(60)
+    (come,) = (one for one in b.engine.connections() if one["direction"] == "inbound")
+    assert (come["backlog"], come["backlog_bytes"]) == (1, 70)
+    assert 0 <= (come["oldest"] - begin) / SECOND < 30

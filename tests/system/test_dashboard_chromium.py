@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +65,15 @@ class FakeAgent:
         for name in ("a->b", "c->a", "a->c"):
             self.registry.add_cxtion("docs", name)
         self.registry.inc_both("docs", "a->b", "Packets Sent", 4_321)
+        self.registry.set_value("docs", "Journal Lag in Seconds", 120)
         self.looks = itertools.count()
         self.state = "vvjoin"
         self.refusal: str | None = f"refused by {HOSTILE}"
         self.joins = "unjoined"
         self.away = self.stopped = False
+        self.told: list[dict[str, Any]] = []  # by other members
         self.received = 1 << 20
+        self.oldest = f"{datetime.now(UTC) - timedelta(seconds=190):%Y-%m-%dT%H:%M:%SZ}"
 
     def transfers(self) -> list[dict[str, Any]]:
         self.received += 1 << 20
@@ -100,7 +104,7 @@ class FakeAgent:
             }  # fmt: skip
 
         connections = [
-            conn("a->b", "outbound", "joined"),
+            conn("a->b", "outbound", "joined") | {"backlog_bytes": 3_250_586, "oldest": self.oldest},
             conn("c->a", "inbound", self.state),
             conn("a->c", "outbound", self.joins, self.refusal),
         ]
@@ -122,7 +126,7 @@ class FakeAgent:
             }]  # fmt: skip
         return {
             "member": "a", "pid": 7, "version": "0.1.0", "started": "2026-01-01T00:00:00Z",
-            "problems": problems(sets), "sets": sets,
+            "problems": problems(sets), "sets": sets, "told": self.told,
             "partners": [{"set": "docs", "name": "b", "called_by": "key", "clock_offset_s": -3}],
         }  # fmt: skip
 
@@ -173,6 +177,10 @@ async def test_it_shows_the_member_live_and_the_fleet(page: Page, agent: FakeAge
     ):  # fmt: skip
         assert f"{room} in use" in text
     assert "clock 3 s behind" in text
+    waits = "0 to come, 1,284 (3.1 MiB) to send · the oldest waits "
+    (said,) = (line for line in text.splitlines() if waits in line)
+    assert int(said.partition(waits)[2].split(" min")[0]) >= 3
+    assert "local changes are 2 min behind" in text
 
     # text from users stays text
     assert await page.js("document.title") == "✖ 2 a – frs"
@@ -307,3 +315,42 @@ async def test_axe_finds_nothing_to_complain_about(page: Page, scheme: str, widt
     assert await page.js("getComputedStyle(document.body).backgroundColor") == (
         "rgb(244, 246, 248)" if scheme == "light" else "rgb(16, 21, 27)"
     )
+
+
+async def test_a_matrix_of_nine_members_fits_the_page_and_scrolls_on_a_phone(page: Page, agent: FakeAgent) -> None:
+    """The others are joined with each other; it takes 3.5 s from each to each, and 12,345 changes wait for one."""
+    names = ["b", "c", *(f"files-{number}.example.org" for number in range(4, 10))]
+    model = {"set": "docs", "joined": True, "scheduled": True, "since": None, "latency_p95_s": 9.0}
+    agent.told = [
+        {"member": of, "wrong": [], "cells": [
+            model | {"connection": f"{up}->{down}", "backlog": 12_345 if down == names[6] else 0, "latency_p50_s": 3.5}
+            for other in names if other != of for up, down in ((of, other), (other, of))
+        ]}
+        for of in names
+    ]  # fmt: skip
+    box, rows = "document.querySelector('#matrix .scroll')", "document.querySelector('#matrix tbody').rows"
+    await page.until(f"document.querySelector('#matrix tbody') && {rows}.length === 9")
+    matrix = await page.rows("Who sends to whom: from the member of the row to the one of the column")
+    assert (matrix["b"][2], matrix["b"][7]) == ("joined, 3.5 s", "joined, 3.5 s, 12,345 wait")
+    pill = f"{rows}[1].cells[8].querySelector('.pill')"
+    assert await page.js(f"[{pill}.dataset.short, {pill}.title]") == ["12.3K wait", "joined, 3.5 s, 12,345 wait"]
+    assert await page.js(f"getComputedStyle({pill}, '::after').content") == '"12.3K wait" / ""', (
+        "which is not read twice"
+    )
+    for width in (1500, 1280, 400):
+        await page.send(
+            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 500
+        )
+        assert await page.js("document.documentElement.scrollWidth <= innerWidth"), width
+        fits = await page.js(f"{box}.scrollWidth <= {box}.clientWidth")
+        assert fits is (width > 400), width
+        passed, violations = await page.judged()
+        assert {"color-contrast", "scrollable-region-focusable"} & passed
+        assert violations == [], width
+    await page.js(f"{box}.scrollLeft = {box}.scrollWidth")
+    left, start = f"{rows}[1].cells[0].getBoundingClientRect().left", f"{box}.getBoundingClientRect().left"
+    assert await page.js(f"Math.abs({left} - {start}) <= 2"), "whose row it is stays in sight"
+    last = f"{rows}[1].cells[9].getBoundingClientRect().right"
+    assert await page.js(f"{last} <= {box}.getBoundingClientRect().right + 1")
+    assert await page.js(f"{rows}[0].cells[0].getBoundingClientRect().width <= {box}.clientWidth / 2")
+    assert page.complaints() == []

@@ -29,6 +29,7 @@ pytestmark = pytest.mark.slow
 DAY = date(2026, 1, 10)
 DAY_S = 86_400
 OTHER = {"member": "b", "member_guid": "gb"}
+THIRD = {"member": "c", "member_guid": "gc"}
 CONNECTION = {"connection": "a->b", "connection_guid": "gab"}
 _EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
@@ -192,23 +193,47 @@ def test_what_is_not_well_is_told_while_it_holds(spark: SparkSession, tmp_path: 
     def amounts(backlog: int, unjoined: int) -> dict[str, Any]:
         return {"gauges": {"Backlog": backlog, "Unjoined": unjoined}, "counters": {}, **CONNECTION}
 
+    # From 1 GiB on bytes count; what is older than an hour all the time waits long, unless it is not joined.
+    gib, other = 1 << 30, {"connection": "b->a", "connection_guid": "guid of b->a"}
     hours = [(90, 0), (150, 1), (200, 1), (180, 1)]
-    for number, (backlog, unjoined) in enumerate(hours):
-        put(folder, number, [3600 * number + 1, 3600 * number + 1800], **amounts(backlog, unjoined))
+    waits = [(gib, 3601), (gib + 1, 3601), (gib + 1, 3600), (gib - 1, 7200)]
+    folder.mkdir()
+    for number, ((backlog, unjoined), (size, age)) in enumerate(zip(hours, waits, strict=True)):
+        there = {"Backlog in Bytes": size, "Age of Oldest Change Order in Seconds": age}
+        also = {"counters": there, "gauges": {"Unjoined": int(number == 3)}, **other}
+        seconds = 3600 * number + 1, 3600 * number + 1800
+        lines = [line(at, 0, **of) for at in seconds for of in (amounts(backlog, unjoined), also)]
+        (folder / f"{number}.jsonl").write_text("".join(lines))
+    lags = [(300, 301), (301, 1200), (0, 5000)]
+    (folder / "c.jsonl").write_text("".join(
+        line(3600 * number + at, 0, counters={"Journal Lag in Seconds": lag, "Backlog in Bytes": 3 * gib}, **THIRD)
+        for number, (least, most) in enumerate(lags) for at, lag in ((1, least), (1800, most))
+    ))  # fmt: skip
     full = {"KB of Staging Space Free": 4, "KB of Staging Space In Use": 96, "Change Orders Retried": 11}
-    lines = (line(3 * 3600, 0, counters={}, **OTHER), line(3 * 3600 + 1800, 0, counters=full, **OTHER))
+    little = {"Journal Lag in Seconds": 100, "Backlog in Bytes": 1}
+    lines = [
+        line(2, 0, counters=little, **OTHER),
+        line(3 * 3600, 0, counters={}, **OTHER),
+        line(3 * 3600 + 1800, 0, counters=full, **OTHER),
+    ]
     (folder / "b.jsonl").write_text("".join(lines))
     summed(spark, folder, out)
     found = [row for path in (out / "health").rglob("*.parquet") for row in pq.read_table(path).to_pylist()]
     told = sorted((row["rule"], row["time"].hour, row["value"]) for row in found)
     assert told == [
-        ("backlog", 1, 150), ("backlog", 2, 200), ("not joined", 1, 1), ("not joined", 2, 1), ("not joined", 3, 1),
-        ("retries", 3, 11), ("staging full", 3, 96),
+        ("backlog", 1, 150), ("backlog", 2, 200), ("backlog in bytes", 1, gib + 1), ("journal lag", 1, 1200),
+        ("not joined", 1, 1), ("not joined", 2, 1), ("not joined", 3, 1), ("not joined", 3, 1),
+        ("retries", 3, 11), ("staging full", 3, 96), ("waits long", 0, 3601), ("waits long", 1, 3601),
     ]  # fmt: skip
+    for counter, amount in (("Journal Lag in Seconds", 300), ("Backlog in Bytes", 3 * gib + 1)):
+        of_all = [row for row in rows(out, "minutes", counter) if row["level"] in ("set", "fleet")]
+        assert [row["last"] for row in of_all[:2]] == [amount] * 2, "of ages the highest counts"
     summary = job.summarize(spark, [folder], out, lambda _: None)
     open_ = {(one["rule"], one["member"], one["connection"], one["since"]) for one in summary["health"]}
     assert open_ == {
         ("not joined", "a", "a->b", "2026-01-10T01:00:00.000Z"),
+        ("not joined", "a", "b->a", "2026-01-10T03:00:00.000Z"),
+        ("silent", "c", "", "2026-01-10T02:30:00.000Z"),
         ("retries", "b", "", "2026-01-10T03:00:00.000Z"),
         ("staging full", "b", "", "2026-01-10T03:00:00.000Z"),
     }

@@ -20,6 +20,7 @@ from idtable.records import IDRecord
 from journal import reasons as why
 from journal.changes import Aged, Change, Kind, Noted
 from journal.settle import NAMES_AT_ONCE
+from staging.errors import Torn
 from staging.fsops import fingerprint, object_id_set
 from tests.unit.watched import CO, MEMBER, ROOT, Host, X
 
@@ -393,3 +394,59 @@ def test_they_wait_for_what_has_aged(host: Host) -> None:
     host.watch._aged.clear()
     host.later.pop()()
     assert host.still.touched == [({"l": why.HARD_LINK_CHANGE}, 0)]
+
+
+class Hand(asyncio.SelectorEventLoop):
+    """Moved by hand."""
+
+    at = 0.0
+
+    def time(self) -> float:
+        return self.at
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hand]:
+    loop = Hand()
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncio, "get_running_loop", lambda: loop)
+        yield loop
+    loop.close()
+
+
+def test_the_lag_is_of_the_oldest_change_that_is_not_announced(host: Host, clock: Hand) -> None:
+    """An event at 100 s ages for 3 s; what was put off at 150 s waits since then, whatever events come meanwhile."""
+    watch = host.watch
+    watch._aging = 3.0
+    watch._system = SimpleNamespace(monotonic=lambda: clock.at)  # type: ignore[assignment]
+    assert watch.lag() == 0
+    host.still.since, clock.at = 100.0, 102.0
+    assert watch.lag() == 0, "it ages"
+    clock.at = 110.0
+    assert watch.lag() == 7.0
+    clock.at, host.still.since, host.still.at = 150.0, None, ["f", "g"]
+    changes: dict[str, Any] = {path: SimpleNamespace(path=path, file_guid=None, kind=Kind.UPDATE) for path in "fg"}
+    for change in changes.values():
+        watch._later.put_off(change, 0)
+    clock.at, host.still.since = 210.0, 209.0
+    watch._later.put_off(changes["f"], 0)
+    assert watch.lag() == 60.0, "since it was put off first"
+    watch._later.end("f")
+    assert watch.lag() == 60.0, "the other one"
+    watch._later.stop()
+    watch._later.timers.clear()
+    host.still.at = ["f"]
+    assert watch.lag() == 0, "nothing happens any more at that, nor was the event so long ago"
+
+
+def test_a_change_that_cannot_be_staged_lags_until_it_is_announced(host: Host) -> None:
+    (host.tree / "n").write_text("x")
+    stage = host.watch._announcing.stager.stage_all
+    host.watch._announcing.stager.stage_all = lambda works, compression: [  # type: ignore[method-assign]
+        (work, Torn("it changes")) for work in works
+    ]
+    assert host.round("n") == []
+    assert set(host.watch._later._since) == {"n"}
+    host.watch._announcing.stager.stage_all = stage  # type: ignore[method-assign]
+    assert [one.name for one in host.round("n")] == ["n"]
+    assert host.watch._later._since == {}

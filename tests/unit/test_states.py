@@ -74,7 +74,9 @@ async def test_what_is_wrong_with_a_member_and_its_connections_is_on_the_pages_o
         monkeypatch.setattr(type(replica.engine), "forget_error", lambda self: None)
         replica.local_error("13570 the staging area is full")
         await until(lambda: any(one["wrong"] for one in a.states.told()))
-        seen = fleet(await Shown(a).status(), a.snapshot(), None, time.time())
+        status = await Shown(a).status()
+        assert status["members"] == ["a", "b", "c"], "those of the topology"
+        seen = fleet(status, a.snapshot(), None, time.time())
         [wrong] = [one for one in seen["wrong"] if one["who"] == "b"]
         assert wrong["what"] == "set demo has not done all: the staging area is full"
         assert wrong["event"] == 13570

@@ -52,6 +52,8 @@ class Still:
         self.touched: list[tuple[dict[str, int], int]] = []
         self.put_back_to_age: list[str] = []
         self.places: list[str] = []  # where something may stand that was elsewhere
+        self.since: float | None = None  # the first event of what is not retired
+        self.at: list[str] = []  # and its paths
 
     async def barrier(self) -> None: ...
 
@@ -62,6 +64,12 @@ class Still:
 
     def untold(self) -> int:
         return 0
+
+    def oldest(self) -> float | None:
+        return self.since
+
+    def paths(self) -> list[str]:
+        return self.at
 
     def put_back(self, batch: list[Aged]) -> None:
         self.put_back_to_age += [aged.path for aged in batch]

@@ -4,6 +4,7 @@ import { arrow, byId, el, NONE, number, perSecond, setText, Table } from "./piec
 
 const table = new Table("Counters since the start", "tight");
 byId("counter-table").append(table.node);
+const AMOUNT = /^KB of |^Backlog in Bytes$| in Seconds$/;
 let now = null;
 let before = null;
 
@@ -17,7 +18,7 @@ function show() {
     [{ head: "Counter" }, { head: "Value", cls: "num" }, { head: "Now", cls: "num" }],
     rows.map(([name, value]) => ({
       key: name,
-      cells: [name, number(value), step > 0 && !name.startsWith("KB of") ? perSecond(name, Math.max(0, value - before.values[name]) / step) : NONE],
+      cells: [name, number(value), step > 0 && !AMOUNT.test(name) ? perSecond(name, Math.max(0, value - before.values[name]) / step) : NONE],
     })),
   );
   setText(byId("counter-count"), `${rows.length} of ${Object.keys(now.values).length} counters of ${now.object}`);

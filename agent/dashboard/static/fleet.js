@@ -1,17 +1,19 @@
 // What is wrong, who has joined whom, each partner.
 
-import { arrow, byId, el, Kept, moment, NONE, number, Pill, seconds, setText, STATES, Table } from "./pieces.js";
+import { arrow, byId, bytes, el, few, Kept, moment, NONE, number, Pill, seconds, setText, STATES, Table } from "./pieces.js";
 
 const matrix = new Table("Who sends to whom: from the member of the row to the one of the column", "dense matrix");
 byId("matrix").append(matrix.node);
 
+// The kind of its pill, what it says, and what of that there is room for in a matrix.
 function stateOf(cell) {
-  if (!cell) return ["none", NONE];
-  if (cell.joined === null) return ["idle", "not known"];
+  if (!cell) return ["none", NONE, NONE];
+  if (cell.joined === null) return ["idle", "not known", "?"];
   const waits = cell.backlog ? `, ${number(cell.backlog)} wait` : "";
-  if (!cell.joined) return cell.scheduled ? ["bad", `not joined${waits}`] : ["idle", `closed${waits}`];
-  const took = cell.latency_p50_s === null ? "joined" : `joined, ${seconds(cell.latency_p50_s)}`;
-  return [cell.backlog ? "busy" : "good", took + waits];
+  const few_wait = cell.backlog ? `${few(cell.backlog)} wait` : "";
+  if (!cell.joined) return cell.scheduled ? ["bad", `not joined${waits}`, few_wait || "not joined"] : ["idle", `closed${waits}`, few_wait || "closed"];
+  const took = cell.latency_p50_s === null ? "" : seconds(cell.latency_p50_s);
+  return [cell.backlog ? "busy" : "good", `joined${took && ", "}${took}${waits}`, few_wait || took || "joined"];
 }
 
 // The state of a connection as its session has it.
@@ -19,6 +21,8 @@ function sessionOf(cell) {
   const [kind, words] = STATES[cell.state] || ["idle", cell.state];
   return [cell.why && cell.scheduled && !cell.joined ? "bad" : kind, words];
 }
+
+const waits = (many, size) => number(many) + (size ? ` (${bytes(size)})` : "");
 
 class Partner {
   constructor(name) {
@@ -36,7 +40,9 @@ class Partner {
     const waiting = one.backlog_in + one.backlog_out;
     this.pill.set(away ? ["bad", `${away} of ${one.wanted} not joined`] : !one.wanted ? ["idle", "closed"] : waiting ? ["busy", "joined"] : ["good", "joined"]);
     setText(this.told, [
-      one.since && `since ${moment(one.since)}`, `${number(one.backlog_in)} to come, ${number(one.backlog_out)} to send`,
+      one.since && `since ${moment(one.since)}`,
+      `${waits(one.backlog_in, one.bytes_in)} to come, ${waits(one.backlog_out, one.bytes_out)} to send`,
+      one.oldest && `the oldest waits ${one.oldest}`,
       one.latency_p50_s !== null && `half of its changes within ${seconds(one.latency_p50_s)}, 95 % within ${seconds(one.latency_p95_s)}`,
       one.clock_offset_s !== null && `clock ${seconds(Math.abs(one.clock_offset_s))} ${one.clock_offset_s < 0 ? "behind" : "ahead"}`,
     ].filter(Boolean).join(" · "));
@@ -53,11 +59,11 @@ class Partner {
     }
     this.conns.update(
       [{ head: "Connection", cls: "name" }, { head: "Set", cls: "name" }, { head: "State" }, { head: "Backlog", cls: "num" },
-        { head: "Since" }, { head: "Joined at" }, { head: "Half within", cls: "num" }, { head: "95 % within", cls: "num" },
+        { head: "Oldest since" }, { head: "Since" }, { head: "Joined at" }, { head: "Half within", cls: "num" }, { head: "95 % within", cls: "num" },
         { head: "Why", cls: "wide" }],
       this.one.connections.map((cell) => ({
         key: `${cell.set}/${cell.connection}`,
-        cells: [arrow(cell.connection), cell.set, { pill: sessionOf(cell) }, number(cell.backlog), moment(cell.since),
+        cells: [arrow(cell.connection), cell.set, { pill: sessionOf(cell) }, waits(cell.backlog, cell.backlog_bytes), moment(cell.oldest), moment(cell.since),
           moment(cell.last_join_time), seconds(cell.latency_p50_s), seconds(cell.latency_p95_s), cell.why || NONE],
       })),
     );
@@ -110,7 +116,7 @@ export function showFleet(fleet) {
 export function showMatrix(seen) {
   byId("matrix").hidden = seen.members.length < 2;
   byId("matrix-more").hidden = !seen.left_out;
-  setText(byId("matrix-more"), `${number(seen.left_out)} more members, with whom nothing is known to be wrong, are not shown.`);
+  setText(byId("matrix-more"), `${number(seen.left_out)} more members are not shown: with whom nothing is known to be wrong, or whom no topology of this member has.`);
   matrix.update(
     [{ head: "From", cls: "name" }, ...seen.members.map((name) => ({ head: name }))],
     seen.members.map((from) => ({

@@ -1,7 +1,7 @@
 // The past of a counter, of the fleet (from the summary's tables) or of this member (from its own samples): from a set to
 // its members and to their connections. A name has the same colour wherever it is drawn.
 
-import { arrow, byId, el, moment, NONE, number, perSecond, setText, Table } from "./pieces.js";
+import { amount, arrow, byId, el, moment, NONE, perSecond, setText, Table } from "./pieces.js";
 
 // Colours that are told apart also by those who see few of them (Okabe and Ito), and dashes for those that share one.
 const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#7f7f7f", "#8a5fbf"];
@@ -16,7 +16,7 @@ const RANGES = {
 const STEP_S = { minutes: 60, hours: 3600, days: 86400 };
 const COUNTERS = [
   "Files Installed", "Packets Received in Bytes", "Packets Sent in Bytes", "Change Orders Issued", "Change Orders Retried",
-  "Remote Change Orders Received", "Backlog",
+  "Remote Change Orders Received", "Backlog", "Backlog in Bytes", "Age of Oldest Change Order in Seconds", "Journal Lag in Seconds",
 ];
 const REFRESH_MS = 60000;
 
@@ -95,7 +95,7 @@ function draw(counter, { rows, step, more }) {
   const times = [];
   for (let at = begin; at <= Date.now() / 1000; at += step) times.push(at);
   const isAmount = rows.length > 0 && rows.every((row) => row.per_second === null);
-  const told = (value) => (value === null || value === undefined ? NONE : isAmount ? number(value) : value ? perSecond(counter, value) : "0/s");
+  const told = (value) => (value === null || value === undefined ? NONE : isAmount ? amount(counter, value) : value ? perSecond(counter, value) : "0/s");
 
   plot?.destroy();
   plot = null;
@@ -115,7 +115,7 @@ function draw(counter, { rows, step, more }) {
       scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.05 : 1] } },
       series: [{ value: (_, at) => (at ? moment(new Date(at * 1000).toISOString()) : NONE) },
         ...shown.map(([name]) => ({ label: arrow(name), width: 2, spanGaps: false, points: { size: 5 }, value: (_, value) => told(value), ...look(name, level()) }))],
-      axes: [axis, { ...axis, size: 84, values: (_, ticks) => ticks.map((value) => (isAmount ? number(value) : value ? perSecond(counter, value) : "0")) }],
+      axes: [axis, { ...axis, size: 84, values: (_, ticks) => ticks.map((value) => (isAmount ? amount(counter, value) : value ? perSecond(counter, value) : "0")) }],
     }, [times, ...values], place);
   }
   table.update(

@@ -38,6 +38,8 @@ export function setText(node, text) {
 
 export const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 export const short = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
+const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
+export const few = (value) => compact.format(value);
 export const number = (value) => (value === null || value === undefined ? NONE : whole.format(value));
 
 export function bytes(value) {
@@ -56,6 +58,8 @@ export function percent(value) {
 }
 
 const countsBytes = (counter) => counter.endsWith("in Bytes") || counter.startsWith("Bytes of");
+export const amount = (counter, value) =>
+  counter.endsWith("in Bytes") ? bytes(value) : counter.endsWith("in Seconds") ? duration(value) : number(value);
 export const perSecond = (counter, value) =>
   value ? `${countsBytes(counter) ? bytes(value) : short.format(value)}/s` : NONE;
 
@@ -87,10 +91,14 @@ export class Pill {
     this.words = el("span");
     this.node = el(tag, { className: "pill idle" }, el("span", { className: "dot", "aria-hidden": "true" }), this.words);
   }
-  set([kind, words]) {
+  // With a short form that is seen, the words themselves are what is read aloud, and shown where one points at it.
+  set([kind, words, short]) {
     const name = `pill ${kind}`;
     if (this.node.className !== name) this.node.className = name;
     setText(this.words, words);
+    if (short === undefined || this.node.dataset.short === short && this.node.title === words) return;
+    this.node.dataset.short = short;
+    this.node.title = words;
   }
 }
 

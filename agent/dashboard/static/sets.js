@@ -1,6 +1,6 @@
 // One replica set of this member.
 
-import { byId, bytes, el, Figures, Kept, moment, NONE, number, perSecond, Pill, SET_STATES, setText } from "./pieces.js";
+import { byId, bytes, duration, el, Figures, Kept, moment, NONE, number, perSecond, Pill, SET_STATES, setText } from "./pieces.js";
 
 let serial = 0;
 
@@ -58,6 +58,8 @@ class ReplicaSet {
     const pending = set.pending || {};
     const waiting = ["aging", "local", "inbound", "outbound"].reduce((sum, key) => sum + (pending[key] || 0), 0);
     const kinds = Object.entries(pending).filter(([, count]) => count).map(([key, count]) => `${number(count)} ${key}`);
+    const lag = set.figures["Journal Lag in Seconds"];
+    if (lag) kinds.push(`local changes are ${duration(lag)} behind`);
     const now = this.rates(set.figures, at);
     this.figures.update([
       ["Files", number(table.files), `${number(table.folders)} folders`],

@@ -169,3 +169,29 @@ def test_adds_from_several_threads_are_not_lost(counters: Counters) -> None:
     snapshot = counters.snapshot()
     assert snapshot[SET_OBJECT]["docs"]["Packets Sent"] == 80_000
     assert snapshot[CONN_OBJECT]["docs/a->b"]["Packets Sent"] == 80_000
+
+
+def test_amounts_are_asked_for_with_each_snapshot(counters: Counters, caplog: pytest.LogCaptureFixture) -> None:
+    answers: list[dict[str, dict[str, int]] | Exception] = [
+        {"": {"Journal Lag in Seconds": 3}, "a->b": {"Backlog in Bytes": 300}, "a->gone": {"Backlog in Bytes": 1}},
+        OSError("no"),
+        {"a->b": {"Backlog": 1}},
+        {"a->b": {"Backlog in Bytes": 7}},
+    ]
+
+    def ask() -> dict[str, dict[str, int]]:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    counters.set_amounts("docs", ask)
+    seen = [counters.snapshot() for _ in range(4)]
+    assert [one[CONN_OBJECT]["docs/a->b"]["Backlog in Bytes"] for one in seen] == [300, 300, 300, 7]
+    assert seen[0][SET_OBJECT]["docs"]["Journal Lag in Seconds"] == 3
+    assert all("Backlog" not in one[CONN_OBJECT]["docs/a->b"] for one in seen)
+    assert [record.message[:5] for record in caplog.records] == ["13506", "13506"], "the error, and the unknown name"
+    counters.set_amounts("docs", None)
+    assert counters.snapshot()[CONN_OBJECT]["docs/a->b"]["Backlog in Bytes"] == 7
+    with pytest.raises(KeyError):
+        counters.set_amounts("other", ask)

@@ -191,3 +191,40 @@ def test_of_a_thousand_that_are_away_the_first_are_told_and_the_others_counted()
     assert len(seen["wrong"]) == MOST_WRONG
     assert seen["wrong_left_out"] == 1000 - MOST_WRONG
     assert len(seen["partners"]) == 1001
+
+
+def test_what_waits_is_told_in_bytes_and_for_how_long() -> None:
+    """3,250,586 bytes are 3.1 MiB; the oldest of two connections counts."""
+    waits = {"backlog_bytes": 3_250_586, "oldest": "2026-01-10T11:57:00Z"}
+    later = {"backlog_bytes": 200, "oldest": "2026-01-10T11:59:30Z"}
+    seen = fleet(status(*WELL, AWAY[0] | waits, AWAY[1]), None, None, NOON)
+    assert seen["sentence"] == "c is not joined for 4 min, 152 changes (3.1 MiB) wait, the oldest for 3 min."
+    one = fleet(status(*WELL, AWAY[0] | later | {"backlog": 1}, AWAY[1]), None, None, NOON)
+    assert one["sentence"] == "c is not joined for 4 min, 1 change (200 B) waits, for 30 s."
+    first, second = seen["partners"]
+    assert (first["oldest"], first["bytes_in"], first["bytes_out"]) == (None, 0, 0)
+    assert (second["oldest"], second["bytes_in"], second["bytes_out"]) == ("3 min", 0, 3_250_586)
+    both = fleet(
+        status(conn("a->b", "joined", backlog=1) | later, conn("b->a", "joined", backlog=2) | waits), {}, None, NOON
+    )
+    (partner,) = both["partners"]
+    assert (partner["oldest"], partner["bytes_in"], partner["bytes_out"]) == ("3 min", 3_250_586, 200)
+
+
+def test_made_up_members_take_no_place_of_real_ones() -> None:
+    """b tells of a hundred connections with members that there are not, none of them joined."""
+    ours = ["a", "b", *(f"m{n:02d}" for n in range(30))]
+    told = {"joined": True, "scheduled": True, "backlog": 0, "since": None, "set": "docs",
+            "latency_p50_s": None, "latency_p95_s": None}  # fmt: skip
+    made_up = [told | {"connection": f"b->A{n}", "joined": False, "backlog": 9} for n in range(100)]
+    real = [told | {"connection": f"b->{name}"} for name in ours[2:]]
+    real[29] |= {"joined": False}
+    of_b = {"member": "b", "wrong": [], "cells": [*made_up, *real]}
+    seen = fleet(status(*WELL) | {"told": [of_b], "members": ours}, None, None, NOON)
+    assert (len(seen["members"]), seen["left_out"]) == (MOST_MEMBERS, 32 + 100 - MOST_MEMBERS)
+    assert set(seen["members"]) <= set(ours)
+    assert {"b", "m29"} <= set(seen["members"]), "of whom something is wrong"
+    few = fleet(status(*WELL) | {"told": [of_b], "members": ours[:3]}, None, None, NOON)
+    assert {"a", "b", "m00"} <= set(few["members"])
+    assert few["matrix"]["b"]["m00"]["joined"], "and others where there is room"
+    assert len(few["members"]) == MOST_MEMBERS

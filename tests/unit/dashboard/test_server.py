@@ -352,7 +352,7 @@ async def test_a_set_that_does_not_replicate_is_a_metric(client: TestClient, age
 def test_no_two_counters_share_a_metric() -> None:
     names = [family.name for family in FAMILIES]
     assert len(names) == len(set(names))
-    assert len(described()) == 142
+    assert len(described()) == 147
 
 
 def test_metrics_of_a_name_that_is_no_utf8() -> None:

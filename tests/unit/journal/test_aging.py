@@ -169,3 +169,25 @@ def test_a_file_that_never_rests_is_told_of_ten_times_the_aging_after_its_first_
             told = cache.age()
         assert [aged.path for aged in told] == ["log"]
         assert clock.now == pytest.approx(began + 30.0)
+
+
+def test_since_when_the_oldest_waits_until_it_is_retired(log: JournalLog) -> None:
+    """f is told of at 1000 s and 1002 s, g at 1001 s."""
+    clock = Clock()
+    cache = AgingCache(log, 3.0, nothing_excluded, clock)
+    assert cache.oldest() is None
+    for name, when in (("f", 1000.0), ("g", 1001.0), ("f", 1002.0)):
+        clock.now = when
+        cache.record(ROOT, name, why.DATA, False)
+    assert cache.oldest() == 1000.0
+    clock.now = 1004.0
+    (g,) = cache.age()
+    assert (g.path, cache.oldest()) == ("g", 1000.0)
+    clock.now = 1005.0
+    (f,) = cache.age()
+    assert cache.oldest() == 1000.0, "handed out, and not dealt with"
+    assert sorted(cache.paths()) == ["f", "g"]
+    cache.retire([f.usn])
+    assert cache.oldest() == 1001.0
+    cache.retire([g.usn])
+    assert (cache.oldest(), cache.paths()) == (None, [])
