@@ -6,7 +6,6 @@ import asyncio
 import logging
 import re
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -22,45 +21,22 @@ from agent.counters.copier import Copier
 from agent.counters.copying import copy
 from agent.counters.store import Store, StoreError, told
 from config.storeurl import parse_store
+from tests.unit.counters.s3server import SECRET, bucket, s3_server
 from tests.unit.counters.test_archive import DAY, NEVER, journal, line
 
 fsspec = pytest.importorskip("fsspec")
-BUCKET = "samples"
-_MOTO = """
-import logging, sys
-logging.getLogger("werkzeug").setLevel(logging.ERROR)
-from moto.server import ThreadedMotoServer
-server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-server.start()
-print(server.get_host_and_port()[1], flush=True)
-sys.stdin.read()
-"""
 
 
 @pytest.fixture(scope="module")
 def s3_port() -> Iterator[int]:
-    """A server that speaks S3, in a process of its own."""
-    pytest.importorskip("moto")
-    with subprocess.Popen([sys.executable, "-c", _MOTO], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
-        try:
-            assert server.stdout is not None
-            yield int(server.stdout.readline())
-        finally:
-            server.kill()
+    with s3_server() as port:
+        yield port
 
 
 @pytest.fixture
 def s3(s3_port: int, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
-    """The URL of a bucket of its own."""
-    from pyarrow.fs import S3FileSystem
-
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDOFTHETEST")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret/of+the test")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    bucket = f"{BUCKET}-{re.sub('[^a-z0-9]+', '-', request.node.name.lower())}"[:60].strip("-")
-    where = {"endpoint_override": f"127.0.0.1:{s3_port}", "scheme": "http", "region": "eu-central-1"}
-    S3FileSystem(**where, allow_bucket_creation=True).create_dir(bucket)
-    return f"s3://{bucket}/fleets?" + "&".join(f"{name}={value}" for name, value in where.items())
+    """The URL of a place in a bucket of its own, on a real server."""
+    return bucket(s3_port, request.node.name, monkeypatch)
 
 
 @pytest.fixture(params=["file", "s3", "memory"])
@@ -228,7 +204,7 @@ def test_nothing_secret_is_told(tmp_path: Path, s3: str, monkeypatch: pytest.Mon
     with pytest.raises(StoreError) as caught:  # the bucket is not there
         Store(s3.replace("/fleets", "-not/x", 1)).put("one", b"x")
     assert "cannot be written" in str(caught.value)
-    for secret in ("secret/of+the test", "AKIDOFTHETEST"):
+    for secret in (SECRET, "AKIDOFTHETEST"):
         assert secret not in str(caught.value)
 
 
