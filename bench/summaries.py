@@ -2,7 +2,7 @@
 [--hosts N,N,...] [--hours N] [--dir FOLDER] [--again] [--only frs|duckdb]`.
 
 For each number of hosts a fleet is made up (`bench.fleet`, by as many processes as there are processors); then `frs
-summarize` and DuckDB (`pip install duckdb`), with one thread each, turn its samples into minutes, hours and days of
+summarize` and DuckDB (of the extra `dev`), with one thread each, turn its samples into minutes, hours and days of
 each counter of each instance, written as Parquet, one after the other on the same files. Printed, as a table in
 Markdown: rows, seconds, rows per second, processor seconds, rows per processor second, and the most memory of all
 processes together; then what a row costs, and memory, beside those of the first number of hosts, and beside DuckDB.

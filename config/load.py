@@ -37,6 +37,7 @@ from config.schema import (
     NtFrsApiTable,
     SubscriptionTable,
 )
+from config.storeurl import BUILT_IN, parse_store
 from config.topologyfile import read_topology
 
 _NOWHERE = "127.0.0.1"  # where a member without a replica set listens, unless [listen] says otherwise
@@ -97,6 +98,7 @@ def load_agent_config(path: str | os.PathLike[str], known: Mapping[str, bytes] =
         keep_seconds_days=table.counters.keep_seconds_days,
         keep_minutes_days=table.counters.keep_minutes_days,
         keep_hours_days=table.counters.keep_hours_days,
+        samples_store=_samples_store(document, table.counters.samples_store),
         log_level=table.log.level,
         max_clock_skew_s=replication.max_clock_skew,
         compression=replication.compression,
@@ -155,6 +157,15 @@ def client_of(document: Document, table: AgentFile) -> DirectoryClient | None:
     keytab = resolve(path, table.keytab) if table.keytab is not None else None
     topology, state, interval = resolve(path, table.topology), resolve(path, table.state), table.directory.poll_interval
     return DirectoryClient(there, table.member, topology, state, keytab, interval)
+
+
+def _samples_store(document: Document, url: str | None) -> str | None:
+    if url is not None and parse_store(url).scheme not in BUILT_IN and importlib.util.find_spec("fsspec") is None:
+        raise document.fail(
+            ("counters", "samples_store"),
+            "needs the extra `objectstore`, for it is neither on S3 nor a folder: pip install 'frs-agent[objectstore]'",
+        )
+    return url
 
 
 def _dashboard_tls(document: Document, table: DashboardTable | None) -> DashboardTls | None:

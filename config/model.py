@@ -234,8 +234,8 @@ class AgentConfig:
     `serial` is the number of the topology: an older one has a lower. That this member has left a set has to be read
     twice, at least `poll_interval_s` apart. `fleet` is what this member's samples are of, `samples_quota_bytes` for all
     of them, which are kept as taken, one a minute and one an hour for `keep_seconds_days`, `keep_minutes_days`,
-    `keep_hours_days`. `ntfrsapi` None: that interface is not there. `directory_server` is the directory.toml of a
-    directory server that runs in the same process.
+    `keep_hours_days`; `samples_store` is the URL of a place that they are copied to. `ntfrsapi` None: that interface is
+    not there. `directory_server` is the directory.toml of a directory server that runs in the same process.
     """
 
     path: Path
@@ -266,6 +266,7 @@ class AgentConfig:
     keep_seconds_days: float = 1.0
     keep_minutes_days: float = 30.0
     keep_hours_days: float = 365.0
+    samples_store: str | None = None
     log_level: str = "info"
     max_clock_skew_s: float = 1800.0
     max_retries: int = 3000

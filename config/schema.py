@@ -24,6 +24,7 @@ from config.model import (
     SCHEDULE_BYTES,
     SetIdPolicy,
 )
+from config.storeurl import parse_store
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,62}")
 _SET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._ ()-]{0,62}")  # "Domain System Volume (SYSVOL share)"
@@ -117,6 +118,11 @@ def _principal(text: str) -> str:
     return text
 
 
+def _store_url(text: str) -> str:
+    parse_store(text)
+    return text
+
+
 Name = Annotated[str, AfterValidator(_name)]
 SetName = Annotated[str, AfterValidator(_set_name)]
 Guid = Annotated[bytes, BeforeValidator(_guid)]
@@ -130,6 +136,7 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 PortOrAny = Annotated[int, Field(ge=0, le=65535)]
 Principal = Annotated[str, AfterValidator(_principal)]
 Text = Annotated[str, Field(min_length=1)]
+StoreUrlText = Annotated[str, AfterValidator(_store_url)]
 
 
 class Table(BaseModel):
@@ -312,6 +319,7 @@ class CountersTable(Table):
     keep_seconds_days: _Days = 1.0
     keep_minutes_days: _Days = 30.0
     keep_hours_days: _Days = 365.0
+    samples_store: StoreUrlText | None = None
 
 
 class AgentFile(Table):

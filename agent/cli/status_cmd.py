@@ -90,6 +90,8 @@ def describe(answer: dict[str, Any]) -> Iterator[str]:
         }
         none = "has not been called, or not let this member in"
         yield f"partner {partner['name']} (set {partner['set']}) {how.get(partner['called_by'], none)}"
+    if (store := answer.get("samples_store")) and store["problem"]:
+        yield f"samples: since {store['since']}: {store['problem']}"
     for cause, count in sorted(answer.get("incidents", {}).items()):
         yield f"incident: {cause}: {count} times since the start"
 

@@ -12,7 +12,7 @@ from agent.reporting.exit_codes import ExitCode
 
 
 @click.command("summarize")
-@click.argument("samples", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("samples", nargs=-1, required=True)
 @click.option(
     "--output",
     required=True,
@@ -41,7 +41,7 @@ from agent.reporting.exit_codes import ExitCode
 @click.option("--late", type=click.FloatRange(min=0), metavar="DAYS",
               help="With --follow: leave out what is of days that ended so much before the newest sample.")  # fmt: skip
 def summarize(
-    samples: tuple[Path, ...],
+    samples: tuple[str, ...],
     output: Path,
     master: str,
     driver_host: str | None,
@@ -55,20 +55,25 @@ def summarize(
     """Summarise the counter samples of any number of members with Spark.
 
     SAMPLES are sample files, or folders with such files at any depth: the state folder of a member, or one
-    that the samples of many members were copied to. The dashboard shows the result when OUTPUT is its
+    that the samples of many members were copied to; or the URL of a place that agents copy them to themselves, as
+    s3://bucket/folder (counters.samples_store). The dashboard shows the result when OUTPUT is its
     summary folder. Files that cannot be read are named on stderr and left out.
 
     Exits with 2 when there is no sample, and with 4 when PySpark or Java is missing, or a cluster does not answer
     within a minute.
     """
     from agent.counters import summary as job
-    from agent.counters.parquet import sample_files
+    from config.storeurl import is_url
 
     def tell(text: str) -> None:
         say(f"frs summarize: {text}", err=True)
 
+    if follow and any(map(is_url, samples)):
+        raise CommandFailed(
+            "--follow takes folders: what is at a URL is taken in without it, run by run", ExitCode.USAGE
+        )
     try:
-        sample_files(samples)  # before the seconds that Spark takes to start
+        given = job.given_files(samples)  # before the seconds that Spark takes to start
         tell(f"starting Spark ({master})")
         with job.spark_session(
             master, driver_host=driver_host, event_log=event_log, progress=progress, patience_s=patience
@@ -76,11 +81,11 @@ def summarize(
             if follow:
                 from agent.counters import stream
 
-                folders = [path.resolve() for path in samples]
+                folders = [Path(path).resolve() for path in samples]
                 stream.ended(stream.follow(spark, folders, output.resolve(), tell, every_s=every, late_days=late))
             else:
-                job.summarize(spark, samples, output, tell)
-    except (job.NoSamples, FileNotFoundError) as error:
+                job.summarize(spark, samples, output, tell, given=given)
+    except job.NoSamples as error:
         raise CommandFailed(str(error), ExitCode.USAGE) from None
     except job.SummaryError as error:
         raise CommandFailed(str(error), ExitCode.FAILURE) from None

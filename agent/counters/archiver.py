@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -33,11 +33,14 @@ def archive_options(config: AgentConfig) -> list[str]:
 
 
 class Archiver:
-    """Runs the archive of ``folder``, one at a time, with these ``options`` of its command line."""
+    """Runs the archive of ``folder``, one at a time, with these ``options`` of its command line. ``on_done`` is told
+    each time that one has ended, whatever came of it, and when there was nothing to do."""
 
-    def __init__(self, folder: Path, options: Sequence[str]) -> None:
+    def __init__(self, folder: Path, options: Sequence[str], on_done: Callable[[], None] = lambda: None) -> None:
         self._folder = folder
         self._options = list(options)
+        self._on_done = on_done
+        self._closing = False
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._wanted: str | None = None
@@ -51,7 +54,7 @@ class Archiver:
 
     async def close(self) -> None:
         """Stop; what is unfinished is done after the next start."""
-        self._wanted = None
+        self._wanted, self._closing = None, True
         if self._process is not None:
             with suppress(ProcessLookupError):
                 self._process.terminate()
@@ -67,6 +70,8 @@ class Archiver:
                     await self._run(current)
             except OSError as error:
                 self._tell(f"cannot be started: {error}")
+            if not self._closing:
+                self._on_done()
 
     def _has_work(self, current: str) -> bool:
         return any(path.name != current for path in (*self._folder.glob("*.jsonl"), *self._folder.glob("date=*")))

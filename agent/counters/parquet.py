@@ -39,7 +39,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -82,6 +82,10 @@ SCHEMA: Final = pa.schema(
 )
 _MOST: Final = 2**63 - 1
 _LONGEST_US: Final = 10**15  # 31 years
+
+
+#: A path, or a file that pyarrow has opened.
+Readable: TypeAlias = str | os.PathLike[str] | pa.NativeFile
 
 
 class NoSampleFile(Exception):
@@ -212,7 +216,7 @@ def write(rows: pa.Table, path: Path) -> None:
         beside.unlink(missing_ok=True)
 
 
-def read(path: str | os.PathLike[str]) -> pa.Table:
+def read(path: Readable) -> pa.Table:
     """All rows of a file, each page held against its checksum. Raises ``NoSampleFile``, ``OSError``."""
     _looked_at(path)
     try:
@@ -221,7 +225,7 @@ def read(path: str | os.PathLike[str]) -> pa.Table:
         raise NoSampleFile(f"is damaged: {_told(error)}") from None
 
 
-def look(path: str | os.PathLike[str]) -> list[Stretch]:
+def look(path: Readable) -> list[Stretch]:
     """What a file has of each start, without reading all of it where it says so itself. Raises ``NoSampleFile`` where
     it is not whole, or of another version, and ``OSError``."""
     told = _looked_at(path).get(STRETCHES_KEY)
@@ -231,7 +235,7 @@ def look(path: str | os.PathLike[str]) -> list[Stretch]:
     return stretches.of_rows(stretches.arranged(read(path)))
 
 
-def _looked_at(path: str | os.PathLike[str]) -> Mapping[bytes, bytes]:
+def _looked_at(path: Readable) -> Mapping[bytes, bytes]:
     try:
         schema = pq.read_schema(path)
     except pa.ArrowException as error:

@@ -119,6 +119,18 @@ def spark_session(
             spark.stop()
 
 
+def reads(spark: SparkSession, scheme: str) -> bool:
+    """Whether this Spark has a file system for URLs of that kind, as `s3a` with hadoop-aws among its packages."""
+    from py4j.protocol import Py4JJavaError
+
+    context: Any = spark.sparkContext
+    try:
+        context._jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(scheme, context._jsc.hadoopConfiguration())
+    except Py4JJavaError:
+        return False
+    return True
+
+
 def _begin(builder: Any, master: str, patience_s: float) -> Any:
     """The session, unless it takes too long: Spark itself waits for a master as long as it takes."""
     begun: list[Any] = []

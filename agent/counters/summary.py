@@ -16,24 +16,30 @@ meanwhile is left out, named and counted. Nothing but this module, ``tables``, `
 from __future__ import annotations
 
 import fcntl
+import functools
 import json
 import logging
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from pyarrow import ArrowException
 
 from agent.counters import ledger, parquet
 from agent.counters.ledger import Identity, Ledger, Member
 from agent.counters.overview import overview
-from agent.counters.spark import ClusterUnreachable, SparkMissing, SummaryError, spark_session
+from agent.counters.spark import ClusterUnreachable, SparkMissing, SummaryError, reads, spark_session
+from agent.counters.store import Store, Stored, StoreError, told
 from agent.counters.stretches import Stretch
 from agent.counters.tables import Tables
+from config.storeurl import is_url, parse_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,6 +49,10 @@ log = logging.getLogger(__name__)
 SUMMARY_FILE: Final = "summary.json"
 
 Progress = Callable[[str], None]
+#: A sample file of this host, or in a store.
+Given: TypeAlias = Path | Stored
+#: Files of a store that are looked at, or fetched, at once.
+_AT_ONCE: Final = 16
 
 
 class NoSamples(SummaryError):
@@ -52,19 +62,29 @@ class NoSamples(SummaryError):
 @dataclass
 class _Source:
     """What is read, and how much of what was given is left out. Journals are turned into Parquet in ``scratch``, in the
-    output folder: where there are workers elsewhere, they reach that."""
+    output folder: where there are workers elsewhere, they reach that. What is in a store is read there by Spark where
+    ``reads`` says that it can, and is fetched into ``scratch`` else, for the day that it is needed for."""
 
-    given: int
+    given: Sequence[Given]
     scratch: Path
     progress: Progress
+    reads: Callable[[str], bool]
     lines: int = 0
     corrupt_lines: int = 0
     skipped: dict[str, str] = field(default_factory=dict)
     fresh: set[str] = field(default_factory=set)
     _turned: dict[Identity, Path] = field(default_factory=dict)
+    _stored: dict[Identity, Stored] = field(default_factory=dict)
+    _fetched: dict[Identity, Path] = field(default_factory=dict)
 
-    def look(self, path: Path) -> list[Stretch]:
+    def __post_init__(self) -> None:
+        self._stored = {identity(one): one for one in self.given if isinstance(one, Stored)}
+
+    def look(self, path: Given) -> list[Stretch]:
         """What a file has. Raises ``NoSampleFile``, ``OSError``."""
+        if isinstance(path, Stored):
+            with path.store.opened(path) as file:
+                return parquet.look(file)
         if path.suffix == parquet.SUFFIX:
             return parquet.look(path)
         journal = parquet.Journal(path)
@@ -78,8 +98,14 @@ class _Source:
         self._turned[identity(path)] = turned
         return parquet.look(turned)
 
-    def found(self, known: Identity) -> Path | None:
-        """Where a file that was looked at, now or before, is as Parquet; None where it is not there as it was."""
+    def found(self, known: Identity) -> Path | str | None:
+        """Where a file that was looked at, now or before, is as Parquet, by its path or as the URL at which Spark reads
+        it; None where it is not there as it was."""
+        if is_url(known[0]):
+            stored = self._stored.get(known)
+            if stored is not None and self.reads(stored.store.at.scheme):
+                return stored.url
+            return self._fetched.get(known)
         path = Path(known[0])
         try:
             if known not in self._turned and identity(path) == known:
@@ -92,20 +118,54 @@ class _Source:
                 self.skip(path, error)
             return None
 
-    def skip(self, path: Path, why: object) -> None:
-        self.skipped[str(path)] = str(why)
-        self.progress(f"skipped: {path}: {why}")
+    def read(self, known: Identity, path: Path | str) -> None:
+        """Whether all of a file can be read. Raises ``NoSampleFile``, ``OSError``."""
+        if isinstance(path, Path):
+            parquet.read(path)
+        else:
+            with self._stored[known].store.opened(self._stored[known]) as file:
+                parquet.read(file)
+
+    @contextmanager
+    def for_a_day(self, inputs: Sequence[Identity]) -> Iterator[None]:
+        """What has to be fetched of these files is in ``scratch`` meanwhile; what cannot be is left out."""
+        wanted = [self._stored[one] for one in inputs if one in self._stored]
+        wanted = [one for one in wanted if not self.reads(one.store.at.scheme)]
+        folder = self.scratch / "fetched"
+        folder.mkdir(exist_ok=True)
+
+        def fetch(number: int, one: Stored) -> None:
+            try:
+                one.store.fetch(one, folder / f"{number}{parquet.SUFFIX}")
+                self._fetched[identity(one)] = folder / f"{number}{parquet.SUFFIX}"
+            except OSError as error:
+                self.skip(one, error)
+
+        try:
+            with ThreadPoolExecutor(_AT_ONCE) as threads:
+                list(threads.map(fetch, range(len(wanted)), wanted))
+            yield
+        finally:
+            self._fetched.clear()
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def skip(self, path: Given | str, why: object) -> None:
+        name = path.url if isinstance(path, Stored) else str(path)
+        self.skipped[name] = told(why) if isinstance(why, BaseException) else str(why)
+        self.progress(f"skipped: {name}: {self.skipped[name]}")
 
     def as_json(self) -> dict[str, Any]:
         skipped = [{"file": path, "why": why} for path, why in sorted(self.skipped.items())]
         return {
-            "files": self.given, "new": len(self.fresh), "lines": self.lines, "corrupt_lines": self.corrupt_lines,
+            "files": len(self.given), "new": len(self.fresh), "lines": self.lines, "corrupt_lines": self.corrupt_lines,
             "skipped": skipped,
         }  # fmt: skip
 
 
-def identity(path: Path) -> Identity:
+def identity(path: Given) -> Identity:
     """What tells a file from what it was, or will be. Raises ``OSError``."""
+    if isinstance(path, Stored):
+        return path.url, path.size, path.mtime_ns
     status = path.stat()
     return str(path), status.st_size, status.st_mtime_ns
 
@@ -117,9 +177,10 @@ def summarize(
     progress: Progress = log.info,
     *,
     now_ns: Callable[[], int] = time.time_ns,
+    given: Sequence[Given] | None = None,
 ) -> dict[str, Any]:
-    """Summarise the samples under ``paths`` (files or folders) into the folder ``output``, which may hold a summary of
-    others already.
+    """Summarise the samples under ``paths`` (files, folders, or URLs of places as ``agent.counters.store`` has them)
+    into the folder ``output``, which may hold a summary of others already. ``given``: what ``given_files`` found there.
 
     Returns what ``summary.json`` holds::
 
@@ -142,19 +203,32 @@ def summarize(
     ``peak_per_second`` the most in any minute. Times are corrected (``agent.counters.clocks``). Raises ``NoSamples``,
     ``SummaryError``, ``OSError``.
     """
-    try:
-        given = parquet.sample_files(paths)
-    except FileNotFoundError as error:
-        raise NoSamples(str(error)) from error
+    given = given_files(paths) if given is None else given
     if not given:
         raise NoSamples(f"no sample file (*.jsonl, *.parquet) in {', '.join(str(path) for path in paths)}")
     progress(f"looking at {len(given)} sample file{'s' if len(given) > 1 else ''}")
     return update(spark, given, Path(output), progress, now_ns())
 
 
+def given_files(paths: Sequence[str | os.PathLike[str]]) -> list[Given]:
+    """All sample files that these name. Raises ``NoSamples`` where one is not there, or a place cannot be read."""
+    urls = [str(path) for path in paths if is_url(str(path))]
+    try:
+        at = {url: parse_store(url) for url in urls}
+        folders = [Path(one.path) for one in at.values() if one.scheme == "file"]
+        found: list[Given] = [*parquet.sample_files([*(path for path in paths if str(path) not in at), *folders])]
+        for url in sorted(url for url, one in at.items() if one.scheme != "file"):
+            found += Store(url).files(parquet.SUFFIX)
+    except (FileNotFoundError, StoreError) as error:
+        raise NoSamples(str(error)) from error
+    except ValueError as error:
+        raise NoSamples(f"a URL of samples {error}") from error
+    return found
+
+
 def update(
     spark: SparkSession,
-    given: Sequence[Path],
+    given: Sequence[Given],
     out: Path,
     progress: Progress,
     now_ns: int,
@@ -166,7 +240,7 @@ def update(
     with ExitStack() as stack:
         stack.enter_context(_locked(out))
         scratch = stack.enter_context(_scratch(out))
-        source = _Source(len(given), scratch, progress)
+        source = _Source(given, scratch, progress, functools.cache(lambda scheme: reads(spark, scheme)))
         known = Ledger.load(out / ledger.FOLDER)
         known.take(_new(given, known, source), now_ns // 1000)
         if source.lines:
@@ -176,7 +250,8 @@ def update(
         tables = Tables(spark, out, scratch / "tables")
         for day in sorted(known.days):
             progress(f"adding up {_date(day)}")
-            _write_day(tables, day, known.days[day], known, source)
+            with source.for_a_day([file for file, _ in known.inputs(day, known.days[day])]):
+                _write_day(tables, day, known.days[day], known, source)
         if not any((out / "days").glob("date=*")):
             raise NoSamples(f"no sample in {len(given)} files ({source.corrupt_lines} lines are none)")
         summary = _overview(known, out, source, progress, now_ns)
@@ -188,14 +263,17 @@ def _date(day: int) -> str:
     return f"{datetime.fromtimestamp(day * 86_400, UTC):%Y-%m-%d}"
 
 
-def _new(given: Sequence[Path], known: Ledger, source: _Source) -> Iterator[tuple[Identity, list[Stretch]]]:
-    for path in given:
-        try:
-            if identity(path) not in known.files:
-                yield identity(path), source.look(path)
-                source.fresh.add(str(path))
-        except (OSError, parquet.NoSampleFile) as error:
-            source.skip(path, error)
+def _new(given: Sequence[Given], known: Ledger, source: _Source) -> Iterator[tuple[Identity, list[Stretch]]]:
+    with ThreadPoolExecutor(_AT_ONCE) as threads:  # a store answers after a while, and many at once
+        remote = [one for one in given if isinstance(one, Stored) and identity(one) not in known.files]
+        looking = {identity(one): threads.submit(source.look, one) for one in remote}
+        for path in given:
+            try:
+                if (whose := identity(path)) not in known.files:
+                    yield whose, looking[whose].result() if whose in looking else source.look(path)
+                    source.fresh.add(whose[0])
+            except (OSError, parquet.NoSampleFile, ArrowException) as error:
+                source.skip(path, error)
 
 
 def _write_day(tables: Tables, day: int, members: set[Member], known: Ledger, source: _Source) -> None:
@@ -209,10 +287,10 @@ def _write_day(tables: Tables, day: int, members: set[Member], known: Ledger, so
                 path = source.found(file)
                 try:
                     if path is not None:
-                        parquet.read(path)
+                        source.read(file, path)
                         continue
-                except (OSError, parquet.NoSampleFile) as why:
-                    source.skip(Path(file[0]), why)
+                except (OSError, parquet.NoSampleFile, ArrowException) as why:
+                    source.skip(file[0], why)
                 known.forget(file)
                 bad = True
             if not bad:
@@ -279,5 +357,6 @@ def _charts(summary: dict[str, Any], out: Path, progress: Progress) -> dict[str,
 
 
 __all__ = [
-    "ClusterUnreachable", "NoSamples", "SparkMissing", "SummaryError", "spark_session", "summarize", "update",
+    "ClusterUnreachable", "NoSamples", "SparkMissing", "SummaryError", "given_files", "spark_session", "summarize",
+    "update",
 ]  # fmt: skip

@@ -42,8 +42,8 @@ _SETTINGS: Final = {
 #: What one task reads, about: 50 times as much memory would hold it.
 _SHARE_BYTES: Final = 16 << 20
 
-#: Where a file that was given is read, as Parquet; None where that cannot be.
-Found = Callable[[Identity], Path | None]
+#: Where a file that was given is read, as Parquet, by its path, or a URL that Spark reads; None where that cannot be.
+Found = Callable[[Identity], Path | str | None]
 
 
 @dataclass
@@ -51,7 +51,7 @@ class _Share:
     """What one task computes: the files of the table, with the members in each, and what is read for them."""
 
     members: dict[int, set[Member]]
-    inputs: list[tuple[Path, list[Stretch]]]
+    inputs: list[tuple[Path | str, int, list[Stretch]]]
 
 
 class Tables:
@@ -97,10 +97,14 @@ class Tables:
             by_bucket[bucket(member)].add(member)
         there: dict[int, _Share] = {}
         for number, of in sorted(by_bucket.items()):
-            inputs = [(path, one) for known, one in ledger.inputs(day, of) if (path := found(known)) is not None]
+            inputs = [
+                (path, path.stat().st_size if isinstance(path, Path) else known[1], one)
+                for known, one in ledger.inputs(day, of)
+                if (path := found(known)) is not None
+            ]
             if inputs:
                 there[number] = _Share({number: of}, inputs)
-        size = sum(path.stat().st_size for share in there.values() for path, _ in share.inputs)
+        size = sum(size for share in there.values() for _, size, _ in share.inputs)
         count = max(self._spark.sparkContext.defaultParallelism, -(-size // _SHARE_BYTES))
         parts: dict[int, _Share] = {}
         for place, (number, share) in enumerate(there.items()):
@@ -116,10 +120,10 @@ class Tables:
 
         beside = self._scratch / f"share-{min(share.members)}"
         beside.mkdir()
-        for name, table in zip(("keys", "names"), numbered([one for _, of in share.inputs for one in of], ledger)):
+        for name, table in zip(("keys", "names"), numbered([one for *_, of in share.inputs for one in of], ledger)):
             pq.write_table(table, beside / f"{name}.parquet")
         keys, names = (self._read([beside / f"{name}.parquet"]) for name in ("keys", "names"))
-        made = rates.named(rates.minutes(self._spark, [hadoop(path) for path, _ in share.inputs], keys, day), names)
+        made = rates.named(rates.minutes(self._spark, [hadoop(path) for path, *_ in share.inputs], keys, day), names)
         kept = False
         for number, of in share.members.items():
             if (before := there / _part(number)).exists():
@@ -165,7 +169,7 @@ def _replace(path: Path, into: Path) -> None:
     path.replace(into)
 
 
-def hadoop(path: Path) -> str:
-    """A path as Hadoop takes it: no character of it is a pattern."""
-    text = "".join(f"\\{c}" if c in "{}[]*?\\^" else c for c in str(path.resolve()))
-    return f"file://{text}"
+def hadoop(path: Path | str) -> str:
+    """A path, or a URL, as Hadoop takes it: no character of it is a pattern."""
+    text = path if isinstance(path, str) else f"file://{path.resolve()}"
+    return "".join(f"\\{c}" if c in "{}[]*?\\^" else c for c in text)

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from agent.activedirectory.source import ActiveDirectorySource
 from agent.counters.archiver import Archiver, archive_options
+from agent.counters.copier import Copier
 from agent.counters.instances import Origin, instances
 from agent.counters.registry import Counters, Snapshot
 from agent.counters.samples import SAMPLES_FOLDER, SampleWriter
@@ -95,6 +96,8 @@ class Service:
         self._closers: list[Callable[[], Awaitable[None]]] = []
         self._supervisor = Supervisor(self.sets.part_failed)
         self._samples: SampleWriter | None = None
+        store, folder = config.samples_store, config.state_dir / SAMPLES_FOLDER
+        self._copier = Copier(folder, store) if store is not None else None
         self._instances = instances(config.sets)  # those that are no more, too: something may still be counted of them
         self._addresses: PartnerAddresses | None = None
         self._server: RpcServer | None = None
@@ -119,8 +122,10 @@ class Service:
         await control.start()
         self._closers.append(control.close)
         await self._start_dashboard()
-        archiver = Archiver(config.state_dir / SAMPLES_FOLDER, archive_options(config))
-        self._closers.append(archiver.close)
+        copier = self._copier
+        archived = copier.begin if copier is not None else lambda: None
+        archiver = Archiver(config.state_dir / SAMPLES_FOLDER, archive_options(config), archived)
+        self._closers += [copier.close, archiver.close] if copier is not None else [archiver.close]
         self._samples = SampleWriter(
             self.counters,
             config.state_dir,
@@ -338,7 +343,7 @@ class Service:
             | ({"active_directory": self.active_directory.status()} if self.active_directory is not None else {}),
             "partners": self.partners.told(),
             "incidents": self.incidents.counts(),
-        }
+        } | ({"samples_store": self._copier.status()} if self._copier is not None else {})
 
     def snapshot(self) -> Snapshot:
         """All counters (`frs counters --json`)."""

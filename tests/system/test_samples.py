@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -22,6 +23,9 @@ def test_what_a_killed_member_sampled_is_archived_by_the_next_start(tmp_path: Pa
         journal = folder / "00000001-000001.jsonl"
         demo.until("all files are in a sample", lambda: b'"Files Installed":3' in journal.read_bytes())
         demo.kill9("b")
+        place = tmp_path / "for all"
+        with demo.members["b"].config.open("a") as config:
+            config.write(f'\n[counters]\nsamples_store = "file://{quote(str(place))}"\n')
         demo.restart("b")
         demo.until("the journal of the first start is archived", lambda: not journal.exists())
         [path] = folder.glob("date=*/*")
@@ -36,3 +40,10 @@ def test_what_a_killed_member_sampled_is_archived_by_the_next_start(tmp_path: Pa
         installed = [row["value"] for row in rows if row["counter"] == "Files Installed"]
         assert (installed[0], installed[-1]) == (0, 3)
         assert {row["start"] for row in rows} == {1}
+        demo.until("it is copied", lambda: bool(demo.status("b")["samples_store"]["copied"]))
+        [copied] = [one for one in place.rglob("*") if one.is_file()]
+        assert copied.relative_to(place).parts[:3] == ("frs", "b", path.parent.name)
+        assert copied.read_bytes() == path.read_bytes()
+        assert demo.status("b")["samples_store"] == {
+            "place": f"file://{quote(str(place))}", "copied": 1, "problem": None, "since": None,
+        }  # fmt: skip

@@ -3,6 +3,7 @@ as a job and as a stream, wherever it is killed."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -10,15 +11,20 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import fsspec
 import psutil
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from agent.counters import history, parquet, stream
 from agent.counters import summary as job
 from agent.counters.archive import Policy, archive
-from agent.counters.ledger import bucket
+from agent.counters.copying import copy
+from agent.counters.ledger import bucket as bucket_of
+from agent.counters.store import Store
 from tests.system.java import java
+from tests.unit.counters.s3server import bucket, s3_server
 from tests.unit.counters.test_archive import line
 
 if TYPE_CHECKING:
@@ -78,7 +84,7 @@ def put(folder: Path, number: int, seconds: Sequence[float], **more: Any) -> Pat
     return turned
 
 
-def summed(spark: SparkSession, folder: Path, out: Path) -> list[str]:
+def summed(spark: SparkSession, folder: Path | str, out: Path) -> list[str]:
     said: list[str] = []
     job.summarize(spark, [folder], out, said.append)
     return [text.removeprefix("adding up ") for text in said if text.startswith("adding up")]
@@ -159,7 +165,9 @@ def test_the_same_samples_give_the_same_bytes_in_one_run_or_in_many(spark: Spark
     before = content(out)
     assert summed(spark, folder, out) == ["2026-01-10"]
     assert {path for path, whole in content(out).items() if before.get(path) != whole} == {
-        path for path in before if "2026-01-10" in path and not path.endswith(f"part-{bucket(('hq', 'b')):02d}.parquet")
+        path
+        for path in before
+        if "2026-01-10" in path and not path.endswith(f"part-{bucket_of(('hq', 'b')):02d}.parquet")
     } - {path for path in before if path.startswith("health")}, "its day alone, and not the file that b is in"
     summed(spark, folder, tmp_path / "in one")
     assert content(out) == content(tmp_path / "in one")
@@ -171,6 +179,46 @@ def test_the_same_samples_give_the_same_bytes_in_one_run_or_in_many(spark: Spark
     before = content(out)
     assert summed(spark, folder, out) == []
     assert content(out) == before
+
+
+def test_what_is_in_a_store_gives_the_same_bytes(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In S3, which is fetched, and in a place that Spark reads itself; a run takes in what is new there."""
+    folder, out = tmp_path / "in", tmp_path / "out"
+    put(folder, 1, range(0, 600, 5))
+    put(folder, 2, range(0, 600, 5), **OTHER)
+    with s3_server() as port:
+        url = bucket(port, "summary", monkeypatch)
+        copy(folder, url)
+        Store(url).put("torn.parquet", b"PAR1")
+        assert summed(spark, url, out) == ["2026-01-10"]
+        [skipped] = json.loads((out / "summary.json").read_bytes())["source"]["skipped"]
+        assert skipped["file"] == f"{url.partition('?')[0]}/torn.parquet"
+        assert "torn" in skipped["why"]
+        assert summed(spark, url, out) == []
+        put(folder, 3, range(600, 900, 5))
+        assert copy(folder, url) == 1
+        assert summed(spark, url, out) == ["2026-01-10"]
+        assert not (out / ".scratch").exists()
+    summed(spark, folder, tmp_path / "local")
+    assert content(out) == content(tmp_path / "local")
+
+    fsspec.register_implementation("pfile", Proxy, clobber=True)
+    spark.sparkContext._jsc.hadoopConfiguration().set("fs.pfile.impl", "org.apache.hadoop.fs.ProxyLocalFileSystem")
+    monkeypatch.delattr(Store, "fetch")
+    assert summed(spark, f"pfile://{folder}", tmp_path / "by Spark") == ["2026-01-10"]
+    assert content(out) == content(tmp_path / "by Spark")
+
+
+class Proxy(LocalFileSystem):
+    """What Hive has to try out another file system than that of files: local ones by another name."""
+
+    protocol = ("pfile",)
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(super()._strip_protocol(path.removeprefix("pfile://")))
 
 
 def test_late_samples_of_one_member_keep_what_others_had_whose_files_are_gone(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import uuid
 from pathlib import Path
@@ -36,6 +37,7 @@ def test_a_configuration_is_read_with_its_defaults(tmp_path: Path) -> None:
     assert (config.aging_s, config.sample_interval_s, config.workers, config.fsync) == (3.0, 5.0, 4, True)
     assert config.scan_interval_s == 3600
     assert (config.fleet, config.samples_quota_bytes) == ("frs", 512 << 20)
+    assert config.samples_store is None
     assert (config.keep_seconds_days, config.keep_minutes_days, config.keep_hours_days) == (1.0, 30.0, 365.0)
     assert (config.compression, config.log_level, config.max_clock_skew_s) == ("auto", "info", 1800.0)
     assert (config.deleted_quota_bytes, config.keep_deleted_days, config.missing_percent) == (4 << 30, 30.0, 100.0)
@@ -103,6 +105,7 @@ samples_quota = "2 GiB"
 keep_seconds_days = 0.5
 keep_minutes_days = 7
 keep_hours_days = 3650
+samples_store = "s3://samples/fleets?region=eu-central-1"
 """
     config = load_agent_config(write(tmp_path, agent=agent))
     assert config.sets[0].root == Path("/srv/docs")
@@ -120,6 +123,7 @@ keep_hours_days = 3650
     assert (config.fleet, config.samples_quota_bytes) == ("branch offices", 2 << 30)
     assert (config.keep_seconds_days, config.keep_minutes_days, config.keep_hours_days) == (0.5, 7.0, 3650.0)
     assert (config.deleted_quota_bytes, config.keep_deleted_days, config.missing_percent) == (1 << 20, 0.0, 50.0)
+    assert config.samples_store == "s3://samples/fleets?region=eu-central-1"
     assert config.mass_deletion_count == 7
     assert (config.mass_deletion_percent, config.mass_deletion_window_s) == (0.5, 10.0)
     assert config.set_id == "never"
@@ -156,6 +160,14 @@ AGENT_FAULTS = {
     "missing at the top": ('member = "a"', "", None, "member", "is missing; add member"),
     "not a text": ('root = "root"', "root = 5", 8, "set[0].root", "must be a text in quotes, not 5"),
     "not a table": ('root = "root"', 'root = "root"\n[[log]]\nlevel = "info"', 9, "log", "must be a table"),
+    "no store": (
+        'root = "root"', 'root = "root"\n[counters]\nsamples_store = "samples"', 10, "counters.samples_store",
+        "must be a URL such as s3://bucket/folder",
+    ),
+    "a password in a store": (
+        'root = "root"', 'root = "root"\n[counters]\nsamples_store = "s3://me:pw@b/x"', 10, "counters.samples_store",
+        "must hold no user name and no password",
+    ),
     "empty path": ('root = "root"', 'root = ""', 8, "set[0].root", "must be a path"),
     "port too high": (
         'root = "root"', 'root = "root"\nlisten = 1\n[listen]\nport = 65536'.replace("listen = 1\n", ""),
@@ -431,3 +443,17 @@ def test_a_member_may_have_no_port(tmp_path: Path) -> None:
     same = without.replace("host-b", "host-a").replace("endpoint_mapper = 1135\n", "")
     with pytest.raises(ConfigError, match="port 135 of host-a is already used"):
         parse_topology(Path("topology.toml"), same)
+
+
+def test_a_store_of_another_kind_needs_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = AGENT + '[counters]\nsamples_store = "gs://samples/fleets"\n'
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "fsspec" else real(name))
+    text = str(fault(write(tmp_path, agent=agent)))
+    assert "counters.samples_store" in text
+    assert "pip install 'frs-agent[objectstore]'" in text
+
+
+def test_what_is_secret_in_a_store_is_not_told(tmp_path: Path) -> None:
+    for url in ("s3://me:hidden@bucket/x", "me:hidden@bucket", "sftp://me:hidden@host/x"):
+        assert "hidden" not in str(fault(write(tmp_path, agent=f'{AGENT}[counters]\nsamples_store = "{url}"\n')))

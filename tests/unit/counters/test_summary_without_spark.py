@@ -64,6 +64,30 @@ def test_a_missing_path_is_told_before_spark_starts(tmp_path: Path, capsys: pyte
     assert "starting" not in text
 
 
+@pytest.mark.parametrize(
+    ("url", "options", "text"),
+    [
+        ("file:///nowhere", (), "no such file or folder: /nowhere"),
+        ("s3://me:hidden@bucket/x", (), "a URL of samples must hold no user name and no password"),
+        ("s3://bucket/x?endpoint_override=127.0.0.1:1&scheme=http&region=x", (), "s3://bucket/x: cannot be read: "),
+        ("nothing://bucket", (), "nothing://bucket: cannot be reached: "),
+        ("s3://bucket/x", ("--follow",), "--follow takes folders"),
+    ],
+)
+def test_a_place_that_cannot_be_read_is_told_before_spark_starts(
+    samples: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    url: str, options: tuple[str, ...], text: str,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hidden")
+    code = run_cli(["summarize", str(samples), url, "--output", str(samples.parent / "out"), *options])
+    said_there = capsys.readouterr().err
+    assert code == 2
+    assert text in said_there
+    assert "starting" not in said_there
+    assert "hidden" not in said_there
+
+
 def test_a_master_that_is_not_there(samples: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
