@@ -200,7 +200,10 @@ def _told(found: dict[str, Any]) -> list[str]:
         what = "the enterprise" if not any(bytes.fromhex(one["id"])) else f"site {one['id'][:8]}"
         words = [f"owner {one['owner']}", f"last {one['last']}", f"purged {one['purged']}"]
         words += [one["state"]] * (one["state"] != "normal") + ["not complete"] * (not one["complete"])
-        words += ["DISPUTED: `frs directory promote` on one server, `resign` on the others"] * one["disputed"]
+        way_out = "`frs directory promote --site NAME` on one server"
+        if what == "the enterprise":
+            way_out = "`frs directory promote` on one server, `resign` on the others"
+        words += [f"DISPUTED: {way_out}"] * one["disputed"]
         words += [
             f"{name} acknowledged {seq}" + (f" ({one['behind'][name]} changed since)" if one["behind"][name] else "")
             for name, seq in one["acknowledged"].items()
@@ -252,12 +255,17 @@ def import_(config_file: Path, file: Path) -> None:
 
 @directory.command()
 @_config_option
-def promote(config_file: Path) -> None:
+@click.option("--site", metavar="NAME", help="The site of that name, whose owner is lost, and not the enterprise.")
+def promote(config_file: Path, site: str | None) -> None:
     """Make this server the owner of the enterprise, after its owner is lost, or where that is disputed.
 
     All others take everything anew from this one; what the former owner alone has is lost, and it takes no more
-    changes.
+    changes. With --site it is the owner of a site, by the word of the owner of the enterprise, who has to answer.
     """
+    if site is not None:
+        _ask(config_file, "promote", site=site)
+        say(f"this server owns the site {site} now")
+        return
     say(f"this server owns the enterprise now, generation {_ask(config_file, 'promote')['generation']}")
 
 
