@@ -91,7 +91,8 @@ def init(
     which it needs the key that this command prints: run it twice there, without and with --joining.
     """
     from agent.cli.key_cmd import KEY_NAME, load_or_make
-    from agent.directory.access.enterprise import make_directory
+    from agent.cli.run_cmd import exclusive
+    from agent.directory.access.enterprise import make_directory, remove_database, was_cut_short
     from agent.directory.store.store import DirectoryStoreError
     from config.directory import DirectoryServerConfig, Upstream, directory_server_text, load_directory_server
     from config.keys import decode_public_key, key_text, public_key
@@ -130,15 +131,18 @@ def init(
         upstream=upstream,
         administrators=administrators,
     )
-    config.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if config.database.exists():
-        raise click.UsageError(f"{config.database} exists; --state DIR names another place")
-    try:
-        make_directory(config, enterprise_name, site_name, at_host, at_port)
-    except DirectoryStoreError as error:
-        raise CommandFailed(str(error), ExitCode.FAILURE) from None
-    write_file(config_file, directory_server_text(config, key_file.name))
-    load_directory_server(config_file)
+    with exclusive(config.state_dir):
+        if config.database.exists():
+            if not was_cut_short(config.database):
+                raise click.UsageError(f"{config.database} exists; --state DIR names another place")
+            remove_database(config.database)
+            say(f"removed {config.database}, of a `frs directory init` that did not come to its end")
+        try:
+            make_directory(config, enterprise_name, site_name, at_host, at_port)
+        except DirectoryStoreError as error:
+            raise CommandFailed(str(error), ExitCode.FAILURE) from None
+        write_file(config_file, directory_server_text(config, key_file.name))
+        load_directory_server(config_file)
     say(f"wrote {config_file}, with {key_file} (never copy this one to another host) and {config.database}")
     say(f"key of {name}: {key_text(public_key(private))}")
     say("next:")
