@@ -63,9 +63,12 @@ def test_servers_replicate_are_killed_restored_and_replaced(enterprise: Enterpri
         enterprise.agree(*enterprise.all)
         assert f"asked{number}" in pec.topology()
 
-    # A copy that was killed has what it missed when it is back.
+    # A copy that was killed has what it missed when it is back, although the owner was killed with what it had to tell.
     bsc.kill()
     enterprise.take("second", pec)
+    until("it waits to be told", lambda: any(one["name"] == "bsc" and one["waiting"] for one in pec.status["servers"]))
+    pec.kill()
+    pec.start()
     bsc.start()
     enterprise.agree(*enterprise.all)
     assert "second" in bsc.topology()
