@@ -160,7 +160,6 @@ def _any_later_epoch(rules: Following, partition: Partition, sender: str, epoch:
         (Replicator, "retry", lambda rules: []),
         (Following, "_check_pending", _whatever_came_before),
         (Following, "_sync_reply", _as_the_changes_come),
-        (Following, "_is_news", _any_later_epoch),
     ],
     ids=[
         "never given",
@@ -171,18 +170,33 @@ def _any_later_epoch(rules: Following, partition: Partition, sender: str, epoch:
         "asked for again",
         "what comes next",
         "only after all of a synchronisation",
-        "whose a site is the directory says",
     ],
 )
 def test_without_a_decision_the_schedules_find_a_fault(
     monkeypatch: pytest.MonkeyPatch, where: object, name: str, instead: Callable[..., Any]
 ) -> None:
     monkeypatch.setattr(where, name, instead)
-    assert any(_goes_wrong(seed) for seed in (135, *range(30)))
+    assert any(_goes_wrong(seed, owner_lost, faults) for seed in range(30))
 
 
-def _goes_wrong(seed: int) -> bool:
+@pytest.mark.parametrize(
+    ("where", "name", "instead"),
+    [
+        (Following, "_is_news", _any_later_epoch),
+        (Owning, "_with_epoch", lambda rules, change: change),
+        (Following, "_if_given", lambda rules, partition: None),
+    ],
+    ids=["whose a site is the directory says", "it says since which epoch", "a site is taken when all of it is here"],
+)
+def test_without_a_decision_a_site_has_two_owners_or_none(
+    monkeypatch: pytest.MonkeyPatch, where: object, name: str, instead: Callable[..., Any]
+) -> None:
+    monkeypatch.setattr(where, name, instead)
+    assert any(_goes_wrong(seed, site_owner_lost) for seed in (135, 44))
+
+
+def _goes_wrong(seed: int, *schedules: Callable[[int], list[str]]) -> bool:
     try:
-        return bool(site_owner_lost(seed) or owner_lost(seed) or faults(seed))
+        return any(schedule(seed) for schedule in schedules)
     except AssertionError:
         return True
