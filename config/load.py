@@ -138,7 +138,8 @@ def _directory(document: Document, table: AgentFile) -> DirectorySource | None:
         return None
     if not found.server or found.enterprise is None:
         raise document.fail(("directory",), "a directory has an enterprise, and one [[directory.server]] or more")
-    return DirectorySource(found.enterprise, tuple((one.host, one.port, one.key) for one in found.server))
+    servers = tuple((one.host, one.port, one.key) for one in found.server)
+    return DirectorySource(found.enterprise, servers, tuple(one.site or "" for one in found.server), found.site or "")
 
 
 def load_directory_client(path: str | os.PathLike[str]) -> DirectoryClient | None:

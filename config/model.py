@@ -167,11 +167,13 @@ class NtFrsApi:
 
 @dataclass(frozen=True, slots=True)
 class DirectorySource:
-    """The directory that the topology comes from: the identifier of its enterprise, and its servers as (host, port,
-    public key)."""
+    """The directory that the topology comes from: the identifier of its enterprise, its servers as (host, port,
+    public key), the site of each, and that of this host; empty where it is not known."""
 
     enterprise: bytes
     servers: tuple[tuple[str, int, bytes], ...]
+    sites: tuple[str, ...] = ()
+    site: str = ""
 
 
 @dataclass(frozen=True, slots=True)

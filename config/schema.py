@@ -261,11 +261,12 @@ class ReplicationTable(Table):
 
 
 class DirectoryServerTable(Table):
-    """`[[directory.server]]` of agent.toml: a directory server, and its public key."""
+    """`[[directory.server]]` of agent.toml: a directory server, its public key, and the site that it is in."""
 
     host: Host
     port: Port
     key: PublicKey
+    site: Text | None = None
 
 
 class DirectoryTable(Table):
@@ -274,6 +275,7 @@ class DirectoryTable(Table):
     poll_interval: Annotated[float, Field(gt=0, le=86400)] = 300.0
     run: PathText | None = None
     enterprise: Guid | None = None
+    site: Text | None = None
     server: list[DirectoryServerTable] = []
 
 

@@ -91,7 +91,8 @@ def init(
     which it needs the key that this command prints: run it twice there, without and with --joining.
     """
     from agent.cli.key_cmd import KEY_NAME, load_or_make
-    from agent.directory.access.enterprise import make_directory
+    from agent.cli.run_cmd import exclusive
+    from agent.directory.access.enterprise import make_directory, remove_database, was_cut_short
     from agent.directory.store.store import DirectoryStoreError
     from config.directory import DirectoryServerConfig, Upstream, directory_server_text, load_directory_server
     from config.keys import decode_public_key, key_text, public_key
@@ -130,15 +131,18 @@ def init(
         upstream=upstream,
         administrators=administrators,
     )
-    config.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if config.database.exists():
-        raise click.UsageError(f"{config.database} exists; --state DIR names another place")
-    try:
-        make_directory(config, enterprise_name, site_name, at_host, at_port)
-    except DirectoryStoreError as error:
-        raise CommandFailed(str(error), ExitCode.FAILURE) from None
-    write_file(config_file, directory_server_text(config, key_file.name))
-    load_directory_server(config_file)
+    with exclusive(config.state_dir):
+        if config.database.exists():
+            if not was_cut_short(config.database):
+                raise click.UsageError(f"{config.database} exists; --state DIR names another place")
+            remove_database(config.database)
+            say(f"removed {config.database}, of a `frs directory init` that did not come to its end")
+        try:
+            make_directory(config, enterprise_name, site_name, at_host, at_port)
+        except DirectoryStoreError as error:
+            raise CommandFailed(str(error), ExitCode.FAILURE) from None
+        write_file(config_file, directory_server_text(config, key_file.name))
+        load_directory_server(config_file)
     say(f"wrote {config_file}, with {key_file} (never copy this one to another host) and {config.database}")
     say(f"key of {name}: {key_text(public_key(private))}")
     say("next:")
@@ -200,7 +204,10 @@ def _told(found: dict[str, Any]) -> list[str]:
         what = "the enterprise" if not any(bytes.fromhex(one["id"])) else f"site {one['id'][:8]}"
         words = [f"owner {one['owner']}", f"last {one['last']}", f"purged {one['purged']}"]
         words += [one["state"]] * (one["state"] != "normal") + ["not complete"] * (not one["complete"])
-        words += ["DISPUTED: `frs directory promote` on one server, `resign` on the others"] * one["disputed"]
+        way_out = "`frs directory promote --site NAME` on one server"
+        if what == "the enterprise":
+            way_out = "`frs directory promote` on one server, `resign` on the others"
+        words += [f"DISPUTED: {way_out}"] * one["disputed"]
         words += [
             f"{name} acknowledged {seq}" + (f" ({one['behind'][name]} changed since)" if one["behind"][name] else "")
             for name, seq in one["acknowledged"].items()
@@ -252,12 +259,17 @@ def import_(config_file: Path, file: Path) -> None:
 
 @directory.command()
 @_config_option
-def promote(config_file: Path) -> None:
+@click.option("--site", metavar="NAME", help="The site of that name, whose owner is lost, and not the enterprise.")
+def promote(config_file: Path, site: str | None) -> None:
     """Make this server the owner of the enterprise, after its owner is lost, or where that is disputed.
 
     All others take everything anew from this one; what the former owner alone has is lost, and it takes no more
-    changes.
+    changes. With --site it is the owner of a site, by the word of the owner of the enterprise, who has to answer.
     """
+    if site is not None:
+        _ask(config_file, "promote", site=site)
+        say(f"this server owns the site {site} now")
+        return
     say(f"this server owns the enterprise now, generation {_ask(config_file, 'promote')['generation']}")
 
 

@@ -89,8 +89,11 @@ def _handlers(server: DirectoryServer) -> dict[str, Handler]:
             raise ControlError(str(error)) from None
         return {"changes": len(made), "generation": seq_text(server.generation)}
 
-    async def promote(_: dict[str, Any]) -> dict[str, Any]:
+    async def promote(request: dict[str, Any]) -> dict[str, Any]:
         try:
+            if request.get("site"):
+                await server.promote_site(str(request["site"]))
+                return {}
             return {"generation": seq_text(server.promote())}
         except (DirectoryError, DirectoryStoreError) as error:
             raise ControlError(str(error)) from None

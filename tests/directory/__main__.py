@@ -7,15 +7,16 @@ import multiprocessing
 import sys
 import time
 
-from tests.directory.schedules import faults, owner_lost
+from tests.directory.schedules import faults, owner_lost, site_owner_lost
 
 SAY_EVERY_S = 60.0
+SCHEDULES = (faults, owner_lost, site_owner_lost)
 
 
 def found(seed: int) -> list[str]:
     """What does not hold after the schedules of a seed."""
     texts = []
-    for schedule in (faults, owner_lost):
+    for schedule in SCHEDULES:
         try:
             texts += [f"{schedule.__name__} {seed}: {text}" for text in schedule(seed)]
         except AssertionError as error:
@@ -37,10 +38,10 @@ def main() -> int:
                     print(text, flush=True)
                 if time.monotonic() - said > SAY_EVERY_S:
                     said = time.monotonic()
-                    print(f"{2 * done} schedules, {failed} faults so far", file=sys.stderr, flush=True)
+                    print(f"{len(SCHEDULES) * done} schedules, {failed} faults so far", file=sys.stderr, flush=True)
     except KeyboardInterrupt:
         pass
-    print(f"{2 * done} schedules, {failed} faults")
+    print(f"{len(SCHEDULES) * done} schedules, {failed} faults")
     return 1 if failed else 0
 
 

@@ -194,6 +194,29 @@ def promote(fleet: Fleet, chance: random.Random, _: int) -> None:
     fleet.settle()
 
 
+def site(fleet: Fleet, chance: random.Random, _: int) -> None:
+    """The owner of a site is lost, a copy there takes its place; it comes back, and the same the other way round."""
+    connection = fleet.inbound(fleet.members[0])[0]
+    fleet.write()
+    fleet.settle()
+    for lost, heir, priority in (("psc1", "bsc1", 3), ("bsc1", "psc1", 5)):
+        fleet.kill(lost)
+        fleet.write()
+        fleet.servers[heir].directory("promote", "--site", SITES[lost])
+        fleet.done["promotions"] += 1
+        fleet.must_change(heir, "set", f"priority={priority}", "--connection", connection)
+        fleet.settle()
+        fleet.restart(lost)  # it does not know of that
+        fleet.write()
+        fleet.settle()
+        owners = {one["id"]: one["owner"] for one in fleet.servers[lost].status["partitions"]}
+        if heir not in owners.values() or lost in owners.values():
+            raise Fault(f"{heir} was promoted, and {lost} says that the owners are {owners}")
+        victim = chance.choice(fleet.members)
+        fleet.kill(victim)
+        fleet.restart(victim)
+
+
 def silent(fleet: Fleet, chance: random.Random, rounds: int) -> None:
     """No server answers: the hosts go on, also those that start again meanwhile."""
     connection = fleet.inbound(fleet.members[0])[0]
@@ -267,6 +290,7 @@ SCENARIOS = {
     "cuts": Scenario(cuts, network=True),
     "restore": Scenario(restore),
     "promote": Scenario(promote, newcomers=1),
+    "site": Scenario(site),
     "silent": Scenario(silent),
     "storm": Scenario(storm, newcomers=1, network=True),
 }

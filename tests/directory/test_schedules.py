@@ -12,11 +12,12 @@ from agent.directory.objects.model import DeletedObject, DirectoryError
 from agent.directory.objects.values import Value
 from agent.directory.replication.following import Following
 from agent.directory.replication.messages import CREATE, DirectoryChange, SyncReply
+from agent.directory.replication.numbers import epoch_of
 from agent.directory.replication.owning import Owning
 from agent.directory.replication.ports import ENTERPRISE_PARTITION, Partition
 from agent.directory.replication.replicator import Replicator
 from agent.directory.store.store import DirectoryStore
-from tests.directory.schedules import faults, owner_lost
+from tests.directory.schedules import faults, owner_lost, site_owner_lost
 from tests.directory.world import World
 
 
@@ -28,6 +29,12 @@ def test_servers_end_with_the_same(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(16))
 def test_an_owner_that_is_lost_restored_or_replaced(seed: int) -> None:
     assert owner_lost(seed) == []
+
+
+@pytest.mark.parametrize("seed", [*range(6), 31, 37, 110, 124, 135, 137, 1147])
+def test_a_site_whose_owner_is_lost(seed: int) -> None:
+    """In the last ones a former owner was followed, or one whose turn was over before it heard of it."""
+    assert site_owner_lost(seed) == []
 
 
 def test_a_copy_that_purged_what_a_restored_owner_has_still() -> None:
@@ -121,7 +128,7 @@ def _without_tombstone(store: DirectoryStore, deleted: DeletedObject) -> None:
     store._conn.execute("DELETE FROM object WHERE guid = ?", (deleted.guid,))
 
 
-def _whatever_came_before(rules: Following, partition: Partition) -> None:
+def _whatever_came_before(rules: Following, partition: Partition, *, ask: bool = True) -> None:
     """As the text has it: what waits is applied when it is later than what is here (3.1.7.2.4)."""
     for seq, change in sorted(rules._pending.pop(partition.id, {}).items()):
         if seq > partition.last:
@@ -135,6 +142,11 @@ def _as_the_changes_come(rules: Following, sender: str, message: SyncReply) -> N
     if partition is not None and message.complete == 1 and message.changes:
         partition.last, partition.whole = max(partition.last, message.changes[-1].seq), True
         rules._store.put_partition(partition)
+
+
+def _any_later_epoch(rules: Following, partition: Partition, sender: str, epoch: int) -> bool:
+    """As long as a site had no epoch of its own."""
+    return epoch > epoch_of(max(partition.last, partition.purged))
 
 
 @pytest.mark.parametrize(
@@ -164,11 +176,27 @@ def test_without_a_decision_the_schedules_find_a_fault(
     monkeypatch: pytest.MonkeyPatch, where: object, name: str, instead: Callable[..., Any]
 ) -> None:
     monkeypatch.setattr(where, name, instead)
-    assert any(_goes_wrong(seed) for seed in range(30))
+    assert any(_goes_wrong(seed, owner_lost, faults) for seed in range(30))
 
 
-def _goes_wrong(seed: int) -> bool:
+@pytest.mark.parametrize(
+    ("where", "name", "instead"),
+    [
+        (Following, "_is_news", _any_later_epoch),
+        (Owning, "_with_epoch", lambda rules, change: change),
+        (Following, "_if_given", lambda rules, partition: None),
+    ],
+    ids=["whose a site is the directory says", "it says since which epoch", "a site is taken when all of it is here"],
+)
+def test_without_a_decision_a_site_has_two_owners_or_none(
+    monkeypatch: pytest.MonkeyPatch, where: object, name: str, instead: Callable[..., Any]
+) -> None:
+    monkeypatch.setattr(where, name, instead)
+    assert any(_goes_wrong(seed, site_owner_lost) for seed in (135, 44))
+
+
+def _goes_wrong(seed: int, *schedules: Callable[[int], list[str]]) -> bool:
     try:
-        return bool(owner_lost(seed) or faults(seed))
+        return any(schedule(seed) for schedule in schedules)
     except AssertionError:
         return True

@@ -63,9 +63,12 @@ def test_servers_replicate_are_killed_restored_and_replaced(enterprise: Enterpri
         enterprise.agree(*enterprise.all)
         assert f"asked{number}" in pec.topology()
 
-    # A copy that was killed has what it missed when it is back.
+    # A copy that was killed has what it missed when it is back, although the owner was killed with what it had to tell.
     bsc.kill()
     enterprise.take("second", pec)
+    until("it waits to be told", lambda: any(one["name"] == "bsc" and one["waiting"] for one in pec.status["servers"]))
+    pec.kill()
+    pec.start()
     bsc.start()
     enterprise.agree(*enterprise.all)
     assert "second" in bsc.topology()
@@ -146,3 +149,39 @@ def test_who_is_no_directory_server_delivers_no_message(enterprise: Enterprise) 
     enterprise.pec.directory("import", str(file))
     with pytest.raises(RpcFault, match="0x00000005"):
         asyncio.run(deliver())
+
+
+def test_a_copy_takes_the_place_of_the_owner_of_its_site(tmp_path: Path) -> None:
+    """Which is lost, with all that the copy heard by it; it comes back, and is a copy, too."""
+    with contextlib.ExitStack() as stack:
+        pec, psc, copy = (Server(tmp_path, name) for name in ("pec", "psc", "copy"))
+        pec.init()
+        Enterprise.start(stack, pec)
+        psc.join(pec, "--site", "second")
+        psc.start()
+        until("it owns its site", lambda: any(one["mine"] for one in psc.status["partitions"]), psc)
+        copy.join(psc)
+        Enterprise.start(stack, copy)
+        until("the copy has all", lambda: len([one for one in copy.status["partitions"] if one["complete"]]) == 3, copy)
+        assert "no site third" in copy.directory("promote", "--site", "third", code=4)
+        psc.kill()
+        file = tmp_path / "wanted.toml"
+        file.write_text(topology_text([new_replica_set("docs", [("a", "a.example.org", 1)], "full-mesh")], "Wanted."))
+        pec.directory("import", str(file))
+        assert "owns the site second now" in copy.directory("promote", "--site", "second")
+        assert "owns the site second now" in copy.directory("promote", "--site", "second"), "it does already"
+        until("it hears the owner of the enterprise", lambda: "docs" in copy.topology(), pec, copy)
+        file.write_text(topology_text([new_replica_set("more", [("a", "a.example.org", 1)], "full-mesh")], "Wanted."))
+        copy.directory("import", str(file))
+        assert "more" in pec.topology()
+        Enterprise.start(stack, psc)
+        until("the former owner has all", lambda: psc.topology() == pec.topology(), pec, psc, copy)
+        servers = (pec, psc, copy)
+        until("all follow", lambda: all(_owners(one) == ["copy", "pec", "pec"] for one in servers), *servers)
+        until("all have all", lambda: all(one.status["complete"] for one in servers), *servers)
+
+
+def _owners(server: Server) -> list[str]:
+    there = server.status["partitions"]
+    assert not any(one["disputed"] for one in there if one["complete"] and one["mine"])
+    return sorted(one["owner"] for one in there if one["complete"])

@@ -6,17 +6,21 @@ import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 from agent.directory.objects.table import SERVICE_PEC, SERVICE_PSC
 from agent.directory.objects.values import Value
 from agent.directory.replication.messages import CREATE, DirectoryChange
 from agent.directory.replication.ports import ENTERPRISE_PARTITION, Me
 from agent.directory.replication.replicator import Replicator
-from agent.directory.store.store import DirectoryStore
+from agent.directory.store.store import DirectoryStore, DirectoryStoreError
 from config.directory import DirectoryServerConfig
 from config.errors import ConfigError
 from config.keys import public_key
 from staging import fsops
+
+#: For which configuration a database was made.
+_MADE_FOR: Final = "configuration"
 
 
 def site_of(site: bytes, name: str, psc: str, host: str, port: int, key: bytes) -> DirectoryChange:
@@ -46,12 +50,16 @@ def make_directory(
     also: Iterable[DirectoryChange] = (),
 ) -> None:
     """The database of the first server of all, which others reach at that address, with these changes made in it; or,
-    for a server that has an upstream, an empty one. Raises DirectoryStoreError, DirectoryError, OSError."""
-    store = DirectoryStore(config.database)
+    for a server that has an upstream, an empty one. It is there as a whole, or not at all. Raises DirectoryStoreError,
+    DirectoryError, OSError."""
+    new = config.database.with_name(f"{config.database.name}.new")
+    _remove(new)
+    store = DirectoryStore(new)
     try:
         upstream = config.upstream
         with store.transaction():
             store.set_setting("enterprise", config.enterprise.hex())
+            store.set_setting(_MADE_FOR, os.fspath(config.path))
             me = Me(config.name, config.machine, config.site, upstream.name if upstream is not None else "")
             rules = Replicator(me, store, 0)
             if upstream is None:
@@ -71,6 +79,32 @@ def make_directory(
                     rules.change(change.partition, change)
     finally:
         store.close()
+    new.replace(config.database)
+    fsops.fsync_dir(os.fspath(config.state_dir))
+
+
+def was_cut_short(database: Path) -> bool:
+    """Whether this database was made for a configuration that was never written, and no server has run on it."""
+    try:
+        store = DirectoryStore(database)
+    except DirectoryStoreError:
+        return False
+    try:
+        made_for = store.setting(_MADE_FOR)
+        return made_for is not None and store.setting("reign") is None and not Path(made_for).exists()
+    finally:
+        store.close()
+
+
+def remove_database(database: Path) -> None:
+    """It is gone. Raises OSError."""
+    _remove(database)
+    fsops.fsync_dir(os.fspath(database.parent))
+
+
+def _remove(database: Path) -> None:
+    for name in (database.name, f"{database.name}-wal", f"{database.name}-shm"):
+        database.with_name(name).unlink(missing_ok=True)
 
 
 def restore_directory(config: DirectoryServerConfig, backup: Path) -> Path:

@@ -9,12 +9,14 @@ and that is told.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, Final
 
 from agent.directory.access import interface
+from agent.directory.access.choosing import Choice, ServerPlace
 from agent.directory.access.hints import Hints
 from agent.directory.access.snapshot import ReadRequest, Snapshot
 from agent.directory.access.topology import taken_over
@@ -34,10 +36,11 @@ from config.write import topology_text, write_file
 
 log = logging.getLogger("frs")
 
-#: How long a server may keep a request for the next generation, and how long one waits after a failure.
+#: How long a server may keep a request for the next generation, and how long a call may take besides.
 WAIT_S: Final = 30.0
 CALL_S: Final = 20.0
-RETRY_S: Final = 5.0
+#: How long the server that is read from may take to have what another one notifies this host of.
+GRACE_S: Final = 5.0
 #: No generation is believed that is further ahead of the clock (its reign is): no later one would be news any more.
 AHEAD_S: Final = 86_400.0
 _ZERO: Final = bytes(16)
@@ -51,68 +54,111 @@ class DirectoryReader:
         self._config = config
         self._changed = changed
         self._incidents = incidents
-        self._server = 0
+        self._choice = Choice()
+        self._server: ServerPlace | None = None
+        self._told = set[str]()  # problems, until there is none
         self._generation = 0
         self._there: Snapshot | None = None  # what the server that is read from said last
         self._kept: list[str] = []
         self.problem = ""
-        self.hints = Hints(lambda: {local.member.guid for local in config().sets})
+        self.hints = Hints(self._members)
 
     async def run(self) -> None:
-        """Read from one server after the other, and stay with one that answers."""
+        """Read from one server after the other, and stay with one that answers; come back to the first by and by."""
         while True:
             source = self._config().directory
             if source is None:
                 return
-            host, port, key = source.servers[self._server % len(source.servers)]
+            self._server = self._choice.server(source, self._members())
+            host, port, _ = self._server
             client: RpcClient | None = None
+            wait_s: float | None = None
             try:
-                own = self._config().key
-                if own is None:
-                    raise ConfigError(self._config().path, None, "key", "is missing: a directory is read with a key")
-                client = await interface.connect(host, port, KeyCredential(KeyPair(own), key))
+                client = await self._connect(self._server)
                 self._generation, self._there = 0, None
-                while True:
-                    me = self._config().member_name
-                    since = self._generation if self._there is not None else 0
-                    snapshot = await self._unless_notified(whole(client, self._generation, WAIT_S, me, since))
-                    if snapshot is not None:
-                        if self._there is not None and snapshot.base:
-                            snapshot = self._there.with_changes(snapshot)
-                        self._generation, self._there = snapshot.generation, snapshot
-                        if await asyncio.to_thread(self.take, source, snapshot):
-                            self._changed()
-                        self._tell("")
-                    if self.hints.arrived.is_set():
-                        self._turn_to(source, self.hints.take())
-                        break
+                while await self._read(client, source):
+                    pass
             except (RpcError, WireError, ConfigError, OSError) as error:
-                self._tell(
-                    f"the directory server {host}:{port} cannot be used, so the topology stays as it is: {error}"
-                )
-                self._server += 1
-                await asyncio.sleep(RETRY_S)
+                wait_s = self._choice.failed(source, error, time.monotonic(), member=bool(self._members()))
+                if wait_s is not None:
+                    self._tell(
+                        f"the directory server {host}:{port} cannot be used, so the topology stays as it is: {error}"
+                    )
             finally:
                 if client is not None:
                     await client.close()
+            if wait_s is not None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await self.hints.arrived.wait()
+                self.hints.take()
 
-    async def _unless_notified(self, reading: Coroutine[Any, Any, Snapshot | None]) -> Snapshot | None:
-        """What is read, unless a notification comes before. Raises RpcError, WireError."""
-        page, notified = asyncio.ensure_future(reading), asyncio.ensure_future(self.hints.arrived.wait())
+    def _members(self) -> set[bytes]:
+        return {local.member.guid for local in self._config().sets}
+
+    async def _connect(self, server: ServerPlace) -> RpcClient:
+        host, port, key = server
+        own = self._config().key
+        if own is None:
+            raise ConfigError(self._config().path, None, "key", "is missing: a directory is read with a key")
+        return await interface.connect(host, port, KeyCredential(KeyPair(own), key))
+
+    async def _read(self, client: RpcClient, source: DirectorySource) -> bool:
+        """Read what is next, and take it over; whether one goes on so, or reads from elsewhere. Raises RpcError,
+        WireError, ConfigError, OSError."""
+        since = self._generation if self._there is not None else 0
+        reading = asyncio.ensure_future(whole(client, self._generation, WAIT_S, self._config().member_name, since))
         try:
-            await asyncio.wait((page, notified), return_when=asyncio.FIRST_COMPLETED)
-            return page.result() if page.done() else None
+            if not await self._comes(reading, source):
+                return False
+            snapshot = reading.result()
         finally:
-            page.cancel()
-            notified.cancel()
-            await asyncio.gather(page, notified, return_exceptions=True)
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+        if snapshot is not None:
+            if self._there is not None and snapshot.base:
+                snapshot = self._there.with_changes(snapshot)
+            self._generation, self._there = snapshot.generation, snapshot
+            if await asyncio.to_thread(self.take, source, snapshot):
+                self._changed()
+            self._tell("")
+        self._choice.succeeded()
+        return not self._choice.come_back(time.monotonic())
 
-    def _turn_to(self, source: DirectorySource, named: list[str]) -> None:
-        """Read from the first of these that is a server of this host; from the same as before where none is."""
-        places = [f"{host}:{port}" for host, port, _ in source.servers]
-        there = [places.index(one) for one in named if one in places]
-        if there:
-            self._server = there[0]
+    async def _comes(self, reading: asyncio.Future[Snapshot | None], source: DirectorySource) -> bool:
+        """Wait until it is read. A notification says that there is something new: where it does not come from this
+        server soon, and the one that is named has it, that is read from; where none is named that this host knows, or
+        this one is, it is asked anew."""
+        while not reading.done():
+            notified = asyncio.ensure_future(self.hints.arrived.wait())
+            try:
+                await asyncio.wait((reading, notified), return_when=asyncio.FIRST_COMPLETED)
+                if not reading.done():
+                    named = self.hints.take()
+                    await asyncio.wait((reading,), timeout=GRACE_S)
+                    if not reading.done() and await self._turns_to(source, named):
+                        return False
+            finally:
+                notified.cancel()
+                await asyncio.gather(notified, return_exceptions=True)
+        return True
+
+    async def _turns_to(self, source: DirectorySource, named: list[str]) -> bool:
+        found = next((one for one in source.servers if f"{one[0]}:{one[1]}" in named), None)
+        if found is None or found == self._server:
+            return True
+        try:
+            client = await self._connect(found)
+            try:
+                page = await interface.read(client, ReadRequest(self._generation, _ZERO, 0), CALL_S)
+            finally:
+                await client.close()
+        except (RpcError, WireError, ConfigError, OSError):
+            return False
+        if page.generation <= self._generation:
+            return False
+        self._choice.turn_to(source, self._members(), found, time.monotonic())
+        return True
 
     def take(self, source: DirectorySource, snapshot: Snapshot) -> bool:
         """Take over what a server says, where that may be; whether anything is new. Raises ConfigError."""
@@ -157,9 +203,11 @@ class DirectoryReader:
         self._incidents.report(Cause.DIRECTORY, context.peer, f"a notification of {context.member} is refused: {error}")
 
     def _tell(self, problem: str) -> None:
-        if problem and problem != self.problem:
+        if problem and problem not in self._told:
+            self._told.add(problem)
             self._incidents.report(Cause.DIRECTORY, problem, problem)
         elif self.problem and not problem:
+            self._told.clear()
             log.info("the directory can be read again")
         self.problem = problem
 
@@ -167,7 +215,7 @@ class DirectoryReader:
         """What `frs status` says of it."""
         source = self._config().directory
         assert source is not None
-        host, port, _ = source.servers[self._server % len(source.servers)]
+        host, port, _ = self._server or self._choice.server(source, self._members())
         return {
             "server": f"{host}:{port}",
             "generation": seq_text(self._generation),

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from agent.directory.access import shown
-from agent.directory.access.enterprise import machine_of, site_of
+from agent.directory.access.administering import ANSWER_S, Administered
 from agent.directory.access.interface import directory_interface
 from agent.directory.access.known import Known
 from agent.directory.access.mapper import start_mapper
@@ -28,9 +28,8 @@ from agent.directory.discovery.sockets import DiscoveryServer
 from agent.directory.mqds.service import Mqds
 from agent.directory.mqds.serving import MQ_ERROR_ACCESS_DENIED
 from agent.directory.objects.model import MQ_ERROR, MQDS_OBJECT_NOT_FOUND, DeletedObject, DirectoryError, DsObject
-from agent.directory.objects.table import SERVICE_BSC, Type
-from agent.directory.replication.content import deletion
-from agent.directory.replication.messages import DELETE, ChangeRequest, DirectoryChange, Message, encode_message
+from agent.directory.objects.table import Type
+from agent.directory.replication.messages import ChangeRequest, DirectoryChange, Message, encode_message
 from agent.directory.replication.numbers import seq_text
 from agent.directory.replication.ports import ENTERPRISE_PARTITION, Action, Answered, Me, Send, Told
 from agent.directory.replication.replicator import Replicator
@@ -40,7 +39,6 @@ from agent.reporting.incidents import Incidents
 from agent.rpc.interface import CallContext
 from agent.rpc.security import KeyPair
 from agent.rpc.server import Limits, RpcServer
-from agent.wire.guid import new_guid
 from agent.work import descriptors
 from agent.work.rates import SourceRates
 from config.directory import DirectoryServerConfig
@@ -52,17 +50,14 @@ PROPAGATE_S: Final = 2.0
 RETRY_S: Final = 10.0
 ANNOUNCE_S: Final = 20 * 60.0
 ACKNOWLEDGE_S: Final = 12 * 3600.0
-MQDS_NO_RSP_FROM_OWNER: Final = 0xC00E0519
 #: How many changes another server may have this one make in a second, and at once: each is written to the disk.
 REQUESTS_PER_S: Final = 20.0
 REQUESTS_AT_ONCE: Final = 200.0
-#: How long the owner of a partition may take for a change that was asked for here (3.3.7.1, note 11: 10 and 20 s).
-ANSWER_S: Final = 20.0
 #: Of so many changes at once it is looked up whom they concern; of more, it is all members that are told.
 MOST_CHANGED: Final = 10_000
 
 
-class DirectoryServer:
+class DirectoryServer(Administered):
     """One of them, in the event loop's thread, with the store that it is given. Raises DirectoryStoreError."""
 
     def __init__(self, config: DirectoryServerConfig, store: DirectoryStore, incidents: Incidents) -> None:
@@ -85,6 +80,7 @@ class DirectoryServer:
         self._turns: dict[str, asyncio.Lock] = {}  # of those that have changes made, by their names
         self._placed: Place | None = None  # until the next event: anybody may ask for it at any rate
         self._asked: dict[int, asyncio.Future[int]] = {}
+        self._happened = asyncio.Event()
         self._requests = SourceRates(REQUESTS_PER_S, REQUESTS_AT_ONCE)
         self._begin()
 
@@ -166,79 +162,13 @@ class DirectoryServer:
         for done, change in enumerate(changes):
             number: int = self._event(functools.partial(self._rules.ask_owner, change.partition, change))
             self.counted["asked"] += 1
-            answer = self._asked[number] = asyncio.get_running_loop().create_future()
-            try:
-                async with asyncio.timeout(ANSWER_S):
-                    result = await answer
-            except TimeoutError:
-                text = f"the owner does not answer: it may have made this change, or not; {done} before it were made"
-                raise DirectoryError(MQDS_NO_RSP_FROM_OWNER, text) from None
-            finally:
-                del self._asked[number]
-            if result:
+            silent = f"the owner does not answer: it may have made this change, or not; {done} before it were made"
+            if result := await self._answer(number, silent):
                 raise DirectoryError(result, f"the owner refuses a change (0x{result:08x}); {done} before it were made")
-
-    def add_server(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Another server: one of this site, as a copy, or with a site of its own, as its owner. Raises
-        DirectoryError."""
-        name, host, port = str(given["name"]), str(given["host"]), int(given["port"])
-        if name in self.known.removed:
-            self._removed(self.known.removed - {name})
-        key, machine = bytes.fromhex(given["key"]), new_guid()
-        if given.get("site"):
-            site = new_guid()
-            change = site_of(site, str(given["site"]), name, host, port, key)
-            self._event(lambda: (None, self._rules.change(ENTERPRISE_PARTITION, change)[1]))
-        else:
-            site = self.config.site
-            change = machine_of(machine, site, name, SERVICE_BSC, host, port, key)
-            self._event(lambda: (None, self._rules.change(site, change)[1]))
-        if self._server is not None:
-            self._server.admit(self.known.credentials())
-        own = self.store.of_type(Type.SITE, ENTERPRISE_PARTITION)
-        at = next((one for one in own if one.guid == self.config.site), None)
-        address = {"host": at.text(1350), "port": at.number(1351)} if at is not None else {}
-        return {
-            "enterprise": self.enterprise.hex(), "site": site.hex(), "machine": machine.hex(), "address": address,
-        }  # fmt: skip
-
-    def remove_server(self, name: str) -> bool:
-        """Let that server in no more, and send it nothing: from now on, and whatever it claims. Gives whether it is
-        deleted in the directory, too, which takes the owner of what says where it is. Raises DirectoryError."""
-        if name == self.config.name:
-            raise DirectoryError(MQ_ERROR, "a server removes others, and not itself")
-        found = self.known.objects_of(name)
-        if not found and name not in self.servers() and name not in self.known.removed:
-            raise DirectoryError(MQDS_OBJECT_NOT_FOUND, f"there is no server {name}")
-        self._removed(self.known.removed | {name})
-        if not all(self._rules.takes_changes(one.partition) for one in found):
-            return False
-        for one in found:
-            gone = DirectoryChange(DELETE, one.guid, one.partition, 0, 0, 0, deletion(one.type))
-            self._event(functools.partial(self._change_of, gone))
-        return True
-
-    def _change_of(self, change: DirectoryChange) -> tuple[None, list[Action]]:
-        return None, self._rules.change(change.partition, change)[1]
-
-    def _removed(self, names: frozenset[str]) -> None:
-        self.known.remove(names)
-        self._placed = None
-        if self._server is not None:
-            self._server.admit(self.known.credentials())
-
-    def promote(self) -> int:
-        """Make this server the owner of the enterprise; gives the generation after that. Raises DirectoryError."""
-        self._event(lambda: (None, self._rules.promote(ENTERPRISE_PARTITION)))
-        return self.generation
-
-    def resign(self, owner: str) -> None:
-        """Make this server a copy of what that one owns. Raises DirectoryError."""
-        self._event(lambda: (None, self._rules.resign(ENTERPRISE_PARTITION, owner)))
 
     def _event(self, make: Callable[[], tuple[Any, list[Action]]]) -> Any:
         """One event of the rules: a transaction, and after it what is to be done."""
-        before = self.generation
+        before, were = self.generation, {one.id: one.last for one in self._rules.partitions}
         try:
             with self.store.transaction():
                 result, actions = make()
@@ -246,6 +176,8 @@ class DirectoryServer:
             self._begin()  # what the rules remember may be of changes that were rolled back
             raise
         self._placed = None
+        self._happened.set()
+        self._happened = asyncio.Event()
         for action in actions:
             match action:
                 case Send():
@@ -257,11 +189,22 @@ class DirectoryServer:
                     waiting = self._asked.get(action.request)
                     if waiting is not None and not waiting.done():
                         waiting.set_result(action.result)
+        self._others_are_known(were)
         if self.generation != before:
             changed = self.store.changed(ENTERPRISE_PARTITION, before, self.generation, MOST_CHANGED)
             self.counted["changed"] += len(changed)
             self._has_changed(changed if len(changed) < MOST_CHANGED else None)
         return result
+
+    def _others_are_known(self, were: dict[bytes, int]) -> None:
+        """Servers of sites may have come, or have other keys, since partitions had these numbers."""
+        for one in self._rules.partitions:
+            since = were.get(one.id, 0)
+            if self._server is not None and one.id != ENTERPRISE_PARTITION and one.last != since:
+                changed = self.store.changed(one.id, since, one.last, MOST_CHANGED)
+                if any(found.type == Type.MACHINE for found in changed):
+                    self._server.admit(self.known.credentials())
+                    return
 
     def _has_changed(self, changed: list[DsObject | DeletedObject] | None) -> None:
         """These objects of the enterprise partition (None: too many to look at each) are not as they were: others may
@@ -312,11 +255,6 @@ class DirectoryServer:
         return await self._readers.read(who, request)
 
     # -- what it is --
-
-    @property
-    def generation(self) -> int:
-        """The number of the last change of the enterprise partition."""
-        return self._rules.partitions[0].last
 
     @property
     def purged(self) -> int:

@@ -36,8 +36,11 @@ from agent.directory.replication.ports import (
     Told,
 )
 
+S_NAME: Final = 301
 S_PSC: Final = 304
 E_PECNAME: Final = 604
+#: Since which epoch of the site's partition S_PSC owns it: one more each time that it is given to a server.
+S_EPOCH: Final = 1353
 #: Host, port and key of a server, in its site and in its machine.
 S_PLACE: Final = (1350, 1351, 1352)
 QM_PLACE: Final = (1250, 1251, 1252)
@@ -63,6 +66,8 @@ class Common:
         self._announce: set[str] = set()
         self._bscs: list[str] | None = None
         self._requests: dict[int, str] = {}  # that are under way, and to whom they went
+        self._given: dict[bytes, DsObject] = {}  # sites that are to be taken when all is here, as they were before
+        self._heir_of = b""  # the site that this server asked for, until it hears whose that is
         self._forwarded: OrderedDict[tuple[str, int], str] = OrderedDict()  # by requester and number, likewise
         self._last_request = 0
         self._epochs: dict[bytes, int] = {}  # of the partitions, when one looked first since the last 12 hours began
@@ -120,8 +125,14 @@ class Common:
         )
         self._send(asking.server, request)
 
-    def _effects(self, done: DsObject | DeletedObject | None) -> None:
-        """What a change of an enterprise, a site or a machine means to replication (3.1.7.2.5-3.1.7.2.12)."""
+    def _site_before(self, change: DirectoryChange) -> DsObject | None:
+        """The site whose owner a change says, as it is now."""
+        of_site = any(prop == S_PSC for prop, _ in change.properties)
+        return self._store.get(change.guid) if change.guid is not None and of_site else None
+
+    def _effects(self, done: DsObject | DeletedObject | None, was: DsObject | None) -> None:
+        """What a change of an enterprise, a site or a machine means to replication (3.1.7.2.5-3.1.7.2.12). `was`: a
+        site before it."""
         if done is None:
             return
         if done.type == Type.MACHINE:
@@ -132,14 +143,36 @@ class Common:
         elif isinstance(done, DsObject) and done.type in (Type.SITE, Type.ENTERPRISE):
             site = done.type == Type.SITE
             owner = done.text(S_PSC if site else E_PECNAME)
-            if owner:
-                self._owned_by(done.guid if site else ENTERPRISE_PARTITION, owner)
+            if owner and self._owned_by(done.guid if site else ENTERPRISE_PARTITION, owner, done.number(S_EPOCH)):
+                self._taken(was if was is not None else done)
+            elif was is not None and owner == self.me.name:
+                self._given.setdefault(done.guid, was)
 
-    def _owned_by(self, partition_id: bytes, owner: str) -> None:
+    def _if_given(self, partition_id: bytes) -> None:
+        """All of a partition is here: it may be a site that was given to this server before."""
+        site = self._store.get(partition_id)
+        mine = site is not None and site.type == Type.SITE and site.text(S_PSC) == self.me.name
+        if site is not None and mine and self._owned_by(site.guid, self.me.name, site.number(S_EPOCH)):
+            self._taken(self._given.pop(site.guid, site))
+
+    def _taken(self, site: DsObject) -> None:
+        """This server owns the site now, which was like this before."""
+
+    def _owned_by(self, partition_id: bytes, owner: str, epoch: int) -> bool:
+        """Somebody owns a partition, since an epoch that its site has (0: none); whether this server has taken it from
+        another one. A later epoch is known where its owner has said so before."""
         new = partition_id not in self._partitions
         partition = self._partition(partition_id, "") if new else self._partitions[partition_id]
-        if partition.authority == owner:
-            return
+        mine = owner == self.me.name
+        if epoch and epoch < epoch_of(max(partition.last, partition.purged)):
+            return False
+        if partition.authority == owner and not (mine and epoch > partition.epoch):
+            return False
+        if epoch and mine and not new and not self.complete(partition_id):  # it is taken when all of it is here
+            return False
+        if partition_id == self._heir_of:
+            self._heir_of = b""
+        took = False
         partition.authority = owner
         self._bscs = None
         self._asking.pop(partition_id, None)
@@ -149,22 +182,25 @@ class Common:
         elif new:
             partition.whole = True
         elif self.complete(partition_id):
-            self._take(partition)
+            partition.disputed, took = False, True
+            self._take(partition, epoch)
         else:
             partition.disputed = True
         self._store.put_partition(partition)
+        return took
 
-    def _take(self, partition: Partition) -> None:
+    def _take(self, partition: Partition, epoch: int = 0) -> None:
         """A partition that had another owner: its new epoch begins with a number that is of no change, so that nobody
         has it who has not taken all of the partition from here."""
         self._asking.pop(partition.id, None)
         self._pending.pop(partition.id, None)
-        partition.epoch = epoch_of(max(partition.last, partition.purged)) + 1
+        partition.epoch = max(epoch_of(max(partition.last, partition.purged)) + 1, epoch)
         first = following(partition.last, partition.epoch, self._reign)
         self._store.put_reign(partition.id, Reign(first, partition.last))
         self._store.purge(partition.id, first)
         partition.last = partition.purged = first
         self._store.put_partition(partition)
+        self._announce |= set(self.neighbours())
 
     def _partition(self, partition_id: bytes, authority: str) -> Partition:
         found = self._partitions[partition_id] = Partition(partition_id, authority, whole=authority == self.me.name)
@@ -177,6 +213,8 @@ class Common:
             return ""
         if self.is_psc:
             return partition.authority
+        if self._heir_of:  # whoever owned the site tells nothing any more
+            return self._partitions[ENTERPRISE_PARTITION].authority
         site = self._partitions.get(self.me.site)
         return (site.authority if site is not None else "") or self.me.upstream
 

@@ -8,7 +8,7 @@ from agent.directory.objects.model import (
     DirectoryError,
 )
 from agent.directory.replication import content
-from agent.directory.replication.common import named
+from agent.directory.replication.common import S_EPOCH, S_PSC, named
 from agent.directory.replication.messages import (
     AlreadyPurged,
     ChangeReply,
@@ -46,29 +46,33 @@ class Following(Owning):
         if self._in_sync(partition, change):
             self._check_pending(partition)
 
-    def _in_sync(self, partition: Partition, change: DirectoryChange) -> bool:
-        """A change comes next (3.1.7.2.3); whether it could be applied."""
+    def _in_sync(self, partition: Partition, change: DirectoryChange, *, ask: bool = True) -> bool:
+        """A change comes next (3.1.7.2.3); whether it could be applied. Where it could not, `ask` for all."""
         try:
+            was = self._site_before(change)
             done = content.apply(self._store, change)
         except DirectoryError as error:
             self._tell(partition.authority, f"a change of {named(partition)} cannot be applied: {error}")
-            self._ask(partition)
+            if ask:
+                self._ask(partition)
             return False
         before, partition.last = partition.last, change.seq
         self._store.put_partition(partition)
-        self._effects(done)
+        self._effects(done, was)
         self._queue(self._own_bscs(), change)
         if before // self._sizes.ack_every != partition.last // self._sizes.ack_every:
             self._ack(partition)
         return True
 
-    def _check_pending(self, partition: Partition) -> None:
-        """Apply what came too early and comes next now (3.1.7.2.4)."""
+    def _check_pending(self, partition: Partition, *, ask: bool = True) -> None:
+        """Apply what came too early and comes next now (3.1.7.2.4); where something is missing before it, `ask`."""
         pending = self._pending.get(partition.id, {})
         for seq in sorted(pending):
             change = pending[seq]
-            if seq > partition.last and (change.previous != partition.last or not self._in_sync(partition, change)):
-                self._ask(partition)
+            comes_next = change.previous == partition.last
+            if seq > partition.last and not (comes_next and self._in_sync(partition, change, ask=False)):
+                if ask:
+                    self._ask(partition)
                 return
             del pending[seq]
 
@@ -84,11 +88,10 @@ class Following(Owning):
             elif claim and epoch_of(numbers.last) < partition.epoch:  # a former owner
                 self._send_numbers(partition, sender)
             return
-        seen = max(partition.last, partition.purged)
         if not claim:
             return
         if sender != self._upstream(partition):
-            if epoch_of(numbers.last) <= epoch_of(seen):  # of a former owner, or of one that should not be
+            if not self._is_news(partition, sender, epoch_of(numbers.last)):
                 if numbers.last != partition.last:
                     self._send_numbers(partition, sender)
                 return
@@ -104,6 +107,15 @@ class Following(Owning):
             self._ack(partition)
         if partition.state == State.NORMAL:
             self._purge_copy(partition, numbers.purged)
+
+    def _is_news(self, partition: Partition, sender: str, epoch: int) -> bool:
+        """Whether somebody owns a partition since an epoch of which nothing is known here; else it is a former owner,
+        or one that should not be. The directory may have said so of a site before, and its former owner after that."""
+        site = self._store.get(partition.id)
+        since = site.number(S_EPOCH) if site is not None else 0
+        if since and epoch == since:
+            return site is not None and site.text(S_PSC) == sender != partition.authority
+        return epoch > max(epoch_of(max(partition.last, partition.purged)), since)
 
     def _purge_copy(self, partition: Partition, purged: int) -> None:
         """Purge what the owner has purged."""
@@ -140,7 +152,8 @@ class Following(Owning):
             try:
                 if change.partition != partition.id:
                     raise DirectoryError(MQ_ERROR, "a change of another partition is among it")
-                self._effects(content.apply(self._store, change))
+                was = self._site_before(change)
+                self._effects(content.apply(self._store, change), was)
             except DirectoryError as error:
                 self._tell(sender, f"a synchronisation of {named(partition)} is not taken: {error}")
                 return
@@ -154,13 +167,16 @@ class Following(Owning):
             self._store.purge(partition.id, message.purged)  # an earlier page may have some of these
             partition.state, partition.purged = State.NORMAL, message.purged
             self._bscs = None
-        partition.whole, partition.last = True, max(partition.last, message.to)
+        before, partition.whole = partition.last, True
+        partition.last = max(before, message.to)
         self._store.put_partition(partition)
         self._purge_copy(partition, message.purged)
+        self._if_given(partition.id)
         if partition.authority != self.me.name:
             self._ack(partition)
         self._announce |= set(self._own_bscs()) if self.is_psc else set()
-        self._check_pending(partition)
+        # who has no more to tell may have it later, or be the wrong one: it is asked again in its time
+        self._check_pending(partition, ask=partition.last != before)
 
     def _already_purged(self, sender: str, message: AlreadyPurged) -> None:
         """3.3.7.7."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from agent.directory.objects.model import (
@@ -10,9 +11,10 @@ from agent.directory.objects.model import (
     DirectoryError,
     DsObject,
 )
+from agent.directory.objects.table import Type
 from agent.directory.objects.values import Value
 from agent.directory.replication import content
-from agent.directory.replication.common import Common, named
+from agent.directory.replication.common import S_EPOCH, S_NAME, S_PSC, Common, named
 from agent.directory.replication.messages import (
     UPDATE,
     AlreadyPurged,
@@ -23,20 +25,15 @@ from agent.directory.replication.messages import (
     SyncReply,
     SyncRequest,
 )
-from agent.directory.replication.numbers import MAX_SEQ, epoch_of, following, seq_text
+from agent.directory.replication.numbers import MAX_EPOCH, MAX_SEQ, MOST_EPOCHS_AHEAD, epoch_of, following, seq_text
 from agent.directory.replication.ports import (
+    ENTERPRISE_PARTITION,
     Partition,
     Reign,
     State,
 )
 
 MQDS_UNKNOWN_SOURCE: Final = 0xC00E0518
-
-
-_DISPUTED: Final = (
-    "No change is taken here until an administrator decides: `frs directory promote` on the server that is to be the "
-    "owner, `frs directory resign` on the others"
-)
 
 
 class Owning(Common):
@@ -47,12 +44,14 @@ class Owning(Common):
         if partition is None or partition.authority != self.me.name:
             raise DirectoryError(MQDS_UNKNOWN_SOURCE, "another server owns this partition")
         if partition.disputed:
-            raise DirectoryError(MQ_ERROR, _DISPUTED)
+            raise DirectoryError(MQ_ERROR, self._way_out(partition))
+        change = self._with_epoch(change)
         seq = following(partition.last, partition.epoch, self._reign)
         made = content.asked(self._store, partition, change, seq)
         if seq != partition.last + 1:
             self._store.put_reign(partition_id, Reign(seq, partition.last))
-        self._effects(content.apply(self._store, made))
+        was = self._site_before(made)
+        self._effects(content.apply(self._store, made), was)
         before, partition.last = partition.last, seq
         self._queue(self._pscs(), made)
         self._queue(self._own_bscs(), made)
@@ -60,6 +59,23 @@ class Owning(Common):
         if before // self._sizes.ack_every != seq // self._sizes.ack_every:
             self._purge(partition)
         return seq
+
+    def _with_epoch(self, change: DirectoryChange) -> DirectoryChange:
+        """A change that gives a site to a server says since which epoch that owns it. To the server that has it
+        already it is given anew where that asks for a later one. Raises DirectoryError."""
+        given = dict(change.properties)
+        psc, asked = given.get(S_PSC), given.pop(S_EPOCH, 0)
+        if change.command != UPDATE or psc is None:
+            return change
+        site = self._store.get(change.guid) if change.guid is not None else self._store.find(Type.SITE, change.name)
+        there = self._partitions.get(site.guid) if site is not None else None
+        if site is None or there is None or not isinstance(asked, int):
+            return change
+        known = max(epoch_of(max(there.last, there.purged)), site.number(S_EPOCH))
+        epoch = max(asked, site.number(S_EPOCH) if psc == site.text(S_PSC) else known + 1)
+        if epoch > min(known + MOST_EPOCHS_AHEAD, MAX_EPOCH):
+            raise DirectoryError(MQ_ERROR, f"the site has no epoch {epoch} yet, or never")
+        return replace(change, properties=(*given.items(), (S_EPOCH, epoch)))
 
     def _set(self, found: DsObject, properties: tuple[tuple[int, Value], ...]) -> None:
         """Change an object of a partition that this server owns."""
@@ -81,8 +97,17 @@ class Owning(Common):
         self._tell(
             sender,
             f"{sender} has the number {seq_text(seq)} of {named(partition)}, which this server never gave: either its "
-            f"database is out of a backup, or another server is the owner. {_DISPUTED}",
+            f"database is out of a backup, or another server is the owner. {self._way_out(partition)}",
         )
+
+    def _way_out(self, partition: Partition) -> str:
+        begin = "No change is taken here until an administrator decides:"
+        if partition.id == ENTERPRISE_PARTITION:
+            owner = "`frs directory promote` on the server that is to be the owner"
+            return f"{begin} {owner}, `frs directory resign` on the others"
+        site = self._store.get(partition.id)
+        name = site.text(S_NAME) if site is not None else partition.id.hex()
+        return f"{begin} `frs directory promote --site {name}` on the server that is to be the owner of the site"
 
     def _purge(self, partition: Partition) -> None:
         """Purge tombstones that all others have (3.1.7.2.9), but for the newest changes."""
@@ -125,7 +150,7 @@ class Owning(Common):
     def _sync_request(self, sender: str, message: SyncRequest) -> None:
         """3.2.7.3. A server whose copy is not whole does not answer; it will be asked again."""
         partition = self._partitions.get(message.partition)
-        if partition is None or not self.is_psc:
+        if partition is None:
             return
         if partition.authority == self.me.name and self._never_given(partition, message.first):
             self._dispute(partition, sender, message.first)

@@ -16,10 +16,20 @@ from agent.directory.objects.model import (
 )
 from agent.directory.objects.table import SERVICE_BSC, Type
 from agent.directory.objects.values import Value
-from agent.directory.replication.common import E_PECNAME, QM_PLACE, QM_SERVICE, S_PLACE, S_PSC, named, numbers_of
+from agent.directory.replication.common import (
+    E_PECNAME,
+    QM_PLACE,
+    QM_SERVICE,
+    S_EPOCH,
+    S_PLACE,
+    S_PSC,
+    named,
+    numbers_of,
+)
 from agent.directory.replication.following import Following
 from agent.directory.replication.messages import (
     CREATE,
+    UPDATE,
     AlreadyPurged,
     BscAck,
     ChangeReply,
@@ -69,11 +79,14 @@ class Replicator(Following):
         upstream = self._upstream(self._partitions.get(partition_id))
         if not upstream:
             raise DirectoryError(MQDS_UNKNOWN_SOURCE, "no owner of this partition is known here")
+        number = self._request(upstream, partition_id, change, "" if self.is_psc else upstream)
+        return number, self._done()
+
+    def _request(self, to: str, partition_id: bytes, change: DirectoryChange, psc: str) -> int:
         self._last_request = (self._last_request + 1) & 0xFFFFFFFF
-        self._requests[self._last_request] = upstream
-        psc = "" if self.is_psc else upstream
-        self._send(upstream, ChangeRequest(self.me.site, partition_id, self._last_request, self.me.name, change, psc))
-        return self._last_request, self._done()
+        self._requests[self._last_request] = to
+        self._send(to, ChangeRequest(self.me.site, partition_id, self._last_request, self.me.name, change, psc))
+        return self._last_request
 
     def received(self, sender: str, message: Message) -> list[Action]:
         """A message of a server that has authenticated as `sender`."""
@@ -163,15 +176,53 @@ class Replicator(Following):
             for site in self._store.of_type(Type.SITE, partition_id):
                 if site.text(S_PSC) == former and self.complete(site.guid):
                     self._set(site, ((S_PSC, self.me.name), *at))
-                    self._becomes_copy(site, former)
         self._announce |= set(self.neighbours())
         return self._done()
+
+    def promote_site(self, site_id: bytes) -> tuple[int, list[Action]]:
+        """Make this server the owner of a site whose owner is lost, or disputed. Whose a site is the owner of the
+        enterprise says, and in which epoch: where that is another one, it is asked, and this gives the number by which
+        `Answered` tells what became of it; else 0. The partition is taken when that is heard here. Raises
+        DirectoryError."""
+        site, partition = self._store.get(site_id), self._partitions.get(site_id)
+        if site is None or site.type != Type.SITE or partition is None or not self.complete(site_id):
+            raise DirectoryError(MQ_ERROR, "this server has not all of the site: promote one that has")
+        if site.text(S_PSC) == self.me.name and self.takes_changes(site_id):
+            return 0, []
+        epoch = max(epoch_of(max(partition.last, partition.purged)), partition.epoch, site.number(S_EPOCH)) + 1
+        change = DirectoryChange(
+            UPDATE, site_id, ENTERPRISE_PARTITION, 0, 0, 0,
+            ((S_PSC, self.me.name), *self._own_place(), (S_EPOCH, epoch)),
+        )  # fmt: skip
+        if self.owns(ENTERPRISE_PARTITION):
+            self._change(ENTERPRISE_PARTITION, change)
+            return 0, self._done()
+        self._heir_of = site_id
+        number = self._request(self._partitions[ENTERPRISE_PARTITION].authority, ENTERPRISE_PARTITION, change, "")
+        self._ask_anew()
+        return number, self._done()
+
+    def _change_reply(self, sender: str, message: ChangeReply) -> None:
+        super()._change_reply(sender, message)
+        if self._heir_of:
+            self._ask_anew()
+
+    def _ask_anew(self) -> None:
+        """Others are asked than before."""
+        for one in self.partitions:
+            if one.authority != self.me.name:
+                self._asking.pop(one.id, None)
+                self._ask(one)
+
+    def _taken(self, site: DsObject) -> None:
+        self._becomes_copy(site, site.text(S_PSC))
+        self._ask_anew()
 
     def _becomes_copy(self, site: DsObject, former: str) -> None:
         """A site was taken from its former owner, which is a copy there from now on: should it come back, and follow,
         it is told of changes as all others are, and known by its key."""
         machine = self._store.find(Type.MACHINE, former)
-        if former == self.me.name or (machine is not None and not self.owns(machine.partition)):
+        if former in ("", self.me.name) or (machine is not None and not self.owns(machine.partition)):
             return
         if machine is not None:
             self._set(machine, ((QM_SERVICE, SERVICE_BSC),))

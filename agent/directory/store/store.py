@@ -10,7 +10,7 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from agent.directory.objects.model import DeletedObject, DsObject
 from agent.directory.objects.table import NAME, PROPERTIES, Type
@@ -117,7 +117,7 @@ class DirectoryStore:
         return self._conn.serialize()
 
     @classmethod
-    def from_image(cls, image: bytes) -> DirectoryStore:
+    def from_image(cls, image: bytes) -> Self:
         """A store in memory with that content."""
         store = cls(":memory:")
         store._conn.deserialize(image)

@@ -25,7 +25,7 @@ from agent.directory.replication.content import deletion
 from agent.directory.replication.messages import CREATE, DELETE, UPDATE, DirectoryChange
 from agent.directory.replication.ports import ENTERPRISE_PARTITION
 from agent.reporting.incidents import Incidents
-from agent.rpc.errors import RpcClosed, RpcFault
+from agent.rpc.errors import RpcAuthError, RpcClosed, RpcFault
 from agent.rpc.noise import KeyPair
 from agent.rpc.security import KeyCredential
 from config.directory import DirectoryServerConfig, Upstream
@@ -189,3 +189,18 @@ async def test_what_the_owner_refuses_is_told(site: Site) -> None:
     """A set that is there already, by the way of the copy."""
     with pytest.raises(DirectoryError, match="the owner refuses a change"):
         await change_topology(site.place(site.copy), site.keys["a"], differences([], [site.docs]))
+
+
+async def test_a_server_that_was_added_at_another_one_is_let_in(site: Site) -> None:
+    """Without a change of the enterprise besides: its machine is of a site."""
+    key = new_key()
+    site.owner.add_server({"name": "third", "host": "127.0.0.1", "port": 9, "key": public_key(key).hex()})
+    credential = KeyCredential(KeyPair(key), public_key(site.copy.config.key))
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                client = await interface.connect("127.0.0.1", site.copy.port, credential)
+                break
+            except RpcAuthError:
+                await asyncio.sleep(0.05)
+    await client.close()

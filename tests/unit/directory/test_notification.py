@@ -14,7 +14,9 @@ from types import MappingProxyType
 
 import pytest
 
-from agent.directory.access import notifying
+from agent.directory.access import choosing, notifying
+from agent.directory.access import reading as reading_module
+from agent.directory.access import server as server_module
 from agent.directory.access.enterprise import make_directory
 from agent.directory.access.hints import Hints
 from agent.directory.access.known import Host
@@ -35,7 +37,7 @@ from agent.rpc.noise import KeyPair
 from agent.rpc.security import KeyCredential
 from agent.rpc.server import RpcServer
 from agent.wire.errors import WireError
-from config.directory import DirectoryServerConfig
+from config.directory import DirectoryServerConfig, Upstream
 from config.keys import new_key, public_key
 from config.load import load_agent_config
 from config.model import AgentConfig, ReplicaSet
@@ -254,10 +256,11 @@ def changed(server: DirectoryServer, docs: ReplicaSet) -> None:
 
 
 async def test_a_host_whose_server_is_cut_off_hears_of_a_change_from_the_owner(
-    tmp_path: Path, owner: DirectoryServer
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: DirectoryServer
 ) -> None:
     """Its own server, a copy that the owner's changes do not reach, says that nothing is new, for ever. The owner
     notifies the host, and that reads from the owner."""
+    monkeypatch.setattr(reading_module, "GRACE_S", 0.1)
     port = free_ports()[1]
     docs, key = set_of(port)
     changed(owner, docs)
@@ -291,6 +294,105 @@ async def test_a_host_whose_server_is_cut_off_hears_of_a_change_from_the_owner(
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
         await host.rpc.close()
+        await stopped(copy)
+
+
+async def test_a_host_stays_with_its_own_server_where_that_hears_of_a_change_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: DirectoryServer
+) -> None:
+    """The owner notifies it, as it does not wait there; else all hosts would read from the owner after one change."""
+    monkeypatch.setattr(reading_module, "GRACE_S", 60.0)
+    monkeypatch.setattr(server_module, "PROPAGATE_S", 0.1)
+    port, second = free_ports(3)[1:]
+    docs, key = set_of(port)
+    changed(owner, docs)
+    config = configured(tmp_path / "copy", "copy", second)
+    given = owner.add_server({"name": "copy", "host": "127.0.0.1", "port": second, "key": public_key(config.key).hex()})
+    upstream = Upstream("dir1", "127.0.0.1", owner.port, public_key(owner.config.key))
+    config = dataclasses.replace(config, machine=bytes.fromhex(given["machine"]), upstream=upstream)
+    make_directory(config, "", "", "", 0)
+    copy = await started(config)
+    servers = [("127.0.0.1", one.port, public_key(one.config.key)) for one in (copy, owner)]
+    host = HostThatReads(tmp_path / "a", docs, key, servers)
+    await host.rpc.start("127.0.0.1", port)
+    async with asyncio.timeout(60):
+        while copy.generation != owner.generation:
+            await asyncio.sleep(0.01)
+    reading = asyncio.create_task(host.reader.run())
+    try:
+        async with asyncio.timeout(60):
+            for number in range(3):
+                while not copy._readers.waiting["a"]:
+                    await asyncio.sleep(0)
+                changed(owner, dataclasses.replace(docs, file_filter=(f"*.{number}",)))
+                while host.filters != (f"*.{number}",) or host.reader.hints.received <= number:
+                    await asyncio.sleep(0.01)
+            while not copy._readers.waiting["a"]:
+                await asyncio.sleep(0.01)
+        assert host.reader.status()["server"] == f"127.0.0.1:{copy.port}"
+        assert not owner._readers.waiting["a"]
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        await host.rpc.close()
+        await stopped(copy)
+
+
+async def test_a_host_comes_back_to_its_own_server_when_that_is_there_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: DirectoryServer
+) -> None:
+    monkeypatch.setattr(choosing, "COME_BACK_S", 0.2)
+    monkeypatch.setattr(choosing, "RETRY_S", 0.01)
+    monkeypatch.setattr(reading_module, "WAIT_S", 0.1)
+    port = free_ports()[1]
+    docs, key = set_of(1)
+    changed(owner, docs)
+    config = configured(tmp_path / "copy", "copy", port)
+    owner.store.backup(config.database)
+    servers = [("127.0.0.1", port, public_key(config.key)), ("127.0.0.1", owner.port, public_key(owner.config.key))]
+    host = HostThatReads(tmp_path / "a", docs, key, servers)
+    reading = asyncio.create_task(host.reader.run())
+    copies = []
+    try:
+        async with asyncio.timeout(60):
+            for _ in range(2):
+                before = owner.counted["pages"]
+                while owner.counted["pages"] < before + 10:  # it reads there, and looks for its own again and again
+                    await asyncio.sleep(0.01)
+                assert host.reader.problem == ""
+                copies.append(await started(config))
+                while copies[-1].counted["pages"] < 10 or host.reader.status()["server"] != f"127.0.0.1:{port}":
+                    await asyncio.sleep(0.01)
+                await stopped(copies.pop())
+        assert host.incidents.counts()[Cause.DIRECTORY.value] == 2, "once for each time that it was away"
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        for copy in copies:
+            await stopped(copy)
+
+
+async def test_a_host_that_nobody_knows_tells_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: DirectoryServer
+) -> None:
+    """It was removed, and the directory has forgotten that, as well."""
+    monkeypatch.setattr(choosing, "RETRY_S", 0.001)
+    monkeypatch.setattr(choosing, "MOST_S", 0.01)
+    docs, key = set_of(1)
+    config = configured(tmp_path / "copy", "copy", 0)
+    owner.store.backup(config.database)
+    copy = await started(config)
+    servers = [("127.0.0.1", one.port, public_key(one.config.key)) for one in (copy, owner)]
+    host = HostThatReads(tmp_path / "a", docs, key, servers)
+    reading = asyncio.create_task(host.reader.run())
+    try:
+        async with asyncio.timeout(60):
+            while owner.incidents.counts().get(Cause.AUTHENTICATION.value, 0) < 5:
+                await asyncio.sleep(0.01)
+        assert host.incidents.counts() == {Cause.DIRECTORY.value: 2}, "once for each server"
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
         await stopped(copy)
 
 

@@ -1,0 +1,138 @@
+"""What an administrator makes of the servers themselves: others come and go, and take the place of one that is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from typing import Any, Final
+
+from agent.directory.access.enterprise import machine_of, site_of
+from agent.directory.access.known import Known
+from agent.directory.discovery.answering import Place
+from agent.directory.objects.model import MQ_ERROR, MQDS_OBJECT_NOT_FOUND, DirectoryError
+from agent.directory.objects.table import SERVICE_BSC, Type
+from agent.directory.replication.content import deletion
+from agent.directory.replication.messages import DELETE, DirectoryChange
+from agent.directory.replication.ports import ENTERPRISE_PARTITION, Action
+from agent.directory.replication.replicator import Replicator
+from agent.directory.store.store import DirectoryStore
+from agent.rpc.server import RpcServer
+from agent.wire.guid import new_guid
+from config.directory import DirectoryServerConfig
+
+MQDS_NO_RSP_FROM_OWNER: Final = 0xC00E0519
+#: How long the owner of a partition may take for a change that was asked for here (3.3.7.1, note 11: 10 and 20 s).
+ANSWER_S: Final = 20.0
+
+
+class Administered:
+    """A directory server as its administrator sees it."""
+
+    config: DirectoryServerConfig
+    store: DirectoryStore
+    known: Known
+    _rules: Replicator
+    _server: RpcServer | None
+    _placed: Place | None
+    _asked: dict[int, asyncio.Future[int]]
+    _happened: asyncio.Event  # set with the next event of the rules
+
+    def _event(self, make: Callable[[], tuple[Any, list[Action]]]) -> Any:
+        raise NotImplementedError
+
+    @property
+    def generation(self) -> int:
+        """The number of the last change of the enterprise partition."""
+        return self._rules.partitions[0].last
+
+    async def _answer(self, number: int, silent: str) -> int:
+        """What became of a request, as its HRESULT. Raises DirectoryError, which says `silent`, where nobody says."""
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._asked[number] = answer
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await answer
+        except TimeoutError:
+            raise DirectoryError(MQDS_NO_RSP_FROM_OWNER, silent) from None
+        finally:
+            del self._asked[number]
+
+    def add_server(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Another server: one of this site, as a copy, or with a site of its own, as its owner. Raises
+        DirectoryError."""
+        name, host, port = str(given["name"]), str(given["host"]), int(given["port"])
+        if name in self.known.removed:
+            self._removed(self.known.removed - {name})
+        key, machine = bytes.fromhex(given["key"]), new_guid()
+        if given.get("site"):
+            site = new_guid()
+            change = site_of(site, str(given["site"]), name, host, port, key)
+            self._event(lambda: (None, self._rules.change(ENTERPRISE_PARTITION, change)[1]))
+        else:
+            site = self.config.site
+            change = machine_of(machine, site, name, SERVICE_BSC, host, port, key)
+            self._event(lambda: (None, self._rules.change(site, change)[1]))
+        if self._server is not None:
+            self._server.admit(self.known.credentials())
+        own = self.store.of_type(Type.SITE, ENTERPRISE_PARTITION)
+        at = next((one for one in own if one.guid == self.config.site), None)
+        address = {"host": at.text(1350), "port": at.number(1351)} if at is not None else {}
+        enterprise = self.config.enterprise.hex()
+        return {"enterprise": enterprise, "site": site.hex(), "machine": machine.hex(), "address": address}
+
+    def remove_server(self, name: str) -> bool:
+        """Let that server in no more, and send it nothing: from now on, and whatever it claims. Gives whether it is
+        deleted in the directory, too, which takes the owner of what says where it is. Raises DirectoryError."""
+        if name == self.config.name:
+            raise DirectoryError(MQ_ERROR, "a server removes others, and not itself")
+        found = self.known.objects_of(name)
+        if not found and name not in self.known.servers() and name not in self.known.removed:
+            raise DirectoryError(MQDS_OBJECT_NOT_FOUND, f"there is no server {name}")
+        self._removed(self.known.removed | {name})
+        if not all(self._rules.takes_changes(one.partition) for one in found):
+            return False
+        for one in found:
+            gone = DirectoryChange(DELETE, one.guid, one.partition, 0, 0, 0, deletion(one.type))
+            self._event(functools.partial(self._change_of, gone))
+        return True
+
+    def _change_of(self, change: DirectoryChange) -> tuple[None, list[Action]]:
+        return None, self._rules.change(change.partition, change)[1]
+
+    def _removed(self, names: frozenset[str]) -> None:
+        self.known.remove(names)
+        self._placed = None
+        if self._server is not None:
+            self._server.admit(self.known.credentials())
+
+    async def promote_site(self, name: str) -> None:
+        """Make this server the owner of a site, whose owner is lost or disputed, by the word of the owner of the
+        enterprise; returns when it is. Raises DirectoryError."""
+        site = self.store.find(Type.SITE, name)
+        if site is None:
+            raise DirectoryError(MQDS_OBJECT_NOT_FOUND, f"there is no site {name}")
+        number: int = self._event(functools.partial(self._rules.promote_site, site.guid))
+        if number:
+            silent = (
+                "the owner of the enterprise does not answer. Where it is lost, `frs directory promote` on another "
+                "server comes first; else run this again"
+            )
+            if result := await self._answer(number, silent):
+                raise DirectoryError(result, f"the owner of the enterprise refuses that (0x{result:08x})")
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                while not self._rules.takes_changes(site.guid):
+                    await self._happened.wait()
+        except TimeoutError:
+            text = f"the site {name} is given to this server, which has not taken it yet: see `frs directory status`"
+            raise DirectoryError(MQDS_NO_RSP_FROM_OWNER, text) from None
+
+    def promote(self) -> int:
+        """Make this server the owner of the enterprise; gives the generation after that. Raises DirectoryError."""
+        self._event(lambda: (None, self._rules.promote(ENTERPRISE_PARTITION)))
+        return self.generation
+
+    def resign(self, owner: str) -> None:
+        """Make this server a copy of what that one owns. Raises DirectoryError."""
+        self._event(lambda: (None, self._rules.resign(ENTERPRISE_PARTITION, owner)))
