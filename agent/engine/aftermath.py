@@ -164,18 +164,18 @@ class Aftermath:
         """The folder to be removed holds something live, and nothing is on its way that would remove that."""
         ctx, guid = self.ctx, entry.co.file_guid
         record = ctx.store.get(guid)
-        if entry.attempts < ctx.limits.name_grace or record is None or record.deleted:
+        if not entry.has_tried(ctx.limits.name_grace, ctx.now, ctx.limits) or record is None or record.deleted:
             return False
         if ctx.now - entry.first_try < 5 * SECOND:
             return False  # attempts follow each other quickly while the folder is being emptied
         if self.inbound.joining_anew(entry):
             return False
+        late = entry.has_tried(ctx.limits.unknown_grace, ctx.now, ctx.limits)
         children = ctx.store.children(guid)
         if not children:  # it holds what is not in the IDTable: not yet, in initial sync; or never, what is excluded
-            return not ctx.online or entry.attempts >= ctx.limits.unknown_grace
-        # What would move out of it may itself wait for a folder that is gone here: in a circle for ever.
-        late = entry.attempts >= ctx.limits.unknown_grace
-        # What is to be removed itself, and cannot be for now, will go, or stay by itself.
+            return not ctx.online or late
+        # In the end what would move out of it may itself wait for a folder that is gone here, in a circle for ever; and
+        # what is to be removed itself, and cannot be for now, will go, or stay by itself.
         coming = self._goes if late else self.inbound.pending_for
         return not any(coming(child.file_guid) for child in children)
 

@@ -127,8 +127,8 @@ class Limits:
     max_retry: int = MINUTE
     turn_patience: int = 10 * SECOND  # what is finished waits so long for what came before it, then it is passed on
     damaged: int = 3  # times that a staging file comes damaged; then its change order is aborted
-    name_grace: int = 3
-    unknown_grace: int = 10  # attempts (5 minutes) to remove a folder with content that is not replicated
+    name_grace: int = 3  # attempts, see Entry.has_tried
+    unknown_grace: int = 10  # attempts (4 minutes) to remove a folder with content that is not replicated
     orphan_patience: int = DAY  # so long something waits for its folder while all partners are joined
     window: int = 256  # change orders in flight on one outbound connection
     mass_deletion_count: int = 100  # more files deleted by one member within the window are a mass deletion
@@ -147,6 +147,10 @@ class Limits:
     inbound_log: int = 20_000  # and with those that wait for them to be passed, besides two for each file here
     joins: int = 10  # of one connection, one after the other
     join_pace: int = 5 * SECOND  # and then one in this time
+
+    def time_of(self, attempts: int) -> int:
+        """The time between the first and the last of so many attempts that nothing wakes (3.1.1.10.2)."""
+        return sum(min(self.first_retry << number, self.max_retry) for number in range(attempts - 1))
 
 
 @dataclass(frozen=True)

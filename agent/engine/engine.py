@@ -458,7 +458,7 @@ class Engine:
                 session.deadline = min(session.deadline, now + limits.max_join_interval)
         for entry in self.inbound.entries.values():
             entry.retry_at = min(entry.retry_at, now + limits.max_retry)
-            entry.first_try = min(entry.first_try, now)
+            entry.first_try, entry.first_failed = min(entry.first_try, now), min(entry.first_failed, now)
         self._trim_at = min(self._trim_at, now + HOUR)
 
     def _local_change(self, event: LocalChange) -> None:

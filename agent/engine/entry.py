@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from agent.engine import flags as fl
 from agent.engine.events import Outcome
 from agent.engine.order import Key
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder, CoExtension2
+
+if TYPE_CHECKING:
+    from agent.engine.context import Limits
 
 
 class Stage(enum.IntEnum):
@@ -49,6 +53,7 @@ class Entry:
     early: dict[int, bytes | memoryview] = field(default_factory=dict)  # blocks that came before their turn
     retry_at: int = 0
     attempts: int = 0  # those that count (see Inbound.futile)
+    first_failed: int = 0  # when the first of the attempts since the start failed
     without_room: int = 0  # attempts since the start for which there was no room: they do not count
     damaged: int = 0  # times that its staging file came damaged
     waits_for: Outcome | None = None
@@ -80,6 +85,11 @@ class Entry:
     def all_attempts(self) -> int:
         """With those that do not count."""
         return self.attempts + self.without_room
+
+    def has_tried(self, times: int, now: int, limits: Limits) -> bool:
+        """So many attempts have failed, in no less time than they take by themselves: what happens around the entry
+        wakes it, and they may follow each other at once."""
+        return self.attempts >= times and now - self.first_failed >= limits.time_of(times)
 
     @property
     def tries(self) -> int:

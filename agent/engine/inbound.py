@@ -296,6 +296,8 @@ class Inbound:
         if absent:  # which does not count: nothing is given up for it, and the next Join begins with all of them
             entry.first_try, delay = ctx.now, ctx.limits.max_retry
         else:
+            if not entry.all_attempts:
+                entry.first_failed = ctx.now
             entry.without_room += why is Outcome.NO_SPACE
             entry.attempts += why is not Outcome.NO_SPACE
             delay = min(ctx.limits.first_retry << min(entry.all_attempts - 1, 10), ctx.limits.max_retry)

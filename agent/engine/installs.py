@@ -161,7 +161,7 @@ class Installs:
             self.inbound.retry(entry, Outcome.TARGET_CHANGED, "it is being renamed here")
             return
         gone = (Outcome.TARGET_CHANGED, *((Outcome.PARENT_MISSING,) if entry.is_delete else ()))
-        stuck = entry.waits_for in gone and entry.attempts >= ctx.limits.name_grace
+        stuck = entry.waits_for in gone and entry.has_tried(ctx.limits.name_grace, ctx.now, ctx.limits)
         if stuck and not ctx.online and not (entry.is_delete and ctx.store.children(co.file_guid)):
             # Somebody changed it, or moved the folder that it is to be removed from, while this member is seeded. Local
             # changes are looked at when that is over, and it cannot end without the file: what was changed is left
@@ -413,8 +413,9 @@ class Installs:
         failed = running.verdict.steps[event.done : event.done + 1]
         if event.outcome is Outcome.TARGET_CHANGED and not self.ctx.online and failed:
             entry.not_found = failed[0].file_guid if failed[0].step is InstallStep.VACATE else b""
-        grace = self.ctx.limits.name_grace
-        if event.outcome is Outcome.PARENT_MISSING and not self.ctx.online and entry.attempts >= grace:
+        limits = self.ctx.limits
+        tried = entry.has_tried(limits.name_grace, self.ctx.now, limits)
+        if event.outcome is Outcome.PARENT_MISSING and not self.ctx.online and tried:
             entry.lost_folders = self._folders_above(entry.co.new_parent_guid)
         if event.outcome is Outcome.NOT_EMPTY:
             self.aftermath.not_empty(entry, event.detail)

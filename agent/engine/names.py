@@ -100,7 +100,8 @@ class Names:
         ctx, inbound = self.ctx, self.inbound
         lowest = all(offered(entry.co).rank < version_of(folder).rank for folder in above)
         moving = any(inbound.pending_for(folder.file_guid, but=entry.key) for folder in above)
-        if entry.attempts < (ctx.limits.name_grace if lowest and not moving else ctx.limits.unknown_grace):
+        grace = ctx.limits.name_grace if lowest and not moving else ctx.limits.unknown_grace
+        if not entry.has_tried(grace, ctx.now, ctx.limits):
             inbound.orphaned(entry, entry.co.new_parent_guid)
             inbound.retry(entry, Outcome.PARENT_MISSING, "it would be moved into itself; one such move is undone")
             return Verdict(Place.WAIT)
@@ -119,7 +120,7 @@ class Names:
         if self.inbound.pending_for(other.file_guid, but=entry.key):
             # Its own change order, which waits behind this one, moves or removes it: let it step aside.
             return self._vacate(verdict, other, announce=False, entry=entry)
-        if entry.attempts < ctx.limits.name_grace:
+        if not entry.has_tried(ctx.limits.name_grace, ctx.now, ctx.limits):
             self.inbound.retry(entry, Outcome.NAME_TAKEN, "the name is still taken")
             return Verdict(Place.WAIT)
         wins = ctx.fault(version_of(other)) is not None or change_order_wins(offered(co), version_of(other))
@@ -146,7 +147,8 @@ class Names:
     def _vacate(self, verdict: Verdict, other: IDRecord, *, announce: bool, entry: Entry) -> Verdict:
         parent, aside = other.parent_guid, self._free_name(other)
         verdict.vacated = (other.file_guid, parent, aside, announce)
-        if entry.not_found == other.file_guid and entry.attempts >= self.ctx.limits.name_grace:
+        ctx = self.ctx
+        if entry.not_found == other.file_guid and entry.has_tried(ctx.limits.name_grace, ctx.now, ctx.limits):
             # It was deleted here, which is looked at only after the initial sync: it moves in the IDTable only.
             return verdict
         verdict.steps.append(

@@ -79,7 +79,7 @@ class Orphans:
 
     def wait_in_vain(self, entry: Entry) -> bool:
         """The entry waits for a folder that is not here and that nobody who is a partner will send."""
-        tried = entry.attempts >= self.ctx.limits.name_grace
+        tried = entry.has_tried(self.ctx.limits.name_grace, self.ctx.now, self.ctx.limits)
         if entry.waits_for is not Outcome.PARENT_MISSING or entry.is_delete or not tried:
             return False
         missing = self._missing_above(entry)
