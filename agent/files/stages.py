@@ -183,7 +183,7 @@ class Stages:
         if self.area.size_of(guid) is None:
             return None
         try:
-            block = self.area.read_block(guid, action.offset, c.MAX_BLOCK)
+            block = self.area.read_block(guid, action.offset, action.most)
             first = self.area.read_block(guid, 0, HEADER_SIZE) if action.offset else block
         except Vanished:
             return None
