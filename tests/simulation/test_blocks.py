@@ -137,14 +137,16 @@ def test_what_comes_late_of_a_fetch_before_may_have_another_size() -> None:
     world, a, b = held_up()
     (held,) = world.held
     world.held.clear()
+    b.engine.ctx.block_members.clear()
     world.run(200)  # longer than its patience
     entry = only_entry(b)
     assert entry.attempts
-    b.engine.ctx.block_members.clear()
-    world.run(30)
+    assert entry.asked[BLOCK] == BLOCK
     late = decode_packet(encode_packet(held[2]))
+    assert late.block_size == LARGE
     receive(b, late)
     assert not entry.damaged
+    assert Cause.STAGING_FILE not in {cause for cause, _ in incidents(b)}
     world.let_go()
     world.run(300)
     assert b.tree() == a.tree()
