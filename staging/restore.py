@@ -77,7 +77,7 @@ def verify(stage_path: str) -> bytes:
     """The MD5 of the streams of a staging file, reading all of it. Raises Vanished or StagingError."""
     try:
         with StageReader(stage_path) as reader:
-            kind = _kind(reader)
+            kind = kind_of(reader)
             read_streams(reader, kind, None)
             return reader.md5()
     except OSError as error:
@@ -102,7 +102,7 @@ def restore(
     """
     try:
         with StageReader(stage_path) as reader:
-            kind = _kind(reader)
+            kind = kind_of(reader)
             if kind == "symlink":
                 return _restore_symlink(reader, temp_path, dir_fd)
             if kind == "folder":
@@ -117,7 +117,7 @@ def apply_folder(stage_path: str, fd: int, *, durable: bool = True) -> Restored:
     make it writable before (see staging.lending). Raises like `restore`."""
     try:
         with StageReader(stage_path) as reader:
-            if _kind(reader) != "folder":
+            if kind_of(reader) != "folder":
                 raise StagingError("this staging file is not of a folder")
             content = read_streams(reader, "folder", None)
             return _finish(fd, reader, "folder", content, durable)
@@ -125,7 +125,8 @@ def apply_folder(stage_path: str, fd: int, *, durable: bool = True) -> Restored:
         raise from_oserror(error, "applying a staging file to a folder") from error
 
 
-def _kind(reader: StageReader) -> Kind:
+def kind_of(reader: StageReader) -> Kind:
+    """What a staging file is of. Raises StagingError, Unsupported."""
     if reader.reparse is not None:
         try:
             tag = reparse_tag(reader.reparse)
@@ -142,16 +143,33 @@ def _restore_file(reader: StageReader, temp: str, dir_fd: int | None, durable: b
     fd = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=dir_fd)
     try:
         try:
-            out = DataWriter(fd)
-            content = read_streams(reader, "file", out)
-            if BACKUP_DATA not in content.order and reader.header.info.end_of_file:
-                raise StagingError("a file without its data stream")
-            return _finish(fd, reader, "file", content, durable, set_id=set_id)
+            return complete(write_data(reader, fd), fd, durable=durable, set_id=set_id)
         finally:
             os.close(fd)
     except BaseException:
         os.unlink(temp, dir_fd=dir_fd)
         raise
+
+
+@dataclass(slots=True)
+class Written:
+    """A file whose data was written: the reader of its staging file, which may be closed, and what else that says."""
+
+    reader: StageReader
+    content: Content
+
+
+def write_data(reader: StageReader, fd: int) -> Written:
+    """The first half of restoring a file, to the new file that is open as `fd`. Raises StagingError, OSError."""
+    content = read_streams(reader, "file", DataWriter(fd))
+    if BACKUP_DATA not in content.order and reader.header.info.end_of_file:
+        raise StagingError("a file without its data stream")
+    return Written(reader, content)
+
+
+def complete(written: Written, fd: int, *, durable: bool, set_id: SetId) -> Restored:
+    """The second half: all else that the staging file says. Raises StagingError, OSError."""
+    return _finish(fd, written.reader, "file", written.content, durable, set_id=set_id)
 
 
 def _restore_folder(reader: StageReader, temp: str, dir_fd: int | None, durable: bool) -> Restored:

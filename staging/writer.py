@@ -31,6 +31,11 @@ class StageWriter:
         self._temp = area.temp_path(co_guid)
         self._over = False
 
+    @property
+    def path(self) -> str:
+        """Where it is written until it is finished."""
+        return self._temp
+
     def write(self, offset: int, data: bytes | memoryview) -> None:
         """Appends the block at `offset`. Raises StagingError for a block out of order (it is not written), and
         NoSpace, after which the partial file is gone."""

@@ -136,6 +136,8 @@ class Limits:
     mass_deletion_window: int = MINUTE
     originators: int = ORIGINATORS_MOST  # in the version vector
     fetch_window: int = 4  # blocks of one staging file asked for ahead, between agents of this kind
+    large_fetches: int = 8  # with no more staging files being fetched from a partner, it is asked for large blocks
+    large_window: int = 8  # and for so many of one of them ahead
     fetches: int = 128  # staging files fetched at a time from one partner
     fetch_alone: int = 15 * SECOND  # nobody else waits for one that has been silent for so long
     fetch_patience: int = 2 * MINUTE  # a partner that was asked for a block may be silent for so long
@@ -200,6 +202,7 @@ class Context:
         self.zstd_members: set[bytes] = set()  # members that announced a compression only we have
         self.exact_members: set[bytes] = set()  # members that announced that they can hold any name
         self.batch_members: set[bytes] = set()  # and those that take several packets in one call
+        self.block_members: set[bytes] = set()  # and those that send and take large blocks
         self.frozen = False  # installs wait (3.2.4.5)
         self.joins: dict[str, tuple[float, int]] = {}  # by connection: Joins of late, less and less, and when counted
         self.error_lasts = False  # nothing that the set does by itself mends it

@@ -389,7 +389,8 @@ class Engine:
     # -- other events --
 
     def _unreachable(self, event: PartnerUnreachable) -> None:
-        self.ctx.batch_members.discard(event.partner)  # it may come back as another program; if not, it says so
+        for able in (self.ctx.batch_members, self.ctx.block_members):
+            able.discard(event.partner)  # it may come back as another program; if not, it says so
         for session in self.out_sessions.sessions.values():
             if session.cxtion.partner.guid == event.partner:
                 self.out_sessions.unjoin(session, event.error)

@@ -50,6 +50,7 @@ class Entry:
     requested: int = 0  # bytes of the staging file asked for
     heard_at: int = 0  # when it was asked for, or the last block came
     holds_up: bool = True  # others may wait for their turn behind it while it is fetched
+    asked: dict[int, int] = field(default_factory=dict)  # blocks asked for that are not stored: offset -> most bytes
     early: dict[int, bytes | memoryview] = field(default_factory=dict)  # blocks that came before their turn
     retry_at: int = 0
     attempts: int = 0  # those that count (see Inbound.futile)

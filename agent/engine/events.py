@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from agent.reporting.causes import Cause
 from agent.reporting.events import Numbered
 from agent.wire.change_order import ChangeOrder
+from agent.wire.constants import MAX_BLOCK
 from agent.wire.packet import Packet
 
 if TYPE_CHECKING:
@@ -273,7 +274,8 @@ class ReadStage:
 
     `change_order` and `coc_ext`, its extension for partners of minor version 3 and below, go into the stage header.
     With `regenerate` the file may be made anew from the tree, where the IDTable still holds the content `md5` that the
-    change order announced. `partner` is the member GUID of whom it is for. Unless `at_hand`, what is in the area under
+    change order announced. `partner` is the member GUID of whom it is for, who takes blocks of at most `most` bytes.
+    Unless `at_hand`, what is in the area under
     the change order's GUID is what a partner has sent so far, and nobody's to have.
     """
 
@@ -289,6 +291,7 @@ class ReadStage:
     regenerate: bool
     coc_ext: bytes = bytes(0x28)
     at_hand: bool = True
+    most: int = MAX_BLOCK
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Fetching staging files, block by block ([MS-FRS1] 3.3.4.4.6.1, 3.3.4.4.8, 3.3.4.4.11).
 
 What has been asked for and is not on disk yet is bounded: so many staging files of one connection are fetched at a
-time, and so many blocks ahead of what is stored. The others wait for their turn. A block that was not asked for is
-refused.
+time, and so many blocks ahead of what is stored; of a few of them large blocks, from an agent that has such. The others
+wait for their turn. A block that was not asked for is refused.
 """
 
 from __future__ import annotations
@@ -87,6 +87,7 @@ class Fetching:
         entry.begun = True
         entry.received = entry.stored = entry.requested = entry.stage_size = entry.resend_at = 0
         entry.early.clear()
+        entry.asked.clear()
         entry.heard_at = self.ctx.now
         self._active.setdefault(entry.cxtion, {})[entry.key] = entry
         if data is None:
@@ -198,19 +199,21 @@ class Fetching:
     def _ask_ahead(self, session: Session, entry: Entry) -> None:
         """Ask for the blocks after those that are stored: one, or several between agents of this kind, fewer when many
         staging files are fetched."""
-        limits = self.ctx.limits
-        ahead = 1
-        if session.cxtion.partner.guid in self.ctx.zstd_members:
+        limits, partner = self.ctx.limits, session.cxtion.partner.guid
+        ahead, block = 1, c.MAX_BLOCK
+        if partner in self.ctx.zstd_members:
             busy = len(self._active.get(entry.cxtion, ()))
             ahead = max(1, min(limits.fetch_window, limits.fetches // max(busy, 1)))
+            if partner in self.ctx.block_members and busy <= limits.large_fetches:
+                ahead, block = limits.large_window, c.LARGE_BLOCK
         while (
             not entry.resend_at
             and entry.requested < entry.stage_size
-            and entry.requested - entry.stored < ahead * c.MAX_BLOCK
+            and entry.requested - entry.stored < ahead * block
         ):
-            self._request(session, entry)
+            self._request(session, entry, block)
 
-    def _request(self, session: Session, entry: Entry) -> None:
+    def _request(self, session: Session, entry: Entry, block: int = c.MAX_BLOCK) -> None:
         ctx = self.ctx
         co = entry.co
         flags = fl.request(
@@ -223,7 +226,7 @@ class Fetching:
         if entry.retry_fetch:
             flags |= c.CO_FLAG_RETRY
         packet = session.packet(ctx, c.CMD_SEND_STAGE)
-        packet.block_size = 0
+        packet.block_size = 0 if block == c.MAX_BLOCK else block
         packet.file_size = entry.stage_size
         packet.file_offset = entry.requested
         packet.co_guid = co.change_order_guid
@@ -241,7 +244,8 @@ class Fetching:
         session.extend(packet, entry.extension(known))
         ctx.count_both(session.cxtion, "Fetch Requests Sent")
         ctx.send(session.cxtion, packet)
-        entry.requested += c.MAX_BLOCK
+        entry.asked[entry.requested] = block
+        entry.requested += block
 
     # -- what comes --
 
@@ -257,12 +261,16 @@ class Fetching:
         ctx.count_both(session.cxtion, "Fetch Blocks Received in Bytes", len(data))
         if offset < entry.received or offset in entry.early:
             return  # it came twice
-        if offset >= entry.requested or offset % c.MAX_BLOCK:
+        if (most := entry.asked.get(offset)) is None:
             if not entry.all_attempts and not entry.retry_fetches:  # else it may be late, and was asked for before
                 self._refuse(session, entry, Cause.FLOOD, f"a block at {offset} that was not asked for")
             return
         wrong = f"a block of {len(data)} bytes at {offset} of {size}"
-        if not MIN_STAGE_SIZE <= size <= MAX_STAGE_SIZE or len(data) != min(c.MAX_BLOCK, max(size - offset, 0)):
+        left = max(size - offset, 0)
+        if not MIN_STAGE_SIZE <= size <= MAX_STAGE_SIZE or len(data) != min(most, left):
+            again = entry.all_attempts or entry.retry_fetches
+            if again and len(data) in (min(c.MAX_BLOCK, left), min(c.LARGE_BLOCK, left)):
+                return  # asked for before, in another size
             self._refuse(session, entry, Cause.STAGING_FILE, wrong)
             self.inbound.retry(entry, Outcome.STAGE_DAMAGED, wrong)
             return
@@ -285,6 +293,7 @@ class Fetching:
         if not offset:
             flags = int.from_bytes(data[_HEADER_FLAGS : _HEADER_FLAGS + 4], "little")
             entry.compressed_after_all = bool(flags & c.CO_FLAG_COMPRESSED_STAGE)
+        entry.asked.pop(offset, None)
         entry.received += len(data)
         self.ctx.out.append(
             StoreBlock(
@@ -331,6 +340,7 @@ class Fetching:
             self.inbound.switch(entry)
         elif entry.received and entry.retry_fetches % _SAME_BLOCK:
             entry.early.clear()
+            entry.asked.clear()
             entry.requested, entry.resend_at = entry.received, again_at
             self._resending[entry.key] = entry
             return

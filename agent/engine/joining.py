@@ -133,7 +133,7 @@ class InboundSessions:
         answer.join_time = ctx.now
         answer.replica_version_guid = ctx.config.originator_guid
         if session.minor >= c.NTFRS_COMM_MINOR_4:
-            answer.compression_guids = [*ctx.config.compressions, c.EXACT_NAMES, c.BATCHES, c.STATES]
+            answer.compression_guids = [*ctx.config.compressions, c.EXACT_NAMES, c.BATCHES, c.STATES, c.LARGE_BLOCKS]
         ctx.send(session.cxtion, answer)
 
     def joined(self, session: Session, packet: Packet) -> None:
@@ -378,12 +378,16 @@ class OutboundSessions:
             self.on_partner_knows_more(known)
         session.join_guid = packet.join_guid
         session.partner_vv = vector
-        others = {c.EXACT_NAMES, c.BATCHES, c.STATES}
+        others = {c.EXACT_NAMES, c.BATCHES, c.STATES, c.LARGE_BLOCKS}
         session.compressions = frozenset(packet.compression_guids) - others | {c.COMPRESSION_NONE}
         if c.BATCHES in packet.compression_guids:
             ctx.batch_members.add(session.cxtion.partner.guid)
         else:
             ctx.batch_members.discard(session.cxtion.partner.guid)
+        if c.LARGE_BLOCKS in packet.compression_guids:
+            ctx.block_members.add(session.cxtion.partner.guid)
+        else:
+            ctx.block_members.discard(session.cxtion.partner.guid)
         if not {c.EXACT_NAMES, c.COMPRESSION_ZSTD}.isdisjoint(packet.compression_guids):
             ctx.exact_members.add(session.cxtion.partner.guid)
         else:

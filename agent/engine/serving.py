@@ -132,8 +132,15 @@ class Serving:
                 regenerate=same,
                 coc_ext=bytes(0x28) if extension is None else extension.encode(),
                 at_hand=not self._arrives(co_in),
+                most=self._block_size(session, packet),
             )
         )
+
+    def _block_size(self, session: Session, packet: Packet) -> int:
+        """So many bytes at most the answer may have: who takes large blocks says how many it wants."""
+        if session.cxtion.partner.guid not in self.ctx.block_members:
+            return c.MAX_BLOCK
+        return min(max(packet.block_size or 0, c.MAX_BLOCK), c.LARGE_BLOCK)
 
     def stage_block(self, event: StageBlock) -> None:
         """Answer with CMD_RECEIVING_STAGE."""

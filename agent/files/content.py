@@ -12,6 +12,7 @@ from typing import Final
 
 from agent.engine import events as ev
 from agent.files.displaced import Displaced
+from agent.files.earlyfiles import EarlyFiles
 from agent.files.facts import facts_of, fingerprint_of
 from agent.files.keeping import REPLACED
 from agent.files.lookups import folder_of, look, opened
@@ -60,9 +61,11 @@ class ContentInstaller:
         set_id: SetIdPolicy,
         made: Callable[[bytes, Key], None],
         rename_open: Callable[[], bool] = lambda: False,
+        early: EarlyFiles | None = None,
     ) -> None:
         """`rename_open`: what somebody has open for writing is replaced, and kept (fRSFlags, 2.3.1.2). `made` hears of
-        each change order that puts a file or folder with that local key into the tree."""
+        each change order that puts a file or folder with that local key into the tree. `early` are files that were
+        restored while their staging files came."""
         self._root = root
         self._area = area
         self._displaced = displaced
@@ -70,6 +73,7 @@ class ContentInstaller:
         self._set_id = set_id
         self._made = made
         self._rename_open = rename_open
+        self._early = early
 
     def install(self, action: ev.Install, step: ev.Step, at: Entry) -> ev.Installed:
         """Raises StagingError, OSError."""
@@ -83,7 +87,7 @@ class ContentInstaller:
             if busy and not self._rename_open():
                 return ev.Installed(action.co_guid, ev.Outcome.SHARING_VIOLATION)
             bits = set_id_bits(self._set_id, expected)
-            built = restore.restore(stage, temp.name, dir_fd=temp.fd, durable=self._durable, set_id=bits)
+            built = self._restored(action, stage, temp, bits)
         except Vanished as error:
             lost = not os.path.lexists(stage)
             return ev.Installed(
@@ -116,6 +120,16 @@ class ContentInstaller:
         if step.aside and result.outcome is install.Outcome.NAME_TAKEN:
             return self._in_the_way(action, step, at, built, remember)
         return ev.Installed(action.co_guid, OUTCOMES[result.outcome])
+
+    def _restored(self, action: ev.Install, stage: str, temp: Entry, set_id: restore.SetId) -> restore.Restored:
+        early = self._early.take(action.co_guid) if self._early is not None else None
+        if early is not None:
+            with contextlib.suppress(StagingError):
+                built = early.finish(temp, durable=self._durable, set_id=set_id)
+                if not _wrong(action, built):
+                    return built
+            remove_tree(temp.fd, temp.name)
+        return restore.restore(stage, temp.name, dir_fd=temp.fd, durable=self._durable, set_id=set_id)
 
     def _folder(self, action: ev.Install, at: Entry, stage: str, expected: Fingerprint) -> ev.Installed:
         """An existing folder stays; it is given what the staging file says of it."""

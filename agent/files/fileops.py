@@ -13,6 +13,7 @@ from agent.conflicts.kept import KeptStore
 from agent.engine import events as ev
 from agent.files.cutshort import give_times_back
 from agent.files.displaced import NOT_OURS, Report
+from agent.files.earlyfiles import EarlyFiles
 from agent.files.installing import Installer, ResolvedInstall
 from agent.files.keeping import keep_displaced
 from agent.files.stages import Stages
@@ -78,7 +79,8 @@ class FileOps:
             self._preinstall.close()
             self.root.close()
             raise
-        self._stages = Stages(self.root, area, compressions, dropped)
+        self._early = EarlyFiles(lambda co_guid: self._preinstall.entry(co_guid.hex()))
+        self._stages = Stages(self.root, area, compressions, dropped, self._early)
         self._installer = Installer(
             self.root,
             area,
@@ -90,17 +92,20 @@ class FileOps:
             report=report,
             deleted=deleted,
             made=made,
+            early=self._early,
         )
 
     def close(self) -> None:
         """Give up what is half done; remove our folder from the tree if it stands there and is empty."""
         self._stages.give_up()
+        self._early.close()
         self._preinstall.close()
         self.root.close()
 
     def check(self) -> None:
         """Now and then: see that the folder of unfinished installs is where it should be. Raises StagingError."""
         self._installer.check()
+        self._early.expire()
 
     def give_times_back(self, folders: Iterable[tuple[str, IDRecord]]) -> None:
         """See cutshort.give_times_back()."""

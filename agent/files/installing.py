@@ -19,6 +19,7 @@ from agent.conflicts.kept import KeptStore
 from agent.engine import events as ev
 from agent.files.content import OUTCOMES, ContentInstaller
 from agent.files.displaced import Displaced, Report
+from agent.files.earlyfiles import EarlyFiles
 from agent.files.facts import facts_of, fingerprint_of
 from agent.files.keeping import Deletions
 from agent.files.lookups import is_meant, is_the_same, look, make_like, opened, to_be_durable, went_on
@@ -89,6 +90,7 @@ class Installer:
         report: Report,
         deleted: DeletedStore | None = None,
         made: Callable[[bytes, Key], None] = lambda co_guid, key: None,
+        early: EarlyFiles | None = None,
     ) -> None:
         """Without `deleted` nothing is kept of what others delete, but for conflicts. `made` hears of each change order
         that puts a file or folder with that local key into the tree."""
@@ -99,7 +101,7 @@ class Installer:
         self._displaced = Displaced(root, area, kept, preinstall, report)
         self._small = SmallInstalls(root, area, preinstall, self._displaced, durable=durable, made=made)
         self._contents = ContentInstaller(
-            root, area, self._displaced, durable=durable, set_id=set_id, made=made, rename_open=rename_open
+            root, area, self._displaced, durable=durable, set_id=set_id, made=made, rename_open=rename_open, early=early
         )
 
     def install_all(self, installs: list[ResolvedInstall]) -> list[ev.Installed]:

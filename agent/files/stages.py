@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
 from agent.engine import events as ev
+from agent.files.earlyfiles import EarlyFiles
 from agent.files.facts import fingerprint_of
 from agent.files.lookups import look
 from agent.reporting.causes import Cause
@@ -46,9 +47,12 @@ class Stages:
         area: StagingArea,
         compressions: Iterable[bytes],
         dropped: Callable[[ev.FetchFailed], None],
+        early: EarlyFiles | None = None,
     ) -> None:
-        """`dropped` is told, in any thread, of a staging file half received that had to make room for others."""
+        """`dropped` is told, in any thread, of a staging file half received that had to make room for others. `early`
+        are the files that are restored meanwhile, if any are to be."""
         self._dropped = dropped
+        self._early = early
         self._root = root
         self.area = area
         self._compressions = tuple(compressions)  # those to choose from, best first
@@ -58,6 +62,8 @@ class Stages:
 
     def give_up(self) -> None:
         """Give up what is half received."""
+        if self._early is not None:
+            self._early.drop_all()
         while self._writers:
             self._writers.popitem()[1].abort()
 
@@ -81,15 +87,21 @@ class Stages:
                 if writer is None:
                     continue  # an earlier block failed, and was answered
                 writer.write(block.offset, block.data)
+                if block.offset == 0 and not block.last and not block.is_dir and self._early is not None:
+                    self._early.begin(block.co_guid, block.file_size, writer.path)
                 if block.last:
                     del self._writers[block.co_guid]
                     writer.finish()
+                if self._early is not None:
+                    self._early.grown(block.co_guid, complete=block.last)
                 done.append(ev.FetchStored(block.co_guid, block.last, block.offset + len(block.data)))
             except TooLarge as error:
                 self._abandon(block.co_guid)
                 done.append(ev.FetchFailed(block.co_guid, ev.Outcome.UNSUPPORTED, str(error)))
             except NoSpace as error:
                 self._abandon(block.co_guid)
+                if self._early is not None:
+                    self._early.drop_all()
                 cause = Cause.STAGING_SHARE if isinstance(error, ShareUsed) else None
                 done.append(ev.FetchFailed(block.co_guid, ev.Outcome.NO_SPACE, str(error), cause))
             except StagingError as error:
@@ -98,6 +110,8 @@ class Stages:
         return done
 
     def _make_room(self, co_guid: bytes, why: str) -> None:
+        if self._early is not None:
+            self._early.drop(co_guid)
         self._dropped(ev.FetchFailed(co_guid, ev.Outcome.NO_SPACE, why, Cause.STAGING_SHARE))
 
     def drop(self, co_guid: bytes) -> None:
@@ -109,6 +123,8 @@ class Stages:
             log.warning("20412 a staging file cannot be removed: %s", error)
 
     def _abandon(self, co_guid: bytes) -> None:
+        if self._early is not None:
+            self._early.drop(co_guid)
         writer = self._writers.pop(co_guid, None)
         if writer is not None:
             writer.abort()
@@ -183,7 +199,7 @@ class Stages:
         if self.area.size_of(guid) is None:
             return None
         try:
-            block = self.area.read_block(guid, action.offset, c.MAX_BLOCK)
+            block = self.area.read_block(guid, action.offset, action.most)
             first = self.area.read_block(guid, 0, HEADER_SIZE) if action.offset else block
         except Vanished:
             return None

@@ -79,6 +79,8 @@ NTFRS_COMM_MINOR_9: Final = 9
 NTFRS_COMM_MINOR: Final = NTFRS_COMM_MINOR_9
 COMM_CS_ID: Final = 1
 MAX_BLOCK: Final = 0x10000
+# between agents that list LARGE_BLOCKS; with the other elements of a packet it fits into MAX_PKT_LEN
+LARGE_BLOCK: Final = 0x3C000
 MAX_PKT_LEN: Final = 256 * 1024
 # of packets in one Pkt, between agents that list BATCHES
 MAX_PACKETS: Final = 64
@@ -189,6 +191,9 @@ EXACT_NAMES: Final = guid_from_text("51c89628-0489-43ae-ad71-158d654131a7")
 BATCHES: Final = guid_from_text("8080c261-1fc0-45bb-8826-eb96de87a3e3")
 # nor this: whoever lists it takes calls that tell how members are (agent.service.states)
 STATES: Final = guid_from_text("449fd7f0-cc4f-4bf1-87d3-9fc1560f59f2")
+# nor this: whoever lists it answers a CMD_SEND_STAGE that says a COMM_BLOCK_SIZE with a block of that size, up to
+# LARGE_BLOCK
+LARGE_BLOCKS: Final = guid_from_text("4a76f58c-fe2f-41f7-95f4-1abc956848df")
 
 # 2.2.3.4 CHANGE_ORDER_RECORD_EXTENSION.Major
 CO_RECORD_EXTENSION_VERSION_WIN2K: Final = 0

@@ -19,6 +19,7 @@ from agent.wire.constants import (
     CMD_REMOTE_CO,
     COMMAND_NAMES,
     INVALID_JOIN_TIME,
+    LARGE_BLOCK,
     LOCATION_NAMES,
     MAX_BLOCK,
     MAX_PACKETS,
@@ -201,16 +202,17 @@ def _encode_extra(p: Packet, out: list[bytes | memoryview]) -> None:
 
 
 def _check_block(p: Packet, offset: int) -> None:
-    """COMM_BLOCK against COMM_BLOCK_SIZE (2.2.3.6.14); only CMD_RECEIVING_STAGE carries data, and between agents that
-    list BATCHES a change order."""
+    """COMM_BLOCK against COMM_BLOCK_SIZE (2.2.3.6.14); only CMD_RECEIVING_STAGE carries data (between agents that list
+    LARGE_BLOCKS more than others take), and between agents that list BATCHES a change order."""
     brings = p.command == CMD_REMOTE_CO and (p.block is not None or p.block_size is not None)
     if p.command != CMD_RECEIVING_STAGE and not brings:
         return
     size = 0 if p.block is None else len(p.block)
     if p.block_size != size or (brings and not size):
         raise WireError("COMM_BLOCK_SIZE", offset, f"{p.block_size} with a COMM_BLOCK of {size} bytes")
-    if size > MAX_BLOCK:
-        raise WireError("COMM_BLOCK", offset, f"{size} bytes, more than {MAX_BLOCK}")
+    most = MAX_BLOCK if brings else LARGE_BLOCK
+    if size > most:
+        raise WireError("COMM_BLOCK", offset, f"{size} bytes, more than {most}")
 
 
 def decode_packet(buf: Buffer) -> Packet:

@@ -86,9 +86,12 @@ def test_a_file_that_grows_too_large_keeps_its_version_here() -> None:
 
 
 class Tapped(World):
-    """Keeps the packets that are sent, and those that `holds` says of back."""
+    """Keeps the packets that are sent, and those that `holds` says of back. `large`: members ask each other for large
+    blocks, too."""
 
-    def __init__(self, names: str = "ab", limits: Limits | None = None) -> None:
+    def __init__(self, names: str = "ab", limits: Limits | None = None, *, large: bool = False) -> None:
+        if not large:
+            limits = dataclasses.replace(limits or Limits(), large_fetches=0)
         super().__init__(names, mesh(names), 1, limits=limits)
         self.sent: list[tuple[Member, Packet]] = []
         self.held: list[tuple[Member, bytes, Packet]] = []

@@ -29,6 +29,7 @@ class Many(FakeAgent):
         self.away = False
         [first, *_] = super().status()["sets"]
         model = first["connections"][0] | {"state": "joined", "backlog": 0, "since": "2026-01-01T00:00:00Z"}
+        model |= {"backlog_bytes": 0, "oldest": None}
         first["connections"] = [
             model | {"name": name, "partner": partner, "direction": direction}
             for partner in (f"m{number:03d}" for number in range(PARTNERS))

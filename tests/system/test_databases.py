@@ -109,10 +109,12 @@ def test_a_database_that_is_open_here_is_read_there(tmp_path: Path) -> None:
         assert compare_trees(a, b) == []
         assert {path.name for path in a.iterdir()} >= {NAME, "copy.db"}
         assert alone(a / "copy.db") == alone(b / "copy.db") == "a 3"
-        assert copied(a, tmp_path / "read") == copied(b, tmp_path / "read") == "a 4"
-        assert (a / NAME).read_bytes() == closed
-        # Who reads a database may write to it: then that was a version of its own.
-        assert after in (before, *kept_contents(demo))
+        # Who reads a database may write to it: then that was a version of its own, and the later one stays.
+        found = copied(a, tmp_path / "read")
+        assert copied(b, tmp_path / "read") == found
+        everywhere, kept = (a / NAME).read_bytes(), kept_contents(demo)
+        assert (found == "a 4" and everywhere == closed) or (everywhere == after and closed in kept)
+        assert after in (before, everywhere, *kept)
 
 
 def test_a_database_that_is_written_on_two_members(tmp_path: Path) -> None:

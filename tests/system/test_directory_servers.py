@@ -11,7 +11,7 @@ import pytest
 
 from config.topology import new_replica_set
 from config.write import topology_text
-from tests.directory.processes import Server, until
+from tests.directory.processes import Server, run, until
 
 pytestmark = pytest.mark.slow
 
@@ -168,7 +168,7 @@ def test_a_copy_takes_the_place_of_the_owner_of_its_site(tmp_path: Path) -> None
         file = tmp_path / "wanted.toml"
         file.write_text(topology_text([new_replica_set("docs", [("a", "a.example.org", 1)], "full-mesh")], "Wanted."))
         pec.directory("import", str(file))
-        assert "owns the site second now" in copy.directory("promote", "--site", "second")
+        until("the owner of the enterprise has given it the site", lambda: _promoted(copy, "second"), pec, copy)
         assert "owns the site second now" in copy.directory("promote", "--site", "second"), "it does already"
         until("it hears the owner of the enterprise", lambda: "docs" in copy.topology(), pec, copy)
         file.write_text(topology_text([new_replica_set("more", [("a", "a.example.org", 1)], "full-mesh")], "Wanted."))
@@ -179,6 +179,13 @@ def test_a_copy_takes_the_place_of_the_owner_of_its_site(tmp_path: Path) -> None
         servers = (pec, psc, copy)
         until("all follow", lambda: all(_owners(one) == ["copy", "pec", "pec"] for one in servers), *servers)
         until("all have all", lambda: all(one.status["complete"] for one in servers), *servers)
+
+
+def _promoted(server: Server, site: str) -> bool:
+    """Where the owner of the enterprise has not answered in time, the command says that it is to be run again."""
+    done = run("directory", "promote", "--config", str(server.config), "--site", site)
+    assert done.returncode == 0 or "run this again" in done.stderr, done.stdout + done.stderr
+    return done.returncode == 0
 
 
 def _owners(server: Server) -> list[str]:

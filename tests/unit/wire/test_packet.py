@@ -260,17 +260,17 @@ def test_pkt_len_has_a_limit() -> None:
 
 
 def test_largest_block() -> None:
-    packet = dataclasses.replace(sample(c.CMD_RECEIVING_STAGE), block=bytes(0x10000), block_size=0x10000)
+    packet = dataclasses.replace(sample(c.CMD_RECEIVING_STAGE), block=bytes(c.LARGE_BLOCK), block_size=c.LARGE_BLOCK)
     encoded = encode_packet(packet)
     assert decode_packet(encoded) == packet
-    larger = dataclasses.replace(packet, block=bytes(0x10001), block_size=0x10001)
+    larger = dataclasses.replace(packet, block=bytes(c.LARGE_BLOCK + 1), block_size=c.LARGE_BLOCK + 1)
     with pytest.raises(WireError, match="COMM_BLOCK"):
         encode_packet(larger)
     elements = elements_of(encoded)
     at = next(i for i, e in enumerate(elements) if e[0] == c.COMM_BLOCK)
     elements[at : at + 2] = [
-        (c.COMM_BLOCK, struct.pack("<I", 0x10001) + bytes(0x10001)),
-        (c.COMM_BLOCK_SIZE, struct.pack("<Q", 0x10001)),
+        (c.COMM_BLOCK, struct.pack("<I", c.LARGE_BLOCK + 1) + bytes(c.LARGE_BLOCK + 1)),
+        (c.COMM_BLOCK_SIZE, struct.pack("<Q", c.LARGE_BLOCK + 1)),
     ]
     assert refused(join(elements)).element == "COMM_BLOCK"
 
