@@ -20,18 +20,7 @@ from staging import fsops
 from tests.simulation.simdisk import Disk
 from tests.simulation.simtree import Node
 
-_IN_MEMORY: Final = "/dev/shm"
 _NO_CONTENT: Final = ("index", "lock")  # of the store of what is kept
-
-
-def _folder() -> str:
-    """A new one, in memory where files there can bear Object IDs."""
-    if os.access(_IN_MEMORY, os.W_OK):
-        made = tempfile.mkdtemp(prefix="frs-simulated-", dir=_IN_MEMORY)
-        if fsops.object_id_set(made, bytes(16)):
-            return made
-        os.rmdir(made)
-    return tempfile.mkdtemp(prefix="frs-simulated-")
 
 
 def _content(place: str) -> bytes:
@@ -69,7 +58,7 @@ class RealDisk(Disk):
     def __init__(self, time: Callable[[], int], later: Callable[[int, Callable[[], None]], None]) -> None:
         super().__init__()
         self.time, self.later = time, later
-        self._folder = _folder()
+        self._folder = tempfile.mkdtemp(prefix="frs-simulated-")
         self.close = weakref.finalize(self, shutil.rmtree, self._folder)
         self.place, self.state = os.path.join(self._folder, "root"), os.path.join(self._folder, "state")
         self._drafts = os.path.join(self._folder, "users")
