@@ -164,6 +164,8 @@ def test_a_copy_takes_the_place_of_the_owner_of_its_site(tmp_path: Path) -> None
         Enterprise.start(stack, copy)
         until("the copy has all", lambda: len([one for one in copy.status["partitions"] if one["complete"]]) == 3, copy)
         assert "no site third" in copy.directory("promote", "--site", "third", code=4)
+        servers = (pec, psc, copy)
+        until("all know of each other", lambda: len({str(_numbers(one)) for one in servers}) == 1, *servers)
         psc.kill()
         file = tmp_path / "wanted.toml"
         file.write_text(topology_text([new_replica_set("docs", [("a", "a.example.org", 1)], "full-mesh")], "Wanted."))
@@ -176,9 +178,13 @@ def test_a_copy_takes_the_place_of_the_owner_of_its_site(tmp_path: Path) -> None
         assert "more" in pec.topology()
         Enterprise.start(stack, psc)
         until("the former owner has all", lambda: psc.topology() == pec.topology(), pec, psc, copy)
-        servers = (pec, psc, copy)
         until("all follow", lambda: all(_owners(one) == ["copy", "pec", "pec"] for one in servers), *servers)
         until("all have all", lambda: all(one.status["complete"] for one in servers), *servers)
+
+
+def _numbers(server: Server) -> dict[str, str]:
+    """The last sequence number that it has of each partition."""
+    return {one["id"]: one["last"] for one in server.status["partitions"]}
 
 
 def _promoted(server: Server, site: str) -> bool:
