@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from agent.wire import constants
 from agent.wire.change_order import ChangeOrder
 from agent.wire.packet import Packet
 from tests.simulation import tap
@@ -303,9 +304,15 @@ def test_no_staging_file_is_asked_for_when_none_is_needed() -> None:
 
 @pytest.mark.parametrize("act", [tap.new, tap.seed])
 def test_the_blocks_that_are_asked_for(act: Act, monkeypatch: pytest.MonkeyPatch) -> None:
-    """COMM_FILE_OFFSET is n*0x10000 (R6; the text has n*0x100), COMM_FILE_SIZE 0 first and then the size."""
+    """COMM_FILE_OFFSET is n*0x10000 (R6; the text has n*0x100), COMM_FILE_SIZE 0 first and then the size. Of a partner
+    that does not say that it has larger blocks."""
     monkeypatch.setattr(tap, "TEXT", bytes(0x2FFFF))
-    world = Tap(False)
+
+    def smaller(packet: Packet) -> None:
+        if packet.compression_guids:
+            packet.compression_guids = [guid for guid in packet.compression_guids if guid != constants.LARGE_BLOCKS]
+
+    world = Tap(False, smaller)
     guid = tap.new(world, False, tap.TEXT) if act is tap.new else act(world, False)
     world.settle()
     size = 0x2FFFF + 0x400
