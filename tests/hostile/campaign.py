@@ -6,7 +6,8 @@ Files are written on a and awaited on b and the other way round all the time. In
 what is between them, with equal trees, without anybody's help, and an honest member takes c's place.
 
 A row is printed for each attack; the exit status is 1 if a bound was passed or an attack could not be carried out.
-Ctrl-C ends with the rows so far, and with status 130 if nothing was wrong in them.
+Where there are two processors or more, the members run on all but the last, and the hostile partner on that one: it has
+a host of its own. Ctrl-C ends with the rows so far, and with status 130 if nothing was wrong in them.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ def options() -> argparse.Namespace:
     add("--targets", default=HONEST[0], metavar="A[,B]", help=f"the members that are attacked ({HONEST[0]})")
     add("--quota", type=int, default=256, metavar="MIB", help="staging quota of the members (256)")
     add("--disk", type=int, default=2048, metavar="MIB", help="disk of each member (2048)")
+    add("--aging", type=float, default=Sizes().aging, metavar="S", help="aging time of the members (%(default)s)")
     add("--latency", type=float, default=bounds.latency, metavar="N", help="bound: times that without (%(default)s)")
     add("--memory", type=float, default=bounds.memory_mib, metavar="MIB", help="bound: above idle (%(default)s)")
     add("--no-return", action="store_true", help="no honest member takes the place of the hostile one in the end")
@@ -65,7 +67,7 @@ def options() -> argparse.Namespace:
     args.targets = tuple(args.targets.split(","))
     if not set(args.targets) <= set(HONEST):
         parser.error(f"--targets must be of {', '.join(HONEST)}")
-    for name in ("seconds", "patience", "quota", "disk"):
+    for name in ("seconds", "patience", "quota", "disk", "aging"):
         if not getattr(args, name) > 0:
             parser.error(f"--{name} must be above 0")
     if args.baseline is None:
@@ -74,7 +76,17 @@ def options() -> argparse.Namespace:
 
 
 def settings_of(args: argparse.Namespace) -> Settings:
-    """What the command line asks for."""
+    """What the command line asks for. This process and the hostile partner go to the last processor."""
+    *others, last = sorted(os.sched_getaffinity(0))
+    if others:
+        os.sched_setaffinity(0, {last})
+    sizes = Sizes(
+        disk=args.disk * MIB,
+        quota=args.quota * MIB,
+        aging=args.aging,
+        give_up=max(120.0, min(300.0, args.seconds)),
+        processors=frozenset(others),
+    )
     return Settings(
         seconds=args.seconds,
         baseline=args.baseline,
@@ -82,7 +94,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
         rate=args.rate,
         targets=args.targets,
         returns=not args.no_return,
-        sizes=Sizes(disk=args.disk * MIB, quota=args.quota * MIB, give_up=max(120.0, min(300.0, args.seconds))),
+        sizes=sizes,
         bounds=Bounds(latency=args.latency, memory_mib=args.memory),
         tell=lambda text: print(f"  {time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True),
     )

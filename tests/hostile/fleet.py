@@ -40,12 +40,14 @@ USUAL_DESCRIPTORS = 1024
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the members are given: disk (0: no disk of their own) and staging quota in bytes, times in seconds."""
+    """What the members are given: disk (0: no disk of their own) and staging quota in bytes, times in seconds, and the
+    processors that they run on (none: all)."""
 
     disk: int = 2048 * MIB
     quota: int = 256 * MIB
     aging: float = 0.2
     give_up: float = 300.0  # after which a change order that cannot be carried out is given up
+    processors: frozenset[int] = frozenset()
 
 
 class Place:
@@ -160,6 +162,8 @@ class Fleet:
                 self.processes[name] = spawn(
                     [sys.executable, "-P", "-m", "agent.cli", "run", "--config", os.fspath(place.config)], log
                 )
+                if self.sizes.processors:
+                    os.sched_setaffinity(self.processes[name].pid, self.sizes.processors)
             finally:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
