@@ -31,9 +31,10 @@ def test_an_owner_that_is_lost_restored_or_replaced(seed: int) -> None:
     assert owner_lost(seed) == []
 
 
-@pytest.mark.parametrize("seed", [*range(6), 31, 37, 110, 124, 135, 137, 1147])
+@pytest.mark.parametrize("seed", [*range(6), 31, 110, 135, 1147, 302045, 302730, 302755, 322611, 324092, 325002])
 def test_a_site_whose_owner_is_lost(seed: int) -> None:
-    """In the last ones a former owner was followed, or one whose turn was over before it heard of it."""
+    """In the last ones a former owner was followed, one whose turn was over before it heard of it, or one that was lost
+    while others took all from it."""
     assert site_owner_lost(seed) == []
 
 
@@ -184,15 +185,14 @@ def test_without_a_decision_the_schedules_find_a_fault(
     [
         (Following, "_is_news", _any_later_epoch),
         (Owning, "_with_epoch", lambda rules, change: change),
-        (Following, "_if_given", lambda rules, partition: None),
     ],
-    ids=["whose a site is the directory says", "it says since which epoch", "a site is taken when all of it is here"],
+    ids=["whose a site is the directory says", "it says since which epoch"],
 )
 def test_without_a_decision_a_site_has_two_owners_or_none(
     monkeypatch: pytest.MonkeyPatch, where: object, name: str, instead: Callable[..., Any]
 ) -> None:
     monkeypatch.setattr(where, name, instead)
-    assert any(_goes_wrong(seed, site_owner_lost) for seed in (135, 44))
+    assert any(_goes_wrong(seed, site_owner_lost) for seed in (49, 198))
 
 
 def _goes_wrong(seed: int, *schedules: Callable[[int], list[str]]) -> bool:

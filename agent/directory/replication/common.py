@@ -20,7 +20,7 @@ from agent.directory.replication.messages import (
     PscAck,
     SyncRequest,
 )
-from agent.directory.replication.numbers import MAX_SEQ, MOST_EPOCHS_AHEAD, epoch_of, following
+from agent.directory.replication.numbers import MAX_SEQ, MIN_SEQ, MOST_EPOCHS_AHEAD, epoch_of, following
 from agent.directory.replication.ports import (
     DEFAULT_SIZES,
     ENTERPRISE_PARTITION,
@@ -45,6 +45,8 @@ S_EPOCH: Final = 1353
 S_PLACE: Final = (1350, 1351, 1352)
 QM_PLACE: Final = (1250, 1251, 1252)
 QM_SERVICE: Final = 210
+#: What changes of these mean to replication itself.
+HAVE_EFFECTS: Final = (Type.MACHINE, Type.SITE, Type.ENTERPRISE)
 
 
 class Common:
@@ -66,10 +68,10 @@ class Common:
         self._announce: set[str] = set()
         self._bscs: list[str] | None = None
         self._requests: dict[int, str] = {}  # that are under way, and to whom they went
-        self._given: dict[bytes, DsObject] = {}  # sites that are to be taken when all is here, as they were before
-        self._heir_of = b""  # the site that this server asked for, until it hears whose that is
+        self._turn = 0  # of those whom a replica may ask, who is asked
         self._forwarded: OrderedDict[tuple[str, int], str] = OrderedDict()  # by requester and number, likewise
         self._last_request = 0
+        self._claim = 0  # the request by which this server asked for a site, until it is answered
         self._epochs: dict[bytes, int] = {}  # of the partitions, when one looked first since the last 12 hours began
 
     @property
@@ -89,7 +91,11 @@ class Common:
     def complete(self, partition: bytes) -> bool:
         """Whether what is here of the partition is what its owner had at some time."""
         found = self._partitions.get(partition)
-        return found is not None and found.state == State.NORMAL and found.whole
+        return found is not None and found.whole
+
+    def _is_behind(self, partition: Partition) -> bool:
+        """Whether something of a partition is known to be missing here, or is being asked for."""
+        return not partition.whole or partition.state != State.NORMAL or partition.id in self._asking
 
     @property
     def is_psc(self) -> bool:
@@ -109,19 +115,23 @@ class Common:
         base = self._epochs.setdefault(partition.id, epoch_of(known))
         return epoch_of(seq) > max(epoch_of(known), base + MOST_EPOCHS_AHEAD)
 
-    def _ask(self, partition: Partition) -> None:
-        """Ask for all that is missing (3.3.7.3), unless that is under way."""
+    def _ask(self, partition: Partition, purged: int = MIN_SEQ) -> None:
+        """Ask for all that is missing (3.3.7.3), unless that is under way. `purged`: where all is taken anew, how far
+        tombstones were purged by whom it is asked of, if that is known."""
         upstream = self._upstream(partition)
         if partition.id in self._asking or not upstream:
             return
-        self._asking[partition.id] = Asking(upstream, partition.last)
+        first = MIN_SEQ if partition.state == State.SYNC0 else partition.last
+        self._asking[partition.id] = Asking(upstream, first, purged)
+        self._store.begin_arriving(partition.id)
         self._send_request(partition)
 
     def _send_request(self, partition: Partition) -> None:
         asking = self._asking[partition.id]
         sync0 = partition.state == State.SYNC0
+        purged = asking.purged if sync0 else partition.purged
         request = SyncRequest(
-            self.me.site, partition.id, asking.cursor, MAX_SEQ, partition.purged, sync0, self.is_psc, self.me.name
+            self.me.site, partition.id, asking.cursor, MAX_SEQ, purged, sync0, self.is_psc, self.me.name
         )
         self._send(asking.server, request)
 
@@ -145,15 +155,6 @@ class Common:
             owner = done.text(S_PSC if site else E_PECNAME)
             if owner and self._owned_by(done.guid if site else ENTERPRISE_PARTITION, owner, done.number(S_EPOCH)):
                 self._taken(was if was is not None else done)
-            elif was is not None and owner == self.me.name:
-                self._given.setdefault(done.guid, was)
-
-    def _if_given(self, partition_id: bytes) -> None:
-        """All of a partition is here: it may be a site that was given to this server before."""
-        site = self._store.get(partition_id)
-        mine = site is not None and site.type == Type.SITE and site.text(S_PSC) == self.me.name
-        if site is not None and mine and self._owned_by(site.guid, self.me.name, site.number(S_EPOCH)):
-            self._taken(self._given.pop(site.guid, site))
 
     def _taken(self, site: DsObject) -> None:
         """This server owns the site now, which was like this before."""
@@ -168,10 +169,10 @@ class Common:
             return False
         if partition.authority == owner and not (mine and epoch > partition.epoch):
             return False
-        if epoch and mine and not new and not self.complete(partition_id):  # it is taken when all of it is here
+        if epoch and mine and not new and not self.complete(partition_id):  # it came back out of an old backup
             return False
-        if partition_id == self._heir_of:
-            self._heir_of = b""
+        if partition_id == self.me.site:
+            self._turn = 0
         took = False
         partition.authority = owner
         self._bscs = None
@@ -194,6 +195,7 @@ class Common:
         has it who has not taken all of the partition from here."""
         self._asking.pop(partition.id, None)
         self._pending.pop(partition.id, None)
+        partition.state = State.NORMAL
         partition.epoch = max(epoch_of(max(partition.last, partition.purged)) + 1, epoch)
         first = following(partition.last, partition.epoch, self._reign)
         self._store.put_reign(partition.id, Reign(first, partition.last))
@@ -208,15 +210,24 @@ class Common:
         return found
 
     def _upstream(self, partition: Partition | None) -> str:
-        """From whom a partition comes: its owner, or for a replica the owner of its site."""
+        """Whom a partition is asked of: its owner; a replica asks the owner of its site, and where that does not
+        answer, the owner of the enterprise and that one in turn."""
         if partition is None:
             return ""
         if self.is_psc:
             return partition.authority
-        if self._heir_of:  # whoever owned the site tells nothing any more
-            return self._partitions[ENTERPRISE_PARTITION].authority
+        both = (self._site_owner(), self._partitions[ENTERPRISE_PARTITION].authority)
+        sources = [one for one in dict.fromkeys(both) if one not in ("", self.me.name)]
+        return sources[self._turn % len(sources)] if sources else ""
+
+    def _site_owner(self) -> str:
         site = self._partitions.get(self.me.site)
         return (site.authority if site is not None else "") or self.me.upstream
+
+    def _tellers(self, partition: Partition) -> tuple[str, ...]:
+        """Whose word counts for what happens in a partition: its owner's, for a replica that of the owner of its site,
+        too."""
+        return (partition.authority,) if self.is_psc else (partition.authority, self._site_owner())
 
     def _pscs(self) -> list[str]:
         found = {one.authority for one in self._partitions.values()}

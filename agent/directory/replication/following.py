@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from agent.directory.objects.model import (
-    MQ_ERROR,
-    DirectoryError,
-)
+import itertools
+
+from agent.directory.objects.model import DeletedObject, DirectoryError, DsObject
 from agent.directory.replication import content
-from agent.directory.replication.common import S_EPOCH, S_PSC, named
+from agent.directory.replication.common import HAVE_EFFECTS, S_EPOCH, S_PSC, named
 from agent.directory.replication.messages import (
     AlreadyPurged,
     ChangeReply,
@@ -20,6 +19,7 @@ from agent.directory.replication.numbers import epoch_of
 from agent.directory.replication.owning import Owning
 from agent.directory.replication.ports import (
     Answered,
+    Asking,
     Partition,
     State,
 )
@@ -32,10 +32,10 @@ class Following(Owning):
         partition = self._partitions.get(change.partition)
         if partition is None or partition.authority == self.me.name or change.seq <= partition.last:
             return
-        if sender != self._upstream(partition):
+        if sender not in self._tellers(partition):
             self._tell(sender, f"a change of {named(partition)} is not taken: {sender} is not whom it comes from")
             return
-        if not self.complete(partition.id) or partition.id in self._asking or change.previous != partition.last or (
+        if self._is_behind(partition) or change.previous != partition.last or (
             epoch_of(change.seq) != epoch_of(partition.last) and partition.last > 0
         ):  # fmt: skip
             pending = self._pending.setdefault(partition.id, {})
@@ -90,7 +90,7 @@ class Following(Owning):
             return
         if not claim:
             return
-        if sender != self._upstream(partition):
+        if sender not in self._tellers(partition):
             if not self._is_news(partition, sender, epoch_of(numbers.last)):
                 if numbers.last != partition.last:
                     self._send_numbers(partition, sender)
@@ -135,43 +135,54 @@ class Following(Owning):
             self._send(message.requester, message)
 
     def _sync_reply(self, sender: str, message: SyncReply) -> None:
-        """3.3.7.5, for the request that is under way and no other: `last` moves when all of it is here."""
+        """3.3.7.5, for the request that is under way and no other. All of what was asked for is applied when all of it
+        is here: until then this copy is what it was, and may be taken for what its owner had, should that be lost."""
         partition, asking = self._partitions.get(message.partition), self._asking.get(message.partition)
         if partition is None or asking is None or sender != asking.server or message.first != asking.cursor:
             return
-        sync0 = partition.state == State.SYNC0
-        if (sync0 and message.purged < partition.purged) or message.complete == (0 if sync0 else 2):
+        anew = partition.state == State.SYNC0
+        if (anew and message.purged < asking.purged) or message.complete == (0 if anew else 2):
             return
-        more = message.complete == 1
-        if more and message.to <= asking.cursor:
-            return
-        if more and partition.whole:
-            partition.whole = False
-            self._store.put_partition(partition)
-        for change in message.changes:
-            try:
-                if change.partition != partition.id:
-                    raise DirectoryError(MQ_ERROR, "a change of another partition is among it")
-                was = self._site_before(change)
-                self._effects(content.apply(self._store, change), was)
-            except DirectoryError as error:
-                self._tell(sender, f"a synchronisation of {named(partition)} is not taken: {error}")
-                return
-        if more:
-            asking.cursor = message.to
+        if any(change.partition != partition.id for change in message.changes):
+            self._not_taken(partition, sender, "a change of another partition is among it")
+        elif message.complete != 1:
+            self._all_is_here(partition, asking, message)
+        elif message.to > asking.cursor:
+            self._store.put_arriving(partition.id, message.changes)
+            asking.cursor, asking.silent = message.to, 0
             self._send_request(partition)
+
+    def _not_taken(self, partition: Partition, sender: str, why: str) -> None:
+        self._tell(sender, f"a synchronisation of {named(partition)} is not taken: {why}")
+
+    def _all_is_here(self, partition: Partition, asking: Asking, message: SyncReply) -> None:
+        anew, before = partition.state == State.SYNC0, partition.last
+        done: list[tuple[DsObject | DeletedObject, DsObject | None]] = []
+        try:
+            with self._store.all_or_none():
+                if anew:
+                    self._store.mark(partition.id)
+                for change in itertools.chain(self._store.arriving(partition.id), message.changes):
+                    was = self._site_before(change)
+                    there = content.apply(self._store, change)
+                    if there is not None and there.type in HAVE_EFFECTS:
+                        done.append((there, was))
+                if anew:
+                    self._store.drop_marked(partition.id)
+                    self._store.purge(partition.id, message.purged)  # an earlier page may have some of these
+        except DirectoryError as error:
+            self._not_taken(partition, asking.server, str(error))
             return
         del self._asking[partition.id]
-        if sync0:
-            self._store.drop_marked(partition.id)
-            self._store.purge(partition.id, message.purged)  # an earlier page may have some of these
-            partition.state, partition.purged = State.NORMAL, message.purged
+        self._store.begin_arriving(partition.id)
+        if anew:
+            partition.state, partition.last, partition.purged = State.NORMAL, message.to, message.purged
             self._bscs = None
-        before, partition.whole = partition.last, True
-        partition.last = max(before, message.to)
+        partition.whole, partition.last = True, max(partition.last, message.to)
         self._store.put_partition(partition)
+        for one in done:
+            self._effects(*one)
         self._purge_copy(partition, message.purged)
-        self._if_given(partition.id)
         if partition.authority != self.me.name:
             self._ack(partition)
         self._announce |= set(self._own_bscs()) if self.is_psc else set()
@@ -183,16 +194,14 @@ class Following(Owning):
         partition, asking = self._partitions.get(message.partition), self._asking.get(message.partition)
         if partition is None or asking is None or sender != asking.server:
             return
-        if message.purged > max(asking.cursor, partition.last, partition.purged if partition.state else 0):
+        anew = partition.state == State.SYNC0
+        if message.purged > max(asking.cursor, asking.purged if anew else partition.last):
             self._start_sync0(partition, message.purged)
 
     def _start_sync0(self, partition: Partition, purged: int) -> None:
-        """All is taken anew from the owner, in one transaction (3.3.7.10): what of all that is here does not come again
-        goes at the end."""
-        self._store.mark(partition.id)
-        partition.state, partition.whole = State.SYNC0, False
-        partition.last, partition.purged = 0, purged
+        """All is taken anew (3.3.7.10): what of all that is here does not come again goes when all has come."""
+        partition.state = State.SYNC0
         self._store.put_partition(partition)
         self._pending.pop(partition.id, None)
         self._asking.pop(partition.id, None)
-        self._ask(partition)
+        self._ask(partition, purged)

@@ -30,7 +30,6 @@ from agent.directory.replication.ports import (
     ENTERPRISE_PARTITION,
     Partition,
     Reign,
-    State,
 )
 
 MQDS_UNKNOWN_SOURCE: Final = 0xC00E0518
@@ -155,7 +154,7 @@ class Owning(Common):
         if partition.authority == self.me.name and self._never_given(partition, message.first):
             self._dispute(partition, sender, message.first)
             return
-        if partition.state != State.NORMAL or not partition.whole or message.first > partition.last:
+        if not partition.whole or message.first > partition.last:
             return
         if message.first < partition.purged and not (message.sync0 and message.purged >= partition.purged):
             self._send(sender, AlreadyPurged(self.me.site, partition.id, partition.purged))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Protocol
 
 from agent.directory.objects.model import DeletedObject, DsObject
 from agent.directory.objects.table import Type
-from agent.directory.replication.messages import Message
+from agent.directory.replication.messages import DirectoryChange, Message
 from agent.directory.replication.numbers import MIN_SEQ
 
 #: The partition of what is the whole enterprise's ([MC-MQDSRP] 1.9); that of a site has the site's identifier.
@@ -17,7 +18,8 @@ ENTERPRISE_PARTITION = bytes(16)
 
 
 class State(enum.IntEnum):
-    """The PurgeState of a partition (3.1.1.2.3), but for the two that end in the transaction in which they begin."""
+    """The PurgeState of a partition (3.1.1.2.3), but for the two that end in the transaction in which they begin. In
+    SYNC0 all of it is to be taken anew; until it is here, what was here before is a copy like any other."""
 
     NORMAL = 0
     SYNC0 = 2
@@ -25,8 +27,8 @@ class State(enum.IntEnum):
 
 @dataclass(slots=True)
 class Partition:
-    """A partition as one server has it (3.1.1.2.3). `last` and `purged` are those of the text; `whole`: nothing of it
-    is newer than `last`, so others may be given what is here. `epoch`: what the owner gives numbers in; `disputed`: it
+    """A partition as one server has it (3.1.1.2.3). `last` and `purged` are those of the text; `whole`: what is here is
+    what its owner had at `last`, so others may be given it. `epoch`: what the owner gives numbers in; `disputed`: it
     is known here that others have numbers that this owner never gave."""
 
     id: bytes
@@ -88,6 +90,18 @@ class Store(Protocol):
 
     def drop_marked(self, partition: bytes) -> None:
         """Those that have it still are gone."""
+
+    def begin_arriving(self, partition: bytes) -> None:
+        """A synchronisation begins: what an earlier one has brought and did not end is forgotten."""
+
+    def put_arriving(self, partition: bytes, changes: Iterable[DirectoryChange]) -> None:
+        """These changes of a synchronisation have come, and wait for the rest of it. A restart forgets them."""
+
+    def arriving(self, partition: bytes) -> Iterable[DirectoryChange]:
+        """All that wait, in the order in which they came."""
+
+    def all_or_none(self) -> contextlib.AbstractContextManager[None]:
+        """What is written inside is undone where that ends with an exception."""
 
     def purge(self, partition: bytes, to: int) -> None:
         """Tombstones with numbers up to that one are gone."""
@@ -161,7 +175,10 @@ DEFAULT_SIZES = Sizes()
 
 @dataclass(slots=True)
 class Asking:
-    """A sync request is under way: to whom, and what is here already of what it asks for."""
+    """A sync request is under way: to whom, what has arrived already of what it asks for, which tombstones (purged up
+    to that number) are not missed where all is taken anew; and how many times the answer was waited for in vain."""
 
     server: str
     cursor: int
+    purged: int = MIN_SEQ
+    silent: int = 0

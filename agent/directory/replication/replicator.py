@@ -48,7 +48,6 @@ from agent.directory.replication.owning import MQDS_UNKNOWN_SOURCE
 from agent.directory.replication.ports import (
     ENTERPRISE_PARTITION,
     Action,
-    State,
 )
 
 _TOO_FAR = (
@@ -139,12 +138,19 @@ class Replicator(Following):
         return self._done()
 
     def retry(self) -> list[Action]:
-        """Ask again for what was asked and did not come; ask for what is known to be missing."""
+        """Ask again for what was asked and did not come, and somebody else where that was in vain, too; ask for what is
+        known to be missing."""
+        turn = self._turn
         for partition in self.partitions:
-            if partition.authority != self.me.name and (
-                partition.id in self._asking or not self.complete(partition.id) or self._pending.get(partition.id)
-            ):
-                self._asking.pop(partition.id, None)
+            if partition.authority == self.me.name:
+                continue
+            asking = self._asking.get(partition.id)
+            if asking is not None and not asking.silent and asking.server == self._upstream(partition):
+                asking.silent += 1
+                self._send_request(partition)
+            elif self._is_behind(partition) or self._pending.get(partition.id):
+                if self._asking.pop(partition.id, None) is not None:
+                    self._turn = turn if self.is_psc else turn + 1
                 self._ask(partition)
         return self._done()
 
@@ -162,7 +168,7 @@ class Replicator(Following):
         its former owner says from now on is of the past. Every other server takes all of the partition from here.
         Raises DirectoryError."""
         partition = self._partitions.get(partition_id)
-        if partition is None or partition.state != State.NORMAL or not partition.whole:
+        if partition is None or not partition.whole:
             raise DirectoryError(MQ_ERROR, "this server has not all of the partition: promote one that has")
         if epoch_of(max(partition.last, partition.purged)) == MAX_EPOCH:
             raise DirectoryError(MQ_ERROR, "there is no higher epoch")
@@ -197,17 +203,18 @@ class Replicator(Following):
         if self.owns(ENTERPRISE_PARTITION):
             self._change(ENTERPRISE_PARTITION, change)
             return 0, self._done()
-        self._heir_of = site_id
-        number = self._request(self._partitions[ENTERPRISE_PARTITION].authority, ENTERPRISE_PARTITION, change, "")
-        self._ask_anew()
-        return number, self._done()
+        self._turn = 1  # whoever owned the site tells nothing any more
+        self._claim = self._request(self._partitions[ENTERPRISE_PARTITION].authority, ENTERPRISE_PARTITION, change, "")
+        self._ask_all()
+        return self._claim, self._done()
 
     def _change_reply(self, sender: str, message: ChangeReply) -> None:
         super()._change_reply(sender, message)
-        if self._heir_of:
-            self._ask_anew()
+        if self._claim and self._claim not in self._requests:
+            self._claim = 0
+            self._ask_all()
 
-    def _ask_anew(self) -> None:
+    def _ask_all(self) -> None:
         """Others are asked than before."""
         for one in self.partitions:
             if one.authority != self.me.name:
@@ -216,7 +223,7 @@ class Replicator(Following):
 
     def _taken(self, site: DsObject) -> None:
         self._becomes_copy(site, site.text(S_PSC))
-        self._ask_anew()
+        self._ask_all()
 
     def _becomes_copy(self, site: DsObject, former: str) -> None:
         """A site was taken from its former owner, which is a copy there from now on: should it come back, and follow,
@@ -253,8 +260,8 @@ class Replicator(Following):
         if partition is None or owner == self.me.name:
             raise DirectoryError(MQ_ERROR, "another server has to be the owner")
         partition.authority, partition.disputed = owner, False
+        partition.last, partition.purged, partition.whole = MIN_SEQ, MIN_SEQ, False
         self._epochs.pop(partition_id, None)
-        self._store.put_partition(partition)
         self._start_sync0(partition, MIN_SEQ)
         return self._done()
 
@@ -275,7 +282,5 @@ class Replicator(Following):
         """What is told to a PSC: of partitions that this server owns; to a replica: of all."""
         replica = name in self._own_bscs()
         return tuple(
-            numbers_of(one)
-            for one in self.partitions
-            if one.authority == self.me.name or (replica and one.state == State.NORMAL and one.whole)
+            numbers_of(one) for one in self.partitions if one.authority == self.me.name or (replica and one.whole)
         )

@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Self
 
 from agent.directory.objects.model import DeletedObject, DsObject
 from agent.directory.objects.table import NAME, PROPERTIES, Type
 from agent.directory.objects.values import Reader, Value, decode_value, encode_value
+from agent.directory.replication.messages import DirectoryChange
 from agent.directory.replication.ports import Partition, Reign, State
 from agent.wire.errors import WireError
 
@@ -42,6 +43,12 @@ CREATE TABLE setting (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
 
 
+#: What has come of synchronisations that are under way; gone with the connection, like what is known of these.
+_SCHEMA_OF_ARRIVING: Final = """
+CREATE TEMP TABLE arriving (
+    partition BLOB, number INTEGER, change BLOB NOT NULL, PRIMARY KEY (partition, number)
+) WITHOUT ROWID
+"""
 #: Made where it is missing: databases of before have none.
 _SCHEMA_OF_FORMER: Final = """
 CREATE TABLE IF NOT EXISTS former (
@@ -91,6 +98,7 @@ class DirectoryStore:
         elif found[0] != _APPLICATION or found[1] > VERSION:
             raise DirectoryStoreError(f"{self.path} is no directory, or one of a newer version of this program")
         conn.execute(_SCHEMA_OF_FORMER)
+        conn.execute(_SCHEMA_OF_ARRIVING)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
@@ -107,6 +115,18 @@ class DirectoryStore:
             if self._conn.in_transaction:
                 self._conn.execute("ROLLBACK")
             raise DirectoryStoreError(f"{self.path} cannot be written: {error}") from error
+
+    @contextlib.contextmanager
+    def all_or_none(self) -> Iterator[None]:
+        """In a transaction: what is written inside is undone where that ends with an exception."""
+        self._conn.execute("SAVEPOINT all_or_none")
+        try:
+            yield
+        except BaseException:
+            self._conn.execute("ROLLBACK TO all_or_none")
+            raise
+        finally:
+            self._conn.execute("RELEASE all_or_none")
 
     def close(self) -> None:
         """Close the file."""
@@ -258,6 +278,23 @@ class DirectoryStore:
         for table in ("object", "deleted"):
             self._conn.execute(f"DELETE FROM {table} WHERE partition = ? AND seq = 0", (partition,))  # noqa: S608
         self._forget_former()
+
+    def begin_arriving(self, partition: bytes) -> None:
+        """What an earlier synchronisation has brought and did not end is forgotten."""
+        self._conn.execute("DELETE FROM arriving WHERE partition = ?", (partition,))
+
+    def put_arriving(self, partition: bytes, changes: Iterable[DirectoryChange]) -> None:
+        """These have come, and wait for the rest."""
+        query = "SELECT coalesce(max(number), 0) FROM arriving WHERE partition = ?"
+        (last,) = self._conn.execute(query, (partition,)).fetchone()
+        rows = ((partition, last + number, change.encode()) for number, change in enumerate(changes, 1))
+        self._conn.executemany("INSERT INTO arriving VALUES (?, ?, ?)", rows)
+
+    def arriving(self, partition: bytes) -> Iterator[DirectoryChange]:
+        """All that wait, in the order in which they came."""
+        query = "SELECT change FROM arriving WHERE partition = ? ORDER BY number"
+        for (change,) in self._conn.execute(query, (partition,)):
+            yield DirectoryChange.decode(Reader(change, "arriving"))
 
     def purge(self, partition: bytes, to: int) -> None:
         """Tombstones with numbers up to that one are gone."""
