@@ -346,10 +346,15 @@ def remove_server(config_file: Path, name: str) -> None:
     """Let the server NAME in no more: it was lost, or taken over by somebody. `add-server` lets it in again.
 
     On the owner of what says where it is, that is deleted, too; until then, or where the owner is NAME itself, each of
-    the other servers has to be told by itself.
+    the other servers has to be told by itself. A site that NAME owns and that has other servers stays: one of them has
+    to take its place first (`promote --site`).
     """
-    if _ask(config_file, "remove-server", name=name)["deleted"]:
+    done = _ask(config_file, "remove-server", name=name)
+    if done["deleted"]:
         say(f"{name} is removed from the directory")
-    else:
-        say(f"this server lets {name} in no more; the directory has it still: run this on the other servers, too")
-        say(f"where {name} owns the enterprise, one of them has to take its place: `frs directory promote`")
+        return
+    say(f"this server lets {name} in no more; the directory has it still: run this on the other servers, too")
+    for site, servers in done["sites"].items():
+        say(f"{name} owns the site {site}: `frs directory promote --site {site}` on one of its other servers")
+        say(f"({', '.join(servers)}), then this again")
+    say(f"where {name} owns the enterprise, one of them has to take its place: `frs directory promote`")

@@ -107,7 +107,7 @@ def _handlers(server: DirectoryServer) -> dict[str, Handler]:
 
     async def remove(request: dict[str, Any]) -> dict[str, Any]:
         try:
-            return {"deleted": server.remove_server(str(request.get("name", "")))}
+            return server.remove_server(str(request.get("name", "")))
         except (DirectoryError, DirectoryStoreError) as error:
             raise ControlError(str(error)) from None
 

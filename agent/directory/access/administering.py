@@ -12,6 +12,7 @@ from agent.directory.access.known import Known
 from agent.directory.discovery.answering import Place
 from agent.directory.objects.model import MQ_ERROR, MQDS_OBJECT_NOT_FOUND, DirectoryError
 from agent.directory.objects.table import SERVICE_BSC, Type
+from agent.directory.replication.common import S_NAME
 from agent.directory.replication.content import deletion
 from agent.directory.replication.messages import DELETE, DirectoryChange
 from agent.directory.replication.ports import ENTERPRISE_PARTITION, Action
@@ -81,21 +82,24 @@ class Administered:
         enterprise = self.config.enterprise.hex()
         return {"enterprise": enterprise, "site": site.hex(), "machine": machine.hex(), "address": address}
 
-    def remove_server(self, name: str) -> bool:
-        """Let that server in no more, and send it nothing: from now on, and whatever it claims. Gives whether it is
-        deleted in the directory, too, which takes the owner of what says where it is. Raises DirectoryError."""
+    def remove_server(self, name: str) -> dict[str, Any]:
+        """Let that server in no more, and send it nothing: from now on, and whatever it claims. `deleted`: whether it
+        is deleted in the directory, too, which takes the owner of what says where it is; `sites`: those that it owns
+        and that have other servers, by name, which stay until another one owns them. Raises DirectoryError."""
         if name == self.config.name:
             raise DirectoryError(MQ_ERROR, "a server removes others, and not itself")
         found = self.known.objects_of(name)
         if not found and name not in self.known.servers() and name not in self.known.removed:
             raise DirectoryError(MQDS_OBJECT_NOT_FOUND, f"there is no server {name}")
         self._removed(self.known.removed | {name})
-        if not all(self._rules.takes_changes(one.partition) for one in found):
-            return False
+        others = {one.text(S_NAME): self.known.copies_of(one, name) for one in found if one.type == Type.SITE}
+        sites = {site: names for site, names in others.items() if names}
+        if sites or not all(self._rules.takes_changes(one.partition) for one in found):
+            return {"deleted": False, "sites": sites}
         for one in found:
             gone = DirectoryChange(DELETE, one.guid, one.partition, 0, 0, 0, deletion(one.type))
             self._event(functools.partial(self._change_of, gone))
-        return True
+        return {"deleted": True, "sites": {}}
 
     def _change_of(self, change: DirectoryChange) -> tuple[None, list[Action]]:
         return None, self._rules.change(change.partition, change)[1]

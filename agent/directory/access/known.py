@@ -72,6 +72,11 @@ class Known:
         machines = [one for site in sites for one in self._machines(site) if one.name == name]
         return [one for one in sites if one.text(304) == name] + machines
 
+    def copies_of(self, site: DsObject, owner: str) -> list[str]:
+        """The servers of a site but for its owner, by name, that are not removed."""
+        names = {one.name for one in self._machines(site) if one.name and one.number(210) & SERVICE_BSC}
+        return sorted(names - {owner} - self.removed)
+
     def own_place(self) -> str:
         """Where hosts reach this server, as `host:port`; empty where the directory does not say."""
         found = self.objects_of(self._config.name)

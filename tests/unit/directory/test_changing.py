@@ -19,7 +19,7 @@ from agent.directory.access.outgoing import ServerAddress
 from agent.directory.access.server import DirectoryServer, open_server
 from agent.directory.access.topology import changes, differences, objects_of, sets_of
 from agent.directory.mqds.serving import MQ_ERROR_ACCESS_DENIED
-from agent.directory.objects.model import MQDS_OBJECT_NOT_FOUND, DirectoryError
+from agent.directory.objects.model import MQDS_OBJECT_NOT_FOUND, DeletedObject, DirectoryError, new_object
 from agent.directory.objects.table import SERVICE_BSC, Type
 from agent.directory.replication.content import deletion
 from agent.directory.replication.messages import CREATE, DELETE, UPDATE, DirectoryChange
@@ -204,3 +204,23 @@ async def test_a_server_that_was_added_at_another_one_is_let_in(site: Site) -> N
             except RpcAuthError:
                 await asyncio.sleep(0.05)
     await client.close()
+
+
+async def test_a_site_that_has_other_servers_stays_when_its_owner_is_removed(site: Site) -> None:
+    """With it all its servers would go, and what they have."""
+    key = public_key(new_key()).hex()
+    added = site.owner.add_server({"name": "third", "host": "127.0.0.1", "port": 9, "key": key, "site": "north"})
+    north = site.owner.store.find(Type.SITE, "north")
+    assert north is not None
+    assert "site" in added
+    own = ((202, b"B" * 16), (203, "fourth"), (201, north.guid), (210, SERVICE_BSC))
+    there = new_object(Type.MACHINE, b"B" * 16, north.guid, dict(own))  # as its owner made it
+    with site.owner.store.transaction():
+        site.owner.store.put(there)
+    assert site.owner.remove_server("third") == {"deleted": False, "sites": {"north": ["fourth"]}}
+    assert site.owner.store.find(Type.SITE, "north") == north
+    assert "third" not in site.owner.known.servers()
+    with site.owner.store.transaction():
+        site.owner.store.remove(DeletedObject(there.guid, north.guid, 1, Type.MACHINE))
+    assert site.owner.remove_server("third") == {"deleted": True, "sites": {}}
+    assert site.owner.store.find(Type.SITE, "north") is None
