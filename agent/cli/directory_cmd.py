@@ -22,6 +22,7 @@ from agent.reporting.exit_codes import ExitCode
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _CONFIG = Path("directory.toml")
+_MOST_NAMED = 20
 
 
 def _config_option(command: _F) -> _F:
@@ -226,14 +227,16 @@ def _told(found: dict[str, Any]) -> list[str]:
     lines += [f"  removed: {name}" for name in found["removed"]]
     for one in found["servers"]:
         problem = f", {one['problem']}" if one["problem"] else ""
-        lines.append(f"  server {one['name']} at {one['address']}: {one['waiting']} messages wait{problem}")
+        heard = f", last heard {one['heard']}" if one["heard"] else ""
+        lines.append(f"  server {one['name']} at {one['address']}: {one['waiting']} messages wait{heard}{problem}")
+    for one in [one for one in found["reading"] if one["asks"] and not one["current"]][:_MOST_NAMED]:
+        lines.append(f"  host {one['name']} asks, and has generation {one['generation']} since {one['since']}")
     return lines
 
 
 def _names(names: Sequence[str]) -> str:
-    most = 20
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f" ({', '.join(names[:most])}{more})" if names else ""
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f" ({', '.join(names[:_MOST_NAMED])}{more})" if names else ""
 
 
 @directory.command()

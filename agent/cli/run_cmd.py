@@ -60,7 +60,7 @@ def run(config_file: Path, log_level: str | None, parent_pid: int | None) -> int
     with contextlib.ExitStack() as held:
         held.enter_context(exclusive(config.state_dir))
         held.enter_context(_pid_file(config))
-        from agent.service.directoryserver import run_beside
+        from agent.service.directoryserver import Beside, run_beside
         from agent.service.service import run_agent
 
         if server is None:
@@ -68,8 +68,13 @@ def run(config_file: Path, log_level: str | None, parent_pid: int | None) -> int
         held.enter_context(exclusive(server.state_dir))
         for warning in warnings_of((server.path, "the configuration"), (server.state_dir, "the state directory")):
             _log.warning("%s", warning)
+        beside = Beside()
         return asyncio.run(
-            until_stopped(lambda incidents, reload: run_beside(server, incidents, run_agent(config, incidents, reload)))
+            until_stopped(
+                lambda incidents, reload: run_beside(
+                    server, incidents, run_agent(config, incidents, reload, beside.status), beside
+                )
+            )
         )
 
 

@@ -110,10 +110,23 @@ def describe_directory(directory: dict[str, Any]) -> Iterator[str]:
         yield f"configuration: 20106 takes effect at the next start: {', '.join(directory['restart'])}"
     if reading := directory.get("reading"):
         yield f"directory: read from {reading['server']}, generation {reading['generation']}"
+        if reading["answered"]:
+            since = f"so since {reading['since']}, " if reading["since"] else ""
+            yield f"directory: {since}last answer {reading['answered']}"
         if reading["problem"]:
             yield f"directory: {reading['problem']}"
+        for one in reading["servers"]:
+            if one["problem"] and not reading["problem"]:
+                yield f"directory: {one['server']} could not be used, tried {one['tried']}: {one['problem']}"
         for what in reading["kept"]:
             yield f"directory: 20119 it does not have {what}, nor says that it was deleted: it is kept"
+    if "server" in directory:
+        server = directory["server"]
+        yield (
+            f"directory server {server['name']} in this process, generation {server['generation']}"
+            if server is not None
+            else f"directory server: 20101 does not run: {directory['server_problem']}"
+        )
     if active := directory.get("active_directory"):
         read = f"read {active['read']} from {active['server']}" if active["read"] else "not read since the start"
         yield f"Active Directory: {active['domain']}, {read}, again in {active['next_in_s']:.0f} s"

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from agent.counters.registry import CONN_OBJECT, Snapshot
+from agent.dashboard import directory
 from agent.dashboard.behind import Behind, Late
 from agent.dashboard.eventspage import remedies
 from agent.engine.latency import quantile
@@ -45,7 +46,8 @@ def fleet(
     Returns ``{"state": "bad" | "busy" | "good", "sentence", "wrong": [{"who", "what", "since", "live", "event",
     "advice"}], "wrong_left_out": n, "members": [NAME], "left_out": n, "matrix": {FROM: {TO: cell}}, "partners":
     [{"partner", "joined", "wanted", "backlog_in", "backlog_out", "bytes_in", "bytes_out", "oldest", "since",
-    "latency_p50_s", "latency_p95_s", "clock_offset_s", "connections": [cell]}]}``, a cell being ``{"set", "connection",
+    "latency_p50_s", "latency_p95_s", "clock_offset_s", "connections": [cell]}], "directory"}``, the last as
+    ``agent.dashboard.directory.seen`` has it, a cell being ``{"set", "connection",
     "live", "joined", "scheduled", "state", "backlog", "since", "latency_p50_s", "latency_p95_s", "why", "event"}``, an
     own one also with ``"backlog_bytes", "oldest"``. Times are in ISO 8601, or None where they are not known, but for
     ``oldest`` of a partner: for how long the oldest of its change orders waits, as one says it. ``live``: known at the
@@ -57,7 +59,7 @@ def fleet(
     known = {(one["set"], one["connection"]) for one in own}
     others = _told(told, known)
     cells = [*own, *others, *_summarised(summary or {}, known | {(one["set"], one["connection"]) for one in others})]
-    wrong = [*wrong_itself(status or {}, own), *_wrong_partners(status or {}, own, now), *_wrong_clocks(clocks)]
+    wrong = [*wrong_itself(status or {}, own, now), *_wrong_partners(status or {}, own, now), *_wrong_clocks(clocks)]
     wrong += [_one(one["member"], it["what"], it["since"], it) for one in told for it in one["wrong"]]
     wrong += _late(behind.look(own, now), {one["who"] for one in wrong}) if behind is not None else ()
     wrong += _wrong_there(summary or {})
@@ -78,6 +80,7 @@ def fleet(
         "left_out": len(members) - len(shown),
         "matrix": matrix,
         "partners": _partners(own, clocks, now),
+        "directory": directory.seen(status or {}, now),
     }
 
 
@@ -173,8 +176,8 @@ def _summarised(summary: Mapping[str, Any], known: set[tuple[str, str]]) -> list
     return list(found.values())
 
 
-def wrong_itself(status: Mapping[str, Any], own: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What is wrong with this member, as in ``fleet``, but for clocks; ``own`` are its connections."""
+def wrong_itself(status: Mapping[str, Any], own: list[dict[str, Any]], now: float) -> list[dict[str, Any]]:
+    """What is wrong with this member at ``now``, as in ``fleet``, but for clocks; ``own`` are its connections."""
     found = []
     for problem in status.get("problems") or []:
         if problem["partner"] is None:
@@ -185,10 +188,13 @@ def wrong_itself(status: Mapping[str, Any], own: list[dict[str, Any]]) -> list[d
         if one["state"] != "stopped" and error is not None and error.get("event") not in (None, _CLOCK_EVENT):
             why = _why({"why": error["text"]})
             found.append(_one(f"set {one['name']}", f"has not done all: {why}", error["time"], error))
-    return [*found, *_wrong_directory(status.get("directory") or {})]
+    found += _wrong_configuration(status.get("directory") or {})
+    for who, what, since in directory.wrong(status, now):
+        found.append(_one(who, _why({"why": what}), since, {"event": number_of(what)}))
+    return found
 
 
-def _wrong_directory(directory: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _wrong_configuration(directory: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """What hinders this member in following the topology, whatever that comes from."""
     stays = "cannot be used, what was in force stays:"
     for one in directory.get("problems") or []:
@@ -196,9 +202,8 @@ def _wrong_directory(directory: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for one in directory.get("leaving") or []:
         what = "is about to be left: the topology does not have it here"
         yield _one(f"set {one['set']}", what, None, {"event": 20107})
-    for name, source, event in (("the directory", "reading", 20347), ("Active Directory", "active_directory", 20359)):
-        if problem := (directory.get(source) or {}).get("problem"):
-            yield _one(name, f"{stays} {problem}", None, {"event": event})
+    if problem := (directory.get("active_directory") or {}).get("problem"):
+        yield _one("Active Directory", f"{stays} {problem}", None, {"event": 20359})
 
 
 def _wrong_partners(status: Mapping[str, Any], own: list[dict[str, Any]], now: float) -> list[dict[str, Any]]:

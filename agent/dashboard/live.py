@@ -6,6 +6,7 @@ A view is a dictionary of parts, each encoded once for all pages::
     fleet           the sentence, and what is wrong
     matrix          who has joined whom
     transfers       staging files that are being fetched, without their names
+    directory       the directory that the topology comes from, and the server of it that runs here, or null
     summary         when the last summary was made, or null
     set/NAME        a replica set, without its connections
     partner/NAME    a partner, with its connections
@@ -55,6 +56,7 @@ def parts(
         "fleet": {key: seen[key] for key in ("sentence", "wrong", "wrong_left_out")},
         "matrix": {key: seen[key] for key in ("members", "left_out", "matrix")},
         "transfers": [{key: value for key, value in one.items() if key != "path"} for one in transfers],
+        "directory": seen["directory"],
         "summary": (summary or {}).get("generated"),
     }
     for one in status.get("sets") or []:

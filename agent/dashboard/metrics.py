@@ -27,6 +27,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from agent.counters.registry import SET_OBJECT, Described, Snapshot, described, is_raw_count
+from agent.directory.access import shown
 from agent.engine import latency
 from agent.reporting.causes import Cause
 from agent.reporting.health import JOINED, replicates
@@ -124,6 +125,10 @@ DIRECTORY: Final = Family(
     "frs_directory_readable", "gauge", "1 where the directory server can be read and believed; no directory, no sample."
 )
 NOTIFIED: Final = Family("frs_directory_notifications", "counter", "Notifications of changes in the directory.")
+#: Where a directory server runs in the process of the agent: those of `frs directory status --metrics`.
+SERVER: Final = tuple(
+    Family(f"frs_directory_{name}", kind, told, tuple(labels)) for name, (kind, told, *labels) in shown.METRICS.items()
+)
 #: Those of the client library: https://prometheus.io/docs/instrumenting/writing_clientlibs/#process-metrics
 PROCESS: Final = (
     Family("process_virtual_memory_bytes", "gauge", "Virtual memory size in bytes."),
@@ -138,7 +143,7 @@ BEYOND: Final = (
     DELETED_QUOTA, CONFLICT_QUOTA, DISK_FREE, DISK_SIZE, CLOCK, ERROR_TIME, STATE, JOINED_CONN, SCHEDULED, BACKLOG,
     JOIN_TIME, INCIDENTS, DIRECTORY, NOTIFIED,
 )  # fmt: skip
-FAMILIES: Final = (*dict.fromkeys(of_counter(one) for one in described()), *BEYOND, *PROCESS)
+FAMILIES: Final = (*dict.fromkeys(of_counter(one) for one in described()), *BEYOND, *SERVER, *PROCESS)
 
 
 def render(status: Mapping[str, Any], snapshot: Snapshot, accept: str = "") -> tuple[bytes, str]:
@@ -234,6 +239,8 @@ def _states(status: Mapping[str, Any]) -> Iterator[Metric]:
     reading = _at(status, ("directory", "reading"))
     yield DIRECTORY.of([((), int(not reading["problem"]))] if reading else [])
     yield NOTIFIED.of([((), reading["notified"])] if reading else [])
+    if server := _at(status, ("directory", "server")):
+        yield from shown.families(server)
     # Those that did not occur, too: a sum that is not there before it is 1 never grows for Prometheus.
     incidents = {cause.value: 0 for cause in Cause} | dict(status.get("incidents") or {})
     yield INCIDENTS.of(((cause,), count) for cause, count in sorted(incidents.items()))
@@ -290,6 +297,14 @@ def page() -> str:
         ]
         lines.append("")
     lines += ["## Beyond section 2.4, states and amounts", *head, *rows(("", family) for family in BEYOND), ""]
+    lines += [
+        "## A directory server",
+        "Those of `frs directory status --metrics`; the member in whose process it runs has them, too.",
+        "",
+        *head,
+        *rows(("", family) for family in SERVER),
+        "",
+    ]
     lines += ["## The process", *head, *rows(("", family) for family in PROCESS)]
     return "\n".join(lines) + "\n"
 

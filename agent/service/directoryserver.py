@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from agent.directory.access.server import DirectoryServer, open_server
 from agent.directory.access.topology import changes, differences, objects_of, sets_of
@@ -24,23 +25,66 @@ from config.write import topology_text
 log = logging.getLogger("frs")
 
 
-async def run_directory(config: DirectoryServerConfig, incidents: Incidents) -> int:
-    """Run a directory server until cancelled; returns an exit code when it cannot go on."""
+#: A status is good for as long, in seconds, and for so many times what it takes to make it.
+_FRESH_S: Final = 1.0
+_SHARE: Final = 20.0
+
+
+class Beside:
+    """A directory server in the process of an agent, as the status of that agent has it."""
+
+    def __init__(self) -> None:
+        self._server: DirectoryServer | None = None
+        self._problem = "it is about to start"
+        self._until = 0.0
+        self._kept: dict[str, Any] | None = None
+
+    def runs(self, server: DirectoryServer) -> None:
+        """It answers from now on."""
+        self._server, self._problem, self._until = server, "", 0.0
+
+    def ended(self, problem: str) -> None:
+        """It does not run, or not any more."""
+        self._server, self._kept, self._problem = None, None, problem
+
+    def status(self) -> dict[str, Any]:
+        """``"server"`` is what `frs directory status --json` says, or said a moment ago; None where it does not run,
+        and why under ``"server_problem"``."""
+        now = time.monotonic()
+        if self._server is not None and now >= self._until:
+            try:
+                self._kept = self._server.status()
+            except DirectoryStoreError as error:
+                return {"server": None, "server_problem": str(error)}
+            done = time.monotonic()
+            self._until = done + max(_FRESH_S, _SHARE * (done - now))
+        return {"server": self._kept, "server_problem": self._problem}
+
+
+async def run_directory(config: DirectoryServerConfig, incidents: Incidents, beside: Beside | None = None) -> int:
+    """Run a directory server until cancelled; returns an exit code when it cannot go on. `beside` is told."""
+    beside = beside if beside is not None else Beside()
     try:
         server = open_server(config, incidents)
     except DirectoryStoreError as error:
         log.error("20101 the directory server cannot start: %s", error)
+        beside.ended(str(error))
         return ExitCode.FAILURE
     control = ControlServer(config.state_dir, _handlers(server), incidents)
     try:
         try:
             await server.start()
+            beside.runs(server)
             await control.start()
         except (OSError, ControlError) as error:
             log.error("20101 the directory server cannot start: %s", error)
+            beside.ended(str(error))
             return ExitCode.FAILURE
         log.info("directory server %s is running, RPC on %s:%d", config.name, config.listen_host, server.port)
-        await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            beside.ended("it has been stopped")
         return ExitCode.OK
     finally:
         await control.close()
@@ -48,15 +92,19 @@ async def run_directory(config: DirectoryServerConfig, incidents: Incidents) -> 
         server.store.close()
 
 
-async def run_beside(config: DirectoryServerConfig, incidents: Incidents, agent: Coroutine[Any, Any, int]) -> int:
+async def run_beside(
+    config: DirectoryServerConfig, incidents: Incidents, agent: Coroutine[Any, Any, int], beside: Beside | None = None
+) -> int:
     """Run a directory server until the agent ends, whose exit code it returns. A server that cannot be there is told,
-    and the agent goes on."""
+    `beside`, too, and the agent goes on."""
+    seen = beside if beside is not None else Beside()
 
     async def run() -> None:
         try:
-            await run_directory(config, incidents)
+            await run_directory(config, incidents, seen)
         except ConfigError as error:
             log.error("20101 the directory server cannot start: %s", error)
+            seen.ended(str(error))
 
     server = asyncio.get_running_loop().create_task(run(), name="directory server")
     try:

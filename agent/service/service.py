@@ -61,10 +61,15 @@ log = logging.getLogger("frs")
 WAIT_POLL_S: Final = 0.05
 
 
-async def run_agent(config: AgentConfig, incidents: Incidents, reload: asyncio.Event) -> int:
+async def run_agent(
+    config: AgentConfig,
+    incidents: Incidents,
+    reload: asyncio.Event,
+    beside: Callable[[], dict[str, Any]] | None = None,
+) -> int:
     """Run one member until cancelled; returns an exit code when it cannot go on. Cancelling is its clean stop. Whenever
-    `reload` is set the configuration is read at once."""
-    service = Service(config, incidents, reload)
+    `reload` is set the configuration is read at once. `beside` gives the status of a directory server beside it."""
+    service = Service(config, incidents, reload, beside)
     try:
         try:
             await service.start()
@@ -82,10 +87,15 @@ class Service:
     """Everything that runs in one `frs run` process."""
 
     def __init__(
-        self, config: AgentConfig, incidents: Incidents | None = None, reload: asyncio.Event | None = None
+        self,
+        config: AgentConfig,
+        incidents: Incidents | None = None,
+        reload: asyncio.Event | None = None,
+        beside: Callable[[], dict[str, Any]] | None = None,
     ) -> None:
         self.config = config
         self.port = config.port
+        self._beside = beside
         self.counters = Counters()
         self.incidents = incidents if incidents is not None else Incidents(log)
         self.started = filetime_now()
@@ -340,7 +350,8 @@ class Service:
             "sets": sets,
             "directory": self.directory.status()
             | ({"reading": self.reader.status()} if self.reader is not None else {})
-            | ({"active_directory": self.active_directory.status()} if self.active_directory is not None else {}),
+            | ({"active_directory": self.active_directory.status()} if self.active_directory is not None else {})
+            | (self._beside() if self._beside is not None else {}),
             "partners": self.partners.told(),
             "incidents": self.incidents.counts(),
         } | ({"samples_store": self._copier.status()} if self._copier is not None else {})

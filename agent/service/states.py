@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -75,11 +75,21 @@ class _Cell(_Strict):
     latency_p95_s: Seconds | None
 
 
+class _Directory(_Strict):
+    """What the teller has read of the directory that its topology comes from."""
+
+    enterprise: Annotated[str, Field(max_length=32)]
+    server: Text
+    generation: Annotated[str, Field(pattern=r"^[0-9]{1,4}\.[0-9]{1,10}\.[0-9]{1,7}$")]
+    since: Moment | None
+
+
 class _Report(_Strict):
     format: Literal[1]
     clock: Annotated[int, Field(ge=0, lt=1 << 63)]
     wrong: Annotated[list[_Wrong], Field(max_length=MOST_WRONG)]
     cells: Annotated[list[_Cell], Field(max_length=MOST_CELLS)]
+    directory: _Directory | None = None
 
 
 class States:
@@ -115,13 +125,14 @@ class States:
         self._service.partners.clock_told(sender.guid, report.clock)
 
     def told(self) -> list[dict[str, Any]]:
-        """By whom what was told, and has not grown old: ``{"member", "wrong", "cells"}``."""
+        """By whom what was told, and has not grown old: ``{"member", "wrong", "cells",
+        "directory"}``."""
         now, known = time.monotonic(), {member.name for local in self._service.config.sets for member in local.partners}
         for name, (when, _) in list(self._told.items()):
             if now - when > LASTS_S or name not in known:
                 del self._told[name]
         return [
-            {"member": name} | report.model_dump(include={"wrong", "cells"})
+            {"member": name} | report.model_dump(include={"wrong", "cells", "directory"})
             for name, (_, report) in sorted(self._told.items())
         ]
 
@@ -134,7 +145,7 @@ class States:
                 continue
             try:
                 report = self._report()
-                anew = report["wrong"], report["cells"]
+                anew = report["wrong"], report["cells"], report["directory"]
                 if anew != before[1] or time.monotonic() - before[0] > AGAIN_S:
                     before = time.monotonic(), anew
                     body = _Report.model_validate(report).model_dump_json().encode()
@@ -150,14 +161,24 @@ class States:
         cells = own_cells(status, self._service.snapshot())
         cells = [cell for cell in cells if len(cell["set"]) <= _TEXT and len(cell["connection"]) <= _TEXT]
         cells.sort(key=lambda cell: (not cell["scheduled"] or cell["joined"], -(cell["backlog"] or 0)))
-        wrong = [one | {"what": _shown(f"{one['who']} {one['what']}")} for one in wrong_itself(status, cells)]
+        wrong = [
+            one | {"what": _shown(f"{one['who']} {one['what']}")} for one in wrong_itself(status, cells, time.time())
+        ]
         names = _Cell.model_fields
         return {
             "format": 1,
             "clock": filetime_now(),
             "wrong": [{key: one[key] for key in _Wrong.model_fields} for one in wrong[:MOST_WRONG]],
             "cells": [{key: cell[key] for key in names} for cell in cells[:MOST_CELLS]],
+            "directory": _directory(status.get("directory", {}).get("reading")),
         }
+
+
+def _directory(reading: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if reading is None or reading["in_force"] == "none":
+        return None
+    told = {"server": reading["server"][:_TEXT], "generation": reading["in_force"], "since": reading["taken"]}
+    return told | {"enterprise": reading["enterprise"]}
 
 
 def _shown(text: str) -> str:

@@ -42,6 +42,9 @@ def by(member: str) -> CallContext:
     return CallContext("192.0.2.1", 1, member, "", c.LEVEL_PRIVACY, 1, member)
 
 
+READ = {"enterprise": "ee" * 16, "server": "dir1:2879", "generation": "0.1000.7", "since": "2026-01-01T00:00:00Z"}
+
+
 def report(**more: Any) -> bytes:
     cell = {
         "set": "demo", "connection": "b->c", "joined": True, "scheduled": True, "backlog": 5, "since": None,
@@ -99,7 +102,9 @@ async def test_what_is_not_a_partners_own_or_not_a_report_is_not_taken(
     told.take(by("b"), report())
     [one] = told.told()
     assert (one["member"], [cell["connection"] for cell in one["cells"]]) == ("b", ["b->c"])
-    told.take(by("c"), report(cells=[]))
+    assert one["directory"] is None
+    told.take(by("c"), report(cells=[], directory=READ | {"more": 1}))
+    assert told.told()[1]["directory"] == READ
     assert [one["member"] for one in told.told()] == ["b", "c"]
 
     incidents = a.incidents.counts
@@ -113,6 +118,8 @@ async def test_what_is_not_a_partners_own_or_not_a_report_is_not_taken(
         report(wrong=[{"what": "x", "since": "2026-99-01T00:00:00Z", "event": None}]),
         report(wrong=[{"what": "x", "since": "\u0662\u0660\u0662\u0666-01-01T00:00:00Z", "event": None}]),
         report(cells=[foreign | {"since": "2026-02-30T00:00:00Z"}]),
+        report(directory=READ | {"generation": "1.2"}), report(directory=READ | {"server": "x" * 301}),
+        report(directory=READ | {"since": "yesterday"}), report(directory=[]),
     ]  # fmt: skip
     for number, body in enumerate(wrong, 1):
         told._rates = states.SourceRates(1, 5)

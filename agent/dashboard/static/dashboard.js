@@ -1,6 +1,7 @@
 // The page of one member: the stream by which it is kept up to date, and its tabs.
 
 import { showCounters, showInstances } from "./counters.js";
+import { showDirectory } from "./directory.js";
 import "./files.js";
 import { partner, showFleet, showMatrix } from "./fleet.js";
 import "./history.js";
@@ -41,8 +42,8 @@ function showState(state) {
 // ---- the stream
 
 const SHOWN = {
-  member: showMember, fleet: showFleet, matrix: showMatrix, transfers: showTransfers, summary: askSummary,
-  instances: showInstances, counters: showCounters,
+  member: showMember, fleet: showFleet, matrix: showMatrix, transfers: showTransfers, directory: showDirectory,
+  summary: askSummary, instances: showInstances, counters: showCounters,
 };
 const KINDS = { set: sets, partner };
 const MOVING = /^(member|counters|transfers|set\/.*)$/; // shown anew as time passes: how long, and how fast

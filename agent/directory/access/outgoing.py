@@ -6,12 +6,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from agent.directory.access.interface import connect, deliver
+from agent.directory.access.moments import moment
 from agent.reporting.causes import Cause
 from agent.reporting.incidents import Incidents
 from agent.rpc.client import RpcClient
@@ -45,6 +47,7 @@ class _Peer:
         self.client: RpcClient | None = None
         self.address: ServerAddress | None = None
         self.problem = ""
+        self.failing_since: float | None = None  # Unix seconds
         self.delivered = 0
 
 
@@ -75,6 +78,7 @@ class Outgoing:
             address = self._address(name)
             if address is None:
                 peer.problem = "the directory does not say where it is"
+                peer.failing_since = peer.failing_since or time.time()
                 peer.waiting.clear()
                 return
             try:
@@ -87,11 +91,11 @@ class Outgoing:
                 if str(error) != peer.problem:
                     text = f"the server {name} at {address.host}:{address.port} cannot be reached: {error}"
                     self._incidents.report(Cause.DIRECTORY, name, text)
-                peer.problem = str(error)
+                peer.problem, peer.failing_since = str(error), peer.failing_since or time.time()
                 await self._leave(peer)
                 await asyncio.sleep(RETRY_S)
                 continue
-            peer.problem = ""
+            peer.problem, peer.failing_since = "", None
             peer.delivered += 1
             if peer.waiting and peer.waiting[0] is first:  # and has not made room for later ones meanwhile
                 peer.waiting.popleft()
@@ -113,6 +117,7 @@ class Outgoing:
                     "waiting": len(peer.waiting),
                     "delivered": peer.delivered,
                     "problem": peer.problem,
+                    "since": moment(peer.failing_since),
                 }
             )
         return found

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import bisect
+import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
+from agent.directory.access.moments import Asking, moment
 from agent.directory.access.snapshot import PAGE_BYTES, SET_OF, Page, ReadRequest, encode_entry, set_of
 from agent.directory.access.topology import TOPOLOGY_TYPES
 from agent.directory.objects.model import DeletedObject, DsObject
@@ -60,6 +62,8 @@ class Readers:
         self._kept_of = -1  # the generation
         self._turns: dict[str, asyncio.Lock] = {}
         self.waiting = Counter[str]()
+        self._asking = Asking()
+        self._changed_at: float | None = None
 
     def changed(self, objects: Sequence[DsObject | DeletedObject] | None) -> None:
         """There is another generation, in which these are not as they were (None: too many to be named)."""
@@ -70,11 +74,14 @@ class Readers:
                 self._members.pop(one.guid, None)
                 if isinstance(one, DsObject) and one.type == Type.FRS_MEMBER:
                     self._members[one.guid] = one.text(2103), set_of(one)
+        self._changed_at = time.time()
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def read(self, who: str, request: ReadRequest) -> Page:
         """A page, the first one when there is another generation than is known, or after the time that is asked for."""
+        if not who.startswith(FORMER_PREFIX):
+            self._asking.asks(who, None if any(request.after) else request.known)
         if not any(request.after) and request.known == self._server.generation:
             changed = self._changed
             self.waiting[who] += 1
@@ -93,6 +100,12 @@ class Readers:
                 if entries is not None:
                     return self._page(bytes(16), entries, request.since)
             return self._part(who, request.after)
+
+    def status(self) -> dict[str, Any]:
+        """Who asks here, and how far each is that has asked since the start."""
+        names = {name for name, _ in self._known_members().values()}
+        told = self._asking.status(self._server.generation, names)
+        return {"generation_since": moment(self._changed_at), **told}
 
     def _page(self, following: bytes, entries: Sequence[DsObject | DeletedObject], base: int = 0) -> Page:
         server = self._server
@@ -132,11 +145,14 @@ class Readers:
             return None
         return entries
 
-    def _sets_of(self, who: str) -> frozenset[bytes]:
+    def _known_members(self) -> dict[bytes, tuple[str, bytes]]:
         if self._members is None:
             there = self._server.store.of_type(Type.FRS_MEMBER, ENTERPRISE_PARTITION)
             self._members = {one.guid: (one.text(2103), set_of(one)) for one in there}
-        return frozenset(of for name, of in self._members.values() if name == who)
+        return self._members
+
+    def _sets_of(self, who: str) -> frozenset[bytes]:
+        return frozenset(of for name, of in self._known_members().values() if name == who)
 
     def _visible(self, who: str) -> list[DsObject | DeletedObject]:
         """What a caller is to know, by identifier: the sets that it is a member of, and all tombstones of such; of a

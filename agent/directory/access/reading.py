@@ -16,8 +16,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from agent.directory.access import interface
-from agent.directory.access.choosing import Choice, ServerPlace
+from agent.directory.access.choosing import Choice, ServerPlace, ordered
 from agent.directory.access.hints import Hints
+from agent.directory.access.moments import Places, moment
 from agent.directory.access.snapshot import ReadRequest, Snapshot
 from agent.directory.access.topology import taken_over
 from agent.directory.replication.numbers import MOST_EPOCHS_AHEAD, epoch_of, reign_of, seq_text
@@ -60,6 +61,7 @@ class DirectoryReader:
         self._generation = 0
         self._there: Snapshot | None = None  # what the server that is read from said last
         self._kept: list[str] = []
+        self._places = Places()
         self.problem = ""
         self.hints = Hints(self._members)
 
@@ -70,6 +72,7 @@ class DirectoryReader:
             if source is None:
                 return
             self._server = self._choice.server(source, self._members())
+            self._places.tried(self._server)
             host, port, _ = self._server
             client: RpcClient | None = None
             wait_s: float | None = None
@@ -79,6 +82,7 @@ class DirectoryReader:
                 while await self._read(client, source):
                     pass
             except (RpcError, WireError, ConfigError, OSError) as error:
+                self._places.failed(self._server, str(error))
                 wait_s = self._choice.failed(source, error, time.monotonic(), member=bool(self._members()))
                 if wait_s is not None:
                     self._tell(
@@ -120,9 +124,12 @@ class DirectoryReader:
                 snapshot = self._there.with_changes(snapshot)
             self._generation, self._there = snapshot.generation, snapshot
             if await asyncio.to_thread(self.take, source, snapshot):
+                self._places.took()
                 self._changed()
             self._tell("")
         self._choice.succeeded()
+        if self._server is not None:
+            self._places.answered(self._server)
         return not self._choice.come_back(time.monotonic())
 
     async def _comes(self, reading: asyncio.Future[Snapshot | None], source: DirectorySource) -> bool:
@@ -215,10 +222,19 @@ class DirectoryReader:
         """What `frs status` says of it."""
         source = self._config().directory
         assert source is not None
-        host, port, _ = self._server or self._choice.server(source, self._members())
+        server = self._server or self._choice.server(source, self._members())
+        host, port, _ = server
+        servers = self._places.status(ordered(source, self._members()), dict(zip(source.servers, source.sites)), server)
         return {
             "server": f"{host}:{port}",
             "generation": seq_text(self._generation),
+            "in_force": seq_text(self._config().serial),
+            "since": next((one["since"] for one in servers if one["read"]), None),
+            "taken": moment(self._places.taken_at),
+            "answered": moment(self._places.answered_at),
+            "enterprise": source.enterprise.hex(),
+            "site": source.site,
+            "servers": servers,
             "problem": self.problem,
             "kept": self._kept,
             "notified": self.hints.received,

@@ -18,6 +18,7 @@ from agent.directory.access.administering import ANSWER_S, Administered
 from agent.directory.access.interface import directory_interface
 from agent.directory.access.known import Known
 from agent.directory.access.mapper import start_mapper
+from agent.directory.access.moments import Heard, moment
 from agent.directory.access.notifying import Notifier
 from agent.directory.access.outgoing import Outgoing, ServerAddress
 from agent.directory.access.readers import Readers
@@ -29,7 +30,7 @@ from agent.directory.mqds.service import Mqds
 from agent.directory.mqds.serving import MQ_ERROR_ACCESS_DENIED
 from agent.directory.objects.model import MQ_ERROR, MQDS_OBJECT_NOT_FOUND, DeletedObject, DirectoryError, DsObject
 from agent.directory.objects.table import Type
-from agent.directory.replication.messages import ChangeRequest, DirectoryChange, Message, encode_message
+from agent.directory.replication.messages import ChangeRequest, DirectoryChange, Message, PscAck, encode_message
 from agent.directory.replication.numbers import seq_text
 from agent.directory.replication.ports import ENTERPRISE_PARTITION, Action, Answered, Me, Send, Told
 from agent.directory.replication.replicator import Replicator
@@ -73,6 +74,7 @@ class DirectoryServer(Administered):
         self._outgoing = Outgoing(KeyPair(config.key), self._address, incidents)
         self._notifier = Notifier(KeyPair(config.key), self.known)
         self._readers = Readers(self)
+        self._heard = Heard()
         self._server: RpcServer | None = None
         self._mapper: RpcServer | None = None
         self._discovery: DiscoveryServer | None = None
@@ -228,6 +230,9 @@ class DirectoryServer(Administered):
                     self._requests.take(sender)
         if sender not in self.known.removed:
             self.counted["messages"] += 1
+            self._heard.message(sender)
+            if isinstance(message, PscAck) and any(one.id == message.partition for one in self._rules.partitions):
+                self._heard.acknowledgement(sender, message.partition)
             self._event(lambda: (None, self._rules.received(sender, message)))
 
     async def _asked_for(self, who: str, changes: Sequence[DirectoryChange]) -> int:
@@ -305,19 +310,22 @@ class DirectoryServer(Administered):
     def status(self) -> dict[str, Any]:
         """The answer of `frs directory status`."""
         rules = self._rules
+        speaking = {*rules.neighbours(), *(one.authority for one in rules.partitions if one.id == self.config.site)}
         return {
             "name": self.config.name,
+            "started": moment(self._heard.started),
             "enterprise": self.enterprise.hex(),
             "port": self.port,
             "generation": seq_text(self.generation),
             "complete": self.complete,
             "partitions": [
-                shown.of_partition(self.store, one, self.config.name, rules.complete(one.id))
+                shown.of_partition(self.store, one, self.config.name, rules.complete(one.id), self._heard)
                 for one in rules.partitions
             ],
-            "servers": self._outgoing.status(self.servers()),
+            "servers": self._heard.status(self._outgoing.status(self.servers()), speaking),
             "removed": sorted(self.known.removed),
             **shown.of_hosts(self, self._readers.waiting),
+            **self._readers.status(),
             "told": {"hosts": self._notifier.told, "unreachable": self._notifier.unreachable},
             "incidents": self.incidents.counts(),
         }

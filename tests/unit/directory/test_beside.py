@@ -12,7 +12,7 @@ import pytest
 from agent.directory.access.enterprise import make_directory
 from agent.reporting.incidents import Incidents
 from agent.service.control import ControlUnreachable, request
-from agent.service.directoryserver import run_beside
+from agent.service.directoryserver import Beside, run_beside
 from config.directory import DirectoryServerConfig
 from config.keys import new_key
 
@@ -36,12 +36,17 @@ async def test_it_is_there_until_the_agent_ends(config: DirectoryServerConfig) -
                     await asyncio.sleep(0.01)
                     continue
                 assert (status["name"], status["complete"]) == ("dir1", True)
+                seen = beside.status()
+                assert seen["server"]["name"] == "dir1"
+                assert beside.status()["server"] is seen["server"], "which is good for a second"
                 return 7
 
-    assert await run_beside(config, Incidents(logging.getLogger("frs")), agent()) == 7
+    beside = Beside()
+    assert await run_beside(config, Incidents(logging.getLogger("frs")), agent(), beside) == 7
+    assert beside.status() == {"server": None, "server_problem": "it has been stopped"}
     with pytest.raises(ControlUnreachable):
         await request(config.state_dir, "status")
-    assert await run_beside(config, Incidents(logging.getLogger("frs")), agent()) == 7, "nothing of it is left"
+    assert await run_beside(config, Incidents(logging.getLogger("frs")), agent(), beside) == 7, "nothing of it is left"
 
 
 @pytest.mark.parametrize("why", ["port", "database"])
@@ -60,4 +65,7 @@ async def test_one_that_cannot_start_is_told_and_the_agent_goes_on(
                     await asyncio.sleep(0.01)
             return 0
 
-        assert await run_beside(config, Incidents(logging.getLogger("frs")), agent()) == 0
+        beside = Beside()
+        assert await run_beside(config, Incidents(logging.getLogger("frs")), agent(), beside) == 0
+        assert beside.status()["server"] is None
+        assert {"port": "in use", "database": "directory.db"}[why] in beside.status()["server_problem"]
