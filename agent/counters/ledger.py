@@ -28,7 +28,9 @@ FOLDER: Final = "state"
 DAY_US: Final = 86_400 * 10**6
 #: The rows of a day are in so many files at most, by member.
 BUCKETS: Final = 16
-_VERSION: Final = b"1"
+_VERSION: Final = b"2"
+#: It says of no file that it has courses, so that these are read by their names.
+_BEFORE: Final = b"1"
 _VERSION_KEY: Final = b"frs.summary"
 
 #: Fleet and name.
@@ -57,7 +59,7 @@ class Ledger:
         if files is None or starts is None:
             return ledger
         for path, size, mtime, told in _lines(files):
-            ledger._put((path, size, mtime), [Stretch.of_json(one) for one in json.loads(told)])
+            ledger._put((path, size, mtime), [Stretch.of_json(one, course=course) for course, one in _courses(told)])
         for life, told in _lines(starts):
             ledger.starts[Life(*json.loads(life))] = Start.of_json(json.loads(told))
         return ledger
@@ -71,7 +73,9 @@ class Ledger:
         told = [_text(self.starts[life].as_json()) for life in lives]
         _write(pa.table([pa.array(keys, pa.string()), pa.array(told, pa.string())], ["life", "start"]),
                folder / "starts.parquet")  # fmt: skip
-        rows = sorted((*identity, [one.as_json() for one in there]) for identity, there in self.files.items())
+        rows = sorted(
+            (*identity, [[one.course, *one.as_json()] for one in there]) for identity, there in self.files.items()
+        )
         columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
         texts = [_text(told) for told in columns[3]]
         types = (pa.string(), pa.int64(), pa.int64())
@@ -169,7 +173,13 @@ def _text(told: object) -> str:
 
 def _read(path: Path) -> pa.Table | None:
     table = pq.read_table(path)
-    return table if (table.schema.metadata or {}).get(_VERSION_KEY) == _VERSION else None
+    return table if (table.schema.metadata or {}).get(_VERSION_KEY) in (_VERSION, _BEFORE) else None
+
+
+def _courses(told: str) -> Iterator[tuple[bool, list[Any]]]:
+    """Stretches, each with whether its file has courses."""
+    for one in json.loads(told):
+        yield (one[0], one[1:]) if isinstance(one[0], bool) else (False, one)
 
 
 def _lines(table: pa.Table) -> Iterator[Any]:

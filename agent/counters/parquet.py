@@ -21,6 +21,8 @@ One row for each counter of each sample::
   complete yet.
 
 - Rows are sorted by whose they are, counter and time: so they are packed best, and read fastest.
+- In a file there is one more column, ``course``, a number for all that a row is of (``agent.counters.courses``). Files
+  of older versions are without it.
 
 The version of this schema is in the metadata of each file, as ``frs.samples``; readers leave other versions alone. It
 changes when a column changes its meaning; columns may be added without. What the file has of each start, as
@@ -34,9 +36,9 @@ from __future__ import annotations
 import json
 import os
 from array import array
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -44,7 +46,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from agent.counters import stretches
+from agent.counters import courses, stretches
 from agent.counters.registry import (
     CONN_OBJECT,
     PERF_COUNTER_COUNTER,
@@ -196,7 +198,7 @@ def write(rows: pa.Table, path: Path) -> None:
     """Write a file that nobody sees before it is complete, and durable. Raises ``OSError``."""
     rows = stretches.arranged(rows)
     found = json.dumps([stretch.as_json() for stretch in stretches.of_rows(rows)], separators=(",", ":"))
-    rows = rows.replace_schema_metadata({VERSION_KEY: VERSION, STRETCHES_KEY: found.encode()})
+    rows = courses.added(rows).replace_schema_metadata({VERSION_KEY: VERSION, STRETCHES_KEY: found.encode()})
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.tmp")
     try:
@@ -205,7 +207,7 @@ def write(rows: pa.Table, path: Path) -> None:
                 rows,
                 file,
                 compression="zstd",
-                use_dictionary=[f.name for f in SCHEMA if pa.types.is_dictionary(f.type)],
+                use_dictionary=[*(f.name for f in SCHEMA if pa.types.is_dictionary(f.type)), courses.COLUMN],
                 column_encoding=dict.fromkeys(("start", "seq", "mono_us", "time", "value"), "DELTA_BINARY_PACKED"),
                 write_page_checksum=True,
             )
@@ -218,36 +220,53 @@ def write(rows: pa.Table, path: Path) -> None:
 
 def read(path: Readable) -> pa.Table:
     """All rows of a file, each page held against its checksum. Raises ``NoSampleFile``, ``OSError``."""
-    _looked_at(path)
+    return _read(_opened(path))
+
+
+def look(path: Readable) -> list[Stretch]:
+    """What a file has of each start, without reading all of it where it says so itself; the numbers of its courses are
+    held against the names. Raises ``NoSampleFile`` where it is not whole, or of another version, or these do not agree,
+    and ``OSError``."""
+    file = _opened(path)
+    found = None
+    with suppress(ValueError, TypeError, KeyError):
+        found = [Stretch.of_json(one) for one in json.loads(file.schema_arrow.metadata[STRETCHES_KEY])]
+    if found is None:
+        found = stretches.of_rows(stretches.arranged(_read(file)))
+    if courses.COLUMN not in file.schema_arrow.names:
+        return found
+    with _damaged():
+        if not courses.agree(file):
+            raise NoSampleFile(f"is damaged: its column {courses.COLUMN} does not stand for what its rows are of")
+    return [replace(one, course=True) for one in found]
+
+
+def _read(file: pq.ParquetFile) -> pa.Table:
+    with _damaged():
+        return file.read().select(SCHEMA.names).cast(SCHEMA)
+
+
+@contextmanager
+def _damaged() -> Iterator[None]:
     try:
-        return pq.ParquetFile(path, page_checksum_verification=True).read().select(SCHEMA.names).cast(SCHEMA)
+        yield
     except (pa.ArrowException, KeyError) as error:
         raise NoSampleFile(f"is damaged: {_told(error)}") from None
 
 
-def look(path: Readable) -> list[Stretch]:
-    """What a file has of each start, without reading all of it where it says so itself. Raises ``NoSampleFile`` where
-    it is not whole, or of another version, and ``OSError``."""
-    told = _looked_at(path).get(STRETCHES_KEY)
-    if told is not None:
-        with suppress(ValueError, TypeError, KeyError):
-            return [Stretch.of_json(one) for one in json.loads(told)]
-    return stretches.of_rows(stretches.arranged(read(path)))
-
-
-def _looked_at(path: Readable) -> Mapping[bytes, bytes]:
+def _opened(path: Readable) -> pq.ParquetFile:
     try:
-        schema = pq.read_schema(path)
+        file = pq.ParquetFile(path, page_checksum_verification=True)
     except pa.ArrowException as error:
         raise NoSampleFile(f"is no Parquet file, or torn: {_told(error)}") from None
+    schema = file.schema_arrow
     version = (schema.metadata or {}).get(VERSION_KEY)
     if version != VERSION:
         told = "holds no samples of frs" if version is None else f"holds samples of version {version.decode()!r}"
         raise NoSampleFile(f"{told}; this frs reads version {VERSION.decode()}")
     if missing := set(SCHEMA.names) - set(schema.names):
         raise NoSampleFile(f"lacks the columns {', '.join(sorted(missing))}")
-    metadata: Mapping[bytes, bytes] = schema.metadata
-    return metadata
+    return file
 
 
 def _told(error: Exception) -> str:

@@ -8,12 +8,14 @@ and what follows is the same.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from agent.counters import courses
 from agent.counters.ledger import DAY_US
 from agent.counters.series import AGE, AMOUNT, BUCKET, COUNTED, KIND, SERIES, STEADY, WHOSE
-from agent.counters.stretches import LIFE, LONGEST_US
+from agent.counters.stretches import LONGEST_US
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,37 +27,49 @@ COLUMNS: Final = (
 MINUTE_US: Final = 60 * 10**6
 #: What was counted in an interval so much longer is not spread over the minutes in it: it is all of its last minute.
 _LONG_US: Final = 10 * MINUTE_US
-_READ: Final = (
-    "fleet string, member_guid string, set_guid string, connection_guid string, start bigint, run string, "
-    "mono_us bigint, counter string, value bigint"
-)
-#: What is counted, of which instance and start, as the rows of samples have it.
-_HASH: Final = f"xxhash64({', '.join(LIFE)}, connection_guid, counter) AS hash"
+#: What stands for a course, by whether the files have a number for it, and the columns that are read then.
+_COURSES: Final = {
+    True: (courses.COLUMN, (courses.COLUMN,)),
+    False: (f"xxhash64({', '.join(courses.OF)})", courses.OF),
+}
 #: What is not put together by minute.
 _EACH: Final = f"{KIND} = 0 OR ({KIND} < {AMOUNT} AND NOT {STEADY})"
 
 
-def minutes(spark: SparkSession, files: Sequence[str], keys: DataFrame, day: int) -> DataFrame:
-    """The minutes of a day (counted from 1970) of all that is in ``files``, of ``keys`` (``agent.counters.series``),
-    each as ``series`` and ``minute`` and in their order. It is one task, which shuffles nothing, and knows no names.
+def minutes(spark: SparkSession, files: Sequence[tuple[str, bool]], keys: DataFrame, day: int) -> DataFrame:
+    """The minutes of a day (counted from 1970) of all that is in ``files``, each with whether it has courses, of
+    ``keys`` (``agent.counters.series``), as ``series`` and ``minute`` and in their order. It is one task, which
+    shuffles nothing, and knows no names.
 
     What was counted over midnight is of the day that it was sampled on.
     """
     from pyspark.sql import functions as F
 
+    by_kind = {how: [path for path, has in files if has == how] for how in _COURSES}
+    read = [_rows(spark, paths, keys, how) for how, paths in by_kind.items() if paths]
     rows = (
-        spark.read.schema(_READ)
-        .option("parquet.page.verify-checksum.enabled", "true")
-        .parquet(*files)
-        .where(f"value >= 0 AND mono_us BETWEEN 0 AND {LONGEST_US}L")
-        .selectExpr(_HASH, "mono_us", "value")
-        .join(F.broadcast(keys.selectExpr(_HASH, "key", "correction")), "hash")
-        .selectExpr("key", "mono_us + correction AS at_us", "value")
+        functools.reduce(lambda one, other: one.unionAll(other), read)
         .selectExpr("key", f"CASE WHEN {_EACH} THEN at_us ELSE at_us div {MINUTE_US}L END AS block", "at_us", "value")
         .coalesce(1)
     )
     counted = _by_minute(_steps(_blocks(rows), day), day).where("kind NOT IN (1, 2) OR try_add(moved, slow) > 0")
     return counted.withColumn("bucket", F.expr(BUCKET)).sortWithinPartitions("bucket", "series", "minute")
+
+
+def _rows(spark: SparkSession, files: Sequence[str], keys: DataFrame, has_courses: bool) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    number, columns = _COURSES[has_courses]
+    types = dict.fromkeys(courses.OF, "string") | dict.fromkeys((courses.COLUMN, "start"), "bigint")
+    return (
+        spark.read.schema(", ".join([*(f"{name} {types[name]}" for name in columns), "mono_us bigint", "value bigint"]))
+        .option("parquet.page.verify-checksum.enabled", "true")
+        .parquet(*files)
+        .where(f"value >= 0 AND mono_us BETWEEN 0 AND {LONGEST_US}L")
+        .selectExpr(f"{number} AS course", "mono_us", "value")
+        .join(F.broadcast(keys.selectExpr(f"{number} AS course", "key", "correction")), "course")
+        .selectExpr("key", "mono_us + correction AS at_us", "value")
+    )
 
 
 def _blocks(rows: DataFrame) -> DataFrame:

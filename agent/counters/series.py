@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from agent.counters import courses
 from agent.counters.ledger import Ledger, bucket
 from agent.counters.registry import AGE_ENDS, PERF_COUNTER_BULK_COUNT, PERF_COUNTER_COUNTER
 from agent.counters.stretches import SAMPLE, Life, Stretch
@@ -35,8 +36,12 @@ STEADY: Final = "(key & 1) = 1"
 AGE: Final = f"endswith(counter, '{AGE_ENDS}')"
 BUCKET: Final = "int(shiftright(series, 32))"
 
-_OF_KEY: Final = (("start", pa.int64()), ("correction", pa.int64()), ("key", pa.int64()))
-_IDENTITY: Final = ("fleet", "member_guid", "set_guid", "run", "connection_guid", "counter")
+_OF_KEY: Final = pa.schema(
+    [
+        *((name, pa.int64() if name == "start" else pa.string()) for name in courses.OF),
+        *((name, pa.int64()) for name in (courses.COLUMN, "correction", "key")),
+    ]
+)
 
 
 def numbered(stretches: Iterable[Stretch], ledger: Ledger) -> tuple[pa.Table, pa.Table]:
@@ -50,7 +55,7 @@ def numbered(stretches: Iterable[Stretch], ledger: Ledger) -> tuple[pa.Table, pa
         start = ledger.starts[life]
         number = starts[life.fleet, life.member_guid, life.set_guid]
         starts[life.fleet, life.member_guid, life.set_guid] += 1
-        whose = asdict(life) | {"correction": start.correction_us or 0}
+        whose, correction = asdict(life), start.correction_us or 0
         place = bucket((life.fleet, start.member))
         for guid, (set_name, connection) in start.instances.items():
             level = "connection" if guid else "replica"
@@ -58,13 +63,12 @@ def numbered(stretches: Iterable[Stretch], ledger: Ledger) -> tuple[pa.Table, pa
                      guid)  # fmt: skip
             for counter, kind in start.counters.items():
                 low = number << 3 | KINDS.get(kind, AMOUNT) << 1 | steady[life]
-                found.append(
-                    ((place, *names, counter, kind), whose | {"connection_guid": guid, "counter": counter}, low)
-                )
+                of = whose | {"connection_guid": guid, "counter": counter}
+                numbers = {courses.COLUMN: courses.course(*astuple(life), guid, counter), "correction": correction}
+                found.append(((place, *names, counter, kind), of | numbers, low))
     series = {one: one[0] << 32 | number for number, one in enumerate(sorted({one for one, *_ in found}))}
-    keys = [key | {"key": series[one] << 20 | low} for one, key, low in found]
-    of_key = pa.schema([*((name, pa.string()) for name in _IDENTITY), *_OF_KEY])
+    keys = [of | {"key": series[one] << 20 | low} for one, of, low in found]
     of_series = pa.schema([("series", pa.int64()), *((name, pa.string()) for name in (*WHOSE, *COUNTED))])
     columns = zip(*((number, *one[1:]) for one, number in series.items()), strict=True)
     named = [pa.array(column, kind) for column, kind in zip(columns, of_series.types, strict=True)]
-    return pa.Table.from_pylist(keys, of_key), pa.table(named, of_series)
+    return pa.Table.from_pylist(keys, _OF_KEY), pa.table(named, of_series)

@@ -5,7 +5,7 @@ it says anything that is not known yet.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
@@ -47,7 +47,8 @@ class Stretch:
     last, in microseconds since the start (the first sample is that before the file began). ``clocks``: by how much the
     wall clock was ahead of that time, in microseconds, and in how many rows: the commonest first. ``steady``: no sum
     ever fell. ``instances``: names of set and connection, by connection GUID; "" for the set itself.
-    ``counters``: names and types of all that is counted of any of them.
+    ``counters``: names and types of all that is counted of any of them. ``course``: the file has the column of that
+    name, which agrees with the others; the metadata of a file does not say so itself.
     """
 
     life: Life
@@ -61,6 +62,7 @@ class Stretch:
     steady: bool
     instances: dict[str, tuple[str, str]]
     counters: tuple[tuple[str, str], ...]
+    course: bool = field(default=False, compare=False)
 
     def as_json(self) -> list[Any]:
         """As it stands in the metadata of a file."""
@@ -70,14 +72,14 @@ class Stretch:
         ]  # fmt: skip
 
     @classmethod
-    def of_json(cls, told: list[Any]) -> Stretch:
+    def of_json(cls, told: list[Any], course: bool = False) -> Stretch:
         """Raises ``ValueError``, ``TypeError``, ``KeyError`` where it is none."""
         life, host, member, (low, high), (low_us, second_us, high_us), clocks, steady, instances, counters = told
         return cls(
             Life(*life), host, member, (low, high), low_us, second_us, high_us,
             tuple((offset, rows) for offset, rows in clocks), steady,
             {guid: (set_name, connection) for guid, (set_name, connection) in instances.items()},
-            tuple((counter, kind) for counter, kind in counters),
+            tuple((counter, kind) for counter, kind in counters), course,
         )  # fmt: skip
 
 

@@ -123,7 +123,8 @@ class Tables:
         for name, table in zip(("keys", "names"), numbered([one for *_, of in share.inputs for one in of], ledger)):
             pq.write_table(table, beside / f"{name}.parquet")
         keys, names = (self._read([beside / f"{name}.parquet"]) for name in ("keys", "names"))
-        made = rates.named(rates.minutes(self._spark, [hadoop(path) for path, *_ in share.inputs], keys, day), names)
+        files = [(hadoop(path), all(one.course for one in of)) for path, _, of in share.inputs]
+        made = rates.named(rates.minutes(self._spark, files, keys, day), names)
         kept = False
         for number, of in share.members.items():
             if (before := there / _part(number)).exists():

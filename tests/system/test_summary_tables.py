@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from agent.counters import history, parquet, stream
+from agent.counters import courses, history, parquet, stream
 from agent.counters import summary as job
 from agent.counters.archive import Policy, archive
 from agent.counters.copying import copy
@@ -179,6 +179,33 @@ def test_the_same_samples_give_the_same_bytes_in_one_run_or_in_many(spark: Spark
     before = content(out)
     assert summed(spark, folder, out) == []
     assert content(out) == before
+
+
+def test_files_of_before_there_were_courses_give_the_same_bytes(spark: SparkSession, tmp_path: Path) -> None:
+    """Alone, and beside such that have them. One whose numbers are those of another member is left out, and named."""
+    folder = tmp_path / "in"
+    put(folder, 1, range(0, 600, 5))
+    put(folder, 2, range(595, 700, 5))
+    other = put(folder, 3, range(0, 300, 5), **OTHER)
+    put(folder, 4, [30, 90], counters={"Packets Sent": 5}, **OTHER, **CONNECTION)
+    summed(spark, folder, tmp_path / "out")
+    for name, bare in (("mixed", ["00000001-000002", "00000001-000003"]), ("bare", [""])):
+        shutil.copytree(folder, tmp_path / name)
+        for path in (tmp_path / name).rglob("*.parquet"):
+            if path.name.startswith(tuple(bare)):
+                pq.write_table(pq.read_table(path).drop_columns([courses.COLUMN]), path)
+        summed(spark, tmp_path / name, tmp_path / f"{name} out")
+        assert content(tmp_path / f"{name} out") == content(tmp_path / "out") != {}, name
+
+    bad = pq.read_table(other)
+    mine = pq.read_table(folder / "date=2026-01-10" / "00000001-000001.parquet")[courses.COLUMN][: len(bad)]
+    other.unlink()
+    summed(spark, folder, tmp_path / "without it")
+    pq.write_table(bad.set_column(bad.schema.get_field_index(courses.COLUMN), courses.COLUMN, mine), other)
+    summed(spark, folder, tmp_path / "with it")
+    assert content(tmp_path / "with it") == content(tmp_path / "without it")
+    [skipped] = json.loads((tmp_path / "with it" / "summary.json").read_bytes())["source"]["skipped"]
+    assert (skipped["file"], "does not stand for" in skipped["why"]) == (str(other), True)
 
 
 def test_what_is_in_a_store_gives_the_same_bytes(
