@@ -33,7 +33,7 @@ _TEXT: Final = pa.dictionary(pa.int32(), pa.string())
 _json: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
-@functools.lru_cache(1 << 16)  # a member's are the same in all of its files of a day
+@functools.lru_cache(1 << 14)  # a member's are the same in all of its files of a day
 def course(
     fleet: str, member_guid: str, set_guid: str, start: int, run: str, connection_guid: str, counter: str
 ) -> int:
