@@ -359,5 +359,5 @@ def remove_server(config_file: Path, name: str) -> None:
     say(f"this server lets {name} in no more; the directory has it still: run this on the other servers, too")
     for site, servers in done["sites"].items():
         say(f"{name} owns the site {site}: `frs directory promote --site {site}` on one of its other servers")
-        say(f"({', '.join(servers)}), then this again")
+        say(f"({', '.join(servers)}), or on this one, then this again")
     say(f"where {name} owns the enterprise, one of them has to take its place: `frs directory promote`")

@@ -10,7 +10,7 @@ from agent.directory.objects.table import SERVICE_BSC, Type
 from agent.directory.replication import content
 from agent.directory.replication import messages as m
 from agent.directory.replication.common import Common
-from agent.directory.replication.ports import ENTERPRISE_PARTITION, Answered, Partition, Send, State
+from agent.directory.replication.ports import ENTERPRISE_PARTITION, Answered, Partition, Send, State, Told
 from agent.directory.replication.replicator import Replicator
 from tests.directory.world import SITES, World
 
@@ -384,6 +384,7 @@ def test_a_synchronisation_is_applied_as_a_whole_or_not_at_all(enterprise: World
         rules(world, "bsc3")._start_sync0(there, 0)
         reply = m.SyncReply(SITE2, SITE1, 0, there.last + 2, there.purged, 2, tuple(changes))
         rules(world, "bsc3").received("psc2", reply)
+        assert rules(world, "bsc3").received("psc2", reply) == [], "and is forgotten: it costs nothing to send it again"
     assert world.servers["bsc3"].store.get(guid) is not None
     assert world.content("bsc3") == before
     world.settle()
@@ -404,3 +405,64 @@ def test_a_replica_asks_the_owner_of_the_enterprise_when_that_of_its_site_does_n
     world.start("psc1")
     world.settle()
     assert world.differences() == []
+
+
+@pytest.mark.parametrize("numbers", [(2, 1), (1, 1), (1, 9), ()])
+def test_pages_have_changes_in_the_order_of_their_numbers_and_an_end(
+    enterprise: World, numbers: tuple[int, ...]
+) -> None:
+    world = enterprise
+    there = partition(world, "bsc3", SITE1)
+    made = [
+        m.DirectoryChange(m.SYNC, bytes([one]) * 16, SITE1, 0, one, 0, ((101, bytes([one]) * 16), (103, f"q{one}")))
+        for one in numbers
+    ]
+    with world.servers["bsc3"].store.transaction():
+        rules(world, "bsc3")._start_sync0(there, 0)
+        rules(world, "bsc3")._done()
+        actions = rules(world, "bsc3").received("psc2", m.SyncReply(SITE2, SITE1, 0, 8, 0, 1, tuple(made)))
+    assert [type(one) for one in actions] == [Told]
+    assert not list(world.servers["bsc3"].store.arriving(SITE1))
+
+
+def test_a_partition_that_nobody_has_holds_no_other_up(enterprise: World) -> None:
+    """A site whose server has not come up yet."""
+    world = enterprise
+    for number in range(30):
+        guid = world.new_id()
+        made = ((2001, guid), (2002, f"set {number}"), (2004, guid))
+        world.change("pec", ENTERPRISE_PARTITION, m.DirectoryChange(m.CREATE, None, bytes(16), 0, 0, 0, made))
+    nobody = ((302, b"N" * 16), (301, "north"), (304, "nobody"))
+    world.change("pec", ENTERPRISE_PARTITION, m.DirectoryChange(m.CREATE, None, bytes(16), 0, 0, 0, nobody))
+    world.settle()
+    assert not rules(world, "bsc2").complete(b"N" * 16)
+    with world.servers["bsc2"].store.transaction():
+        rules(world, "bsc2")._start_sync0(partition(world, "bsc2", ENTERPRISE_PARTITION), 0)
+    for _ in range(30):  # so many messages arrive in the time in which a request is sent again
+        world._carry_out(world.servers["bsc2"], rules(world, "bsc2").retry())
+        for _ in range(10):
+            if world.flying:
+                world.deliver()
+        if partition(world, "bsc2", ENTERPRISE_PARTITION).state == State.NORMAL:
+            return
+    pytest.fail("it never ends")
+
+
+def test_a_replica_comes_back_to_the_owner_of_its_site(enterprise: World) -> None:
+    world = enterprise
+    world.crash("psc1")
+    world._event("bsc2", "announce")
+    for _ in range(3):
+        world._event("bsc2", "retry")
+        deliver_all(world)
+    assert rules(world, "bsc2")._source(partition(world, "bsc2", ENTERPRISE_PARTITION)) == "pec"
+    world.start("psc1")
+    world._event("psc1", "propagate")
+    deliver_all(world)
+    assert rules(world, "bsc2")._source(partition(world, "bsc2", ENTERPRISE_PARTITION)) == "psc1"
+    world.crash("pec")
+    world.trace.clear()
+    change = m.DirectoryChange(m.CREATE, None, SITE1, 0, 0, 0, ((101, b"q" * 16), (103, "c14\\q")))
+    world._event("bsc2", "ask_owner", SITE1, change)
+    deliver_all(world)
+    assert world.servers["psc1"].store.get(b"q" * 16) is not None

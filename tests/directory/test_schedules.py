@@ -177,7 +177,7 @@ def test_without_a_decision_the_schedules_find_a_fault(
     monkeypatch: pytest.MonkeyPatch, where: object, name: str, instead: Callable[..., Any]
 ) -> None:
     monkeypatch.setattr(where, name, instead)
-    assert any(_goes_wrong(seed, owner_lost, faults) for seed in range(30))
+    assert any(_goes_wrong(seed, owner_lost, faults) for seed in (*range(30), 51))
 
 
 @pytest.mark.parametrize(
@@ -192,11 +192,11 @@ def test_without_a_decision_a_site_has_two_owners_or_none(
     monkeypatch: pytest.MonkeyPatch, where: object, name: str, instead: Callable[..., Any]
 ) -> None:
     monkeypatch.setattr(where, name, instead)
-    assert any(_goes_wrong(seed, site_owner_lost) for seed in (49, 198))
+    assert any(_goes_wrong(seed, site_owner_lost) for seed in (13, 198))
 
 
 def _goes_wrong(seed: int, *schedules: Callable[[int], list[str]]) -> bool:
     try:
         return any(schedule(seed) for schedule in schedules)
-    except AssertionError:
+    except (AssertionError, DirectoryError):
         return True

@@ -92,7 +92,9 @@ class Administered:
         if not found and name not in self.known.servers() and name not in self.known.removed:
             raise DirectoryError(MQDS_OBJECT_NOT_FOUND, f"there is no server {name}")
         self._removed(self.known.removed | {name})
-        others = {one.text(S_NAME): self.known.copies_of(one, name) for one in found if one.type == Type.SITE}
+        owned = [one for one in found if one.type == Type.SITE]
+        found = [one for one in found if one.partition not in {site.guid for site in owned}]  # those go with their site
+        others = {one.text(S_NAME): self.known.copies_of(one, name) for one in owned}
         sites = {site: names for site, names in others.items() if names}
         if sites or not all(self._rules.takes_changes(one.partition) for one in found):
             return {"deleted": False, "sites": sites}
@@ -123,7 +125,10 @@ class Administered:
                 "server comes first; else run this again"
             )
             if result := await self._answer(number, silent):
-                raise DirectoryError(result, f"the owner of the enterprise refuses that (0x{result:08x})")
+                text = (
+                    f"the owner of the enterprise refuses that (0x{result:08x}); if it has given the site to another "
+                )
+                raise DirectoryError(result, text + "server meanwhile, and it is still to be this one, run this again")
         try:
             async with asyncio.timeout(ANSWER_S):
                 while not self._rules.takes_changes(site.guid):

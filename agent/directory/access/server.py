@@ -10,7 +10,7 @@ import math
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 from agent.directory.access import shown
@@ -191,20 +191,24 @@ class DirectoryServer(Administered):
                     waiting = self._asked.get(action.request)
                     if waiting is not None and not waiting.done():
                         waiting.set_result(action.result)
-        self._others_are_known(were)
-        if self.generation != before:
+        anew, self._rules.anew = self._rules.anew, set()
+        self._others_are_known(were, anew)
+        if ENTERPRISE_PARTITION in anew:  # what came back, or went, has whatever numbers
+            self._has_changed(None)
+        elif self.generation != before:
             changed = self.store.changed(ENTERPRISE_PARTITION, before, self.generation, MOST_CHANGED)
             self.counted["changed"] += len(changed)
             self._has_changed(changed if len(changed) < MOST_CHANGED else None)
         return result
 
-    def _others_are_known(self, were: dict[bytes, int]) -> None:
-        """Servers of sites may have come, or have other keys, since partitions had these numbers."""
+    def _others_are_known(self, were: dict[bytes, int], anew: Collection[bytes]) -> None:
+        """Servers of sites may have come, or have other keys, since partitions had these numbers, or were taken
+        anew."""
         for one in self._rules.partitions:
-            since = were.get(one.id, 0)
-            if self._server is not None and one.id != ENTERPRISE_PARTITION and one.last != since:
+            since = 0 if one.id in anew else were.get(one.id, 0)
+            if self._server is not None and one.id != ENTERPRISE_PARTITION and (one.last != since or one.id in anew):
                 changed = self.store.changed(one.id, since, one.last, MOST_CHANGED)
-                if any(found.type == Type.MACHINE for found in changed):
+                if one.id in anew or any(found.type == Type.MACHINE for found in changed):
                     self._server.admit(self.known.credentials())
                     return
 

@@ -68,7 +68,8 @@ class Common:
         self._announce: set[str] = set()
         self._bscs: list[str] | None = None
         self._requests: dict[int, str] = {}  # that are under way, and to whom they went
-        self._turn = 0  # of those whom a replica may ask, who is asked
+        self._turns: dict[bytes, int] = {}  # by partition: of those whom a replica may ask, who is asked
+        self.anew: set[bytes] = set()  # partitions of which all was taken anew, until somebody has looked here
         self._forwarded: OrderedDict[tuple[str, int], str] = OrderedDict()  # by requester and number, likewise
         self._last_request = 0
         self._claim = 0  # the request by which this server asked for a site, until it is answered
@@ -118,11 +119,11 @@ class Common:
     def _ask(self, partition: Partition, purged: int = MIN_SEQ) -> None:
         """Ask for all that is missing (3.3.7.3), unless that is under way. `purged`: where all is taken anew, how far
         tombstones were purged by whom it is asked of, if that is known."""
-        upstream = self._upstream(partition)
-        if partition.id in self._asking or not upstream:
+        source = self._source(partition)
+        if partition.id in self._asking or not source:
             return
         first = MIN_SEQ if partition.state == State.SYNC0 else partition.last
-        self._asking[partition.id] = Asking(upstream, first, purged)
+        self._asking[partition.id] = Asking(source, first, purged)
         self._store.begin_arriving(partition.id)
         self._send_request(partition)
 
@@ -148,6 +149,9 @@ class Common:
         if done.type == Type.MACHINE:
             self._bscs = None
         elif done.type == Type.SITE and isinstance(done, DeletedObject):
+            self._asking.pop(done.guid, None)
+            self._pending.pop(done.guid, None)
+            self._store.begin_arriving(done.guid)
             if self._partitions.pop(done.guid, None) is not None:
                 self._store.drop_partition(done.guid)
         elif isinstance(done, DsObject) and done.type in (Type.SITE, Type.ENTERPRISE):
@@ -172,7 +176,8 @@ class Common:
         if epoch and mine and not new and not self.complete(partition_id):  # it came back out of an old backup
             return False
         if partition_id == self.me.site:
-            self._turn = 0
+            self._turns.clear()
+            self._claim = 0
         took = False
         partition.authority = owner
         self._bscs = None
@@ -195,6 +200,9 @@ class Common:
         has it who has not taken all of the partition from here."""
         self._asking.pop(partition.id, None)
         self._pending.pop(partition.id, None)
+        if partition.state == State.SYNC0:
+            text = f"{named(partition)} is taken as it was before all of it was to be taken anew, which did not end: "
+            self._tell(self.me.name, text + "what was changed at its former owner since then is lost")
         partition.state = State.NORMAL
         partition.epoch = max(epoch_of(max(partition.last, partition.purged)) + 1, epoch)
         first = following(partition.last, partition.epoch, self._reign)
@@ -210,15 +218,17 @@ class Common:
         return found
 
     def _upstream(self, partition: Partition | None) -> str:
-        """Whom a partition is asked of: its owner; a replica asks the owner of its site, and where that does not
-        answer, the owner of the enterprise and that one in turn."""
+        """From whom a partition comes: its owner, or for a replica the owner of its site."""
         if partition is None:
             return ""
-        if self.is_psc:
-            return partition.authority
-        both = (self._site_owner(), self._partitions[ENTERPRISE_PARTITION].authority)
+        return partition.authority if self.is_psc else self._site_owner()
+
+    def _source(self, partition: Partition) -> str:
+        """Whom a partition is asked of: from whom it comes; where that does not answer a replica asks the owner of the
+        enterprise, and that one, in turn."""
+        both = (self._upstream(partition), "" if self.is_psc else self._partitions[ENTERPRISE_PARTITION].authority)
         sources = [one for one in dict.fromkeys(both) if one not in ("", self.me.name)]
-        return sources[self._turn % len(sources)] if sources else ""
+        return sources[self._turns.get(partition.id, 0) % len(sources)] if sources else ""
 
     def _site_owner(self) -> str:
         site = self._partitions.get(self.me.site)

@@ -143,17 +143,29 @@ class Following(Owning):
         anew = partition.state == State.SYNC0
         if (anew and message.purged < asking.purged) or message.complete == (0 if anew else 2):
             return
+        more = message.complete == 1
+        numbers = [asking.cursor, *(change.seq for change in message.changes)]
+        asking.count += len(message.changes)
         if any(change.partition != partition.id for change in message.changes):
             self._not_taken(partition, sender, "a change of another partition is among it")
-        elif message.complete != 1:
-            self._all_is_here(partition, asking, message)
-        elif message.to > asking.cursor:
+        elif any(one >= other for one, other in itertools.pairwise(numbers)) or numbers[-1] > message.to:
+            self._not_taken(partition, sender, "its changes are not in the order of their numbers")
+        elif asking.count > self._sizes.arriving or (more and not message.changes):
+            self._not_taken(partition, sender, "it does not end")
+        elif more:
             self._store.put_arriving(partition.id, message.changes)
             asking.cursor, asking.silent = message.to, 0
             self._send_request(partition)
+        elif message.purged > message.to:
+            self._not_taken(partition, sender, "more is purged of it than there is")
+        else:
+            self._all_is_here(partition, asking, message)
 
     def _not_taken(self, partition: Partition, sender: str, why: str) -> None:
+        """All that has come of it goes; it is asked for again in its time."""
         self._tell(sender, f"a synchronisation of {named(partition)} is not taken: {why}")
+        self._asking.pop(partition.id, None)
+        self._store.begin_arriving(partition.id)
 
     def _all_is_here(self, partition: Partition, asking: Asking, message: SyncReply) -> None:
         anew, before = partition.state == State.SYNC0, partition.last
@@ -177,6 +189,7 @@ class Following(Owning):
         self._store.begin_arriving(partition.id)
         if anew:
             partition.state, partition.last, partition.purged = State.NORMAL, message.to, message.purged
+            self.anew.add(partition.id)
             self._bscs = None
         partition.whole, partition.last = True, max(partition.last, message.to)
         self._store.put_partition(partition)

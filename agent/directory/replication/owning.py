@@ -70,6 +70,8 @@ class Owning(Common):
         there = self._partitions.get(site.guid) if site is not None else None
         if site is None or there is None or not isinstance(asked, int):
             return change
+        if psc != site.text(S_PSC) and 0 < asked <= site.number(S_EPOCH):  # or a request that comes late, or twice
+            raise DirectoryError(MQ_ERROR, f"the site was given to {site.text(S_PSC)} meanwhile")
         known = max(epoch_of(max(there.last, there.purged)), site.number(S_EPOCH))
         epoch = max(asked, site.number(S_EPOCH) if psc == site.text(S_PSC) else known + 1)
         if epoch > min(known + MOST_EPOCHS_AHEAD, MAX_EPOCH):

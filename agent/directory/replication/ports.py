@@ -160,7 +160,8 @@ class Me:
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """Bounds: the changes kept that came too early, the newest changes whose tombstones are never purged, how often one
-    acknowledges, how many changes wait for one server, how many go into a message and how many bytes."""
+    acknowledges, how many changes wait for one server, how many go into a message and how many bytes, and how many a
+    synchronisation may have."""
 
     pending: int = 100
     buffer: int = 1024
@@ -168,6 +169,7 @@ class Sizes:
     waiting: int = 1000
     page: int = 1000
     page_bytes: int = 192 * 1024
+    arriving: int = 2_000_000
 
 
 DEFAULT_SIZES = Sizes()
@@ -176,9 +178,11 @@ DEFAULT_SIZES = Sizes()
 @dataclass(slots=True)
 class Asking:
     """A sync request is under way: to whom, what has arrived already of what it asks for, which tombstones (purged up
-    to that number) are not missed where all is taken anew; and how many times the answer was waited for in vain."""
+    to that number) are not missed where all is taken anew; how many times the answer was waited for in vain, and how
+    many changes have come."""
 
     server: str
     cursor: int
     purged: int = MIN_SEQ
     silent: int = 0
+    count: int = 0

@@ -89,6 +89,8 @@ class Replicator(Following):
 
     def received(self, sender: str, message: Message) -> list[Action]:
         """A message of a server that has authenticated as `sender`."""
+        if sender == self._site_owner() and not self._claim:
+            self._turns.clear()
         for partition_id, seq in numbers_in(message):
             partition = self._partitions.get(partition_id)
             if partition is not None and self._too_far(partition, seq):
@@ -140,17 +142,17 @@ class Replicator(Following):
     def retry(self) -> list[Action]:
         """Ask again for what was asked and did not come, and somebody else where that was in vain, too; ask for what is
         known to be missing."""
-        turn = self._turn
         for partition in self.partitions:
             if partition.authority == self.me.name:
                 continue
             asking = self._asking.get(partition.id)
-            if asking is not None and not asking.silent and asking.server == self._upstream(partition):
+            if asking is not None and not asking.silent:
                 asking.silent += 1
                 self._send_request(partition)
             elif self._is_behind(partition) or self._pending.get(partition.id):
-                if self._asking.pop(partition.id, None) is not None:
-                    self._turn = turn if self.is_psc else turn + 1
+                if asking is not None and asking.server == self._source(partition):
+                    self._turns[partition.id] = self._turns.get(partition.id, 0) + 1
+                self._asking.pop(partition.id, None)
                 self._ask(partition)
         return self._done()
 
@@ -203,16 +205,20 @@ class Replicator(Following):
         if self.owns(ENTERPRISE_PARTITION):
             self._change(ENTERPRISE_PARTITION, change)
             return 0, self._done()
-        self._turn = 1  # whoever owned the site tells nothing any more
         self._claim = self._request(self._partitions[ENTERPRISE_PARTITION].authority, ENTERPRISE_PARTITION, change, "")
-        self._ask_all()
+        self._ask_owner_of_enterprise()
         return self._claim, self._done()
 
     def _change_reply(self, sender: str, message: ChangeReply) -> None:
         super()._change_reply(sender, message)
         if self._claim and self._claim not in self._requests:
             self._claim = 0
-            self._ask_all()
+            self._ask_owner_of_enterprise()
+
+    def _ask_owner_of_enterprise(self) -> None:
+        """Whoever owned the site tells nothing any more."""
+        self._turns = dict.fromkeys(self._partitions, 1)
+        self._ask_all()
 
     def _ask_all(self) -> None:
         """Others are asked than before."""

@@ -23,7 +23,7 @@ from agent.directory.objects.model import MQDS_OBJECT_NOT_FOUND, DeletedObject, 
 from agent.directory.objects.table import SERVICE_BSC, Type
 from agent.directory.replication.content import deletion
 from agent.directory.replication.messages import CREATE, DELETE, UPDATE, DirectoryChange
-from agent.directory.replication.ports import ENTERPRISE_PARTITION
+from agent.directory.replication.ports import ENTERPRISE_PARTITION, State
 from agent.reporting.incidents import Incidents
 from agent.rpc.errors import RpcAuthError, RpcClosed, RpcFault
 from agent.rpc.noise import KeyPair
@@ -224,3 +224,32 @@ async def test_a_site_that_has_other_servers_stays_when_its_owner_is_removed(sit
         site.owner.store.remove(DeletedObject(there.guid, north.guid, 1, Type.MACHINE))
     assert site.owner.remove_server("third") == {"deleted": True, "sites": {}}
     assert site.owner.store.find(Type.SITE, "north") is None
+
+
+async def test_a_server_that_is_gone_goes_with_the_site_that_it_took_over(site: Site) -> None:
+    """Its own machine is of that site, and nobody else can delete it."""
+    key = public_key(new_key()).hex()
+    site.owner.add_server({"name": "third", "host": "127.0.0.1", "port": 9, "key": key, "site": "north"})
+    north = site.owner.store.find(Type.SITE, "north")
+    assert north is not None
+    own = ((202, b"B" * 16), (203, "third"), (201, north.guid), (210, SERVICE_BSC))
+    with site.owner.store.transaction():
+        site.owner.store.put(new_object(Type.MACHINE, b"B" * 16, north.guid, dict(own)))
+    assert site.owner.remove_server("third") == {"deleted": True, "sites": {}}
+    assert site.owner.store.find(Type.SITE, "north") is None
+    assert site.owner.store.get(b"B" * 16) is None
+
+
+async def test_what_comes_and_goes_when_all_is_taken_anew_is_looked_at(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Objects come back then with lower numbers than the last one, and go without any."""
+    told: list[object] = []
+    monkeypatch.setattr(site.copy, "_has_changed", told.append)
+    rules = site.copy._rules
+    enterprise = rules.partitions[0]
+    site.copy._event(lambda: (rules._start_sync0(enterprise, 0), rules._done()))
+    async with asyncio.timeout(60):
+        while enterprise.state != State.NORMAL:
+            await asyncio.sleep(0.01)
+    assert told == [None]
