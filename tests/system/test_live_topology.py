@@ -4,6 +4,7 @@ nothing is lost."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -14,6 +15,7 @@ from typing import Any
 
 from agent.counters.registry import PERF_COUNTER_COUNTER, counter_types
 from agent.reporting.exit_codes import ExitCode
+from agent.rpc.errors import RpcClosed
 from agent.rpc.frsrpc import FrsPartner
 from agent.rpc.security import Credential
 from config.credentials import load_secret
@@ -168,6 +170,9 @@ class Fleet:
 
         async def knock() -> bool:
             port = self.demo.members[name].rpc_port
+            for _ in range(99):  # whoever is let in by what is no longer valid is cut off when that is noticed
+                with contextlib.suppress(RpcClosed):
+                    return await knocks(FrsPartner("127.0.0.1", port, credential, connect_timeout=PATIENCE))
             return await knocks(FrsPartner("127.0.0.1", port, credential, connect_timeout=PATIENCE))
 
         return asyncio.run(knock())
