@@ -254,6 +254,8 @@ def _partition_state(one: Mapping[str, Any]) -> dict[str, str]:
         return _state("bad", "disputed")
     if not one["complete"]:
         return _state("bad", "not complete")
+    if one["state"] != "normal":
+        return _state("busy", "a copy, of which all is taken anew")
     return _state("good", "owned here" if one["mine"] else "a copy")
 
 

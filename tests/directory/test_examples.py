@@ -466,3 +466,34 @@ def test_a_replica_comes_back_to_the_owner_of_its_site(enterprise: World) -> Non
     world._event("bsc2", "ask_owner", SITE1, change)
     deliver_all(world)
     assert world.servers["psc1"].store.get(b"q" * 16) is not None
+
+
+def test_a_request_for_a_site_that_nobody_answers_ends(enterprise: World) -> None:
+    """Whoever asked for a site follows its owner no more; where no answer came, and that owner is there, it does."""
+    world = enterprise
+    world.crash("pec")
+    world.promote_site("bsc2", SITE1)
+    deliver_all(world)
+    world._event("psc1", "announce")
+    world._event("psc1", "propagate")
+    deliver_all(world)
+    assert rules(world, "bsc2")._source(partition(world, "bsc2", ENTERPRISE_PARTITION)) == "pec"
+    world.wait_no_longer()
+    world._event("psc1", "announce")
+    world._event("psc1", "propagate")
+    deliver_all(world)
+    assert rules(world, "bsc2")._source(partition(world, "bsc2", ENTERPRISE_PARTITION)) == "psc1"
+    assert not rules(world, "bsc2")._requests
+
+
+def test_an_answer_of_before_a_restart_is_none_to_what_is_asked_after_it(enterprise: World) -> None:
+    world = enterprise
+    world.crash("pec")
+    numbers = []
+    for _ in range(2):
+        change = m.DirectoryChange(m.CREATE, None, bytes(16), 0, 0, 0, ((2002, "name"), (2001, b"s" * 16)))
+        numbers.append(world._event("bsc2", "ask_owner", ENTERPRISE_PARTITION, change))
+        world.crash("bsc2")
+        world.start("bsc2")
+    assert 0 not in numbers
+    assert len(set(numbers)) == 2

@@ -23,7 +23,7 @@ from agent.directory.replication.messages import (
     decode_message,
     encode_message,
 )
-from agent.directory.replication.ports import ENTERPRISE_PARTITION, Action, Me, Send, Sizes, Told
+from agent.directory.replication.ports import ENTERPRISE_PARTITION, Action, Answered, Me, Send, Sizes, Told
 from agent.directory.replication.replicator import Replicator
 from agent.directory.store.store import DirectoryStore
 
@@ -60,6 +60,7 @@ class Server:
     rules: Replicator | None = None
     backup: bytes | None = None
     told: list[str] = field(default_factory=list)
+    waits: set[int] = field(default_factory=set)  # for the answers to these requests
 
 
 @dataclass
@@ -83,6 +84,7 @@ class World:
         self.sent: Counter[str] = Counter()
         self.trace: list[tuple[str, str, Message]] = []  # all that was sent: by whom, to whom
         self._ids = 0
+        self._ticks = 0
         pec = self._add("pec", SITES[0], "")
         self.start("pec")
         properties = ((609, b"E" * 16), (601, "enterprise"), (604, "pec"))
@@ -148,7 +150,9 @@ class World:
 
     def _carry_out(self, server: Server, actions: list[Action]) -> None:
         for action in actions:
-            if isinstance(action, Send):
+            if isinstance(action, Answered):
+                server.waits.discard(action.request)
+            elif isinstance(action, Send):
                 data = encode_message(action.message)
                 self.trace.append((server.me.name, action.to, action.message))
                 self.sent[type(action.message).__name__] += 1
@@ -158,6 +162,7 @@ class World:
 
     def crash(self, name: str) -> None:
         self.servers[name].rules = None
+        self.servers[name].waits.clear()
         self.log.append(f"{name} crashes")
 
     def change(self, name: str, partition: bytes, change: DirectoryChange) -> int | None:
@@ -183,6 +188,17 @@ class World:
             self._event(self.rng.choice(list(self.servers)), "announce")
         if self.rng.random() < 0.5:
             self._event(self.rng.choice(list(self.servers)), "retry")
+        self._ticks += 1
+        if self._ticks % 2 == 0:
+            self.wait_no_longer()
+
+    def wait_no_longer(self) -> None:
+        """The time for an answer is over, everywhere."""
+        for server in self.servers.values():
+            while server.waits:
+                request = server.waits.pop()
+                if server.rules is not None:
+                    server.rules.unanswered(request)
 
     def settle(self, rounds: int = 12, without: Collection[str] = ()) -> None:
         """All are up (but for those), nothing is lost any more, and every timer runs out again and again."""
@@ -193,6 +209,7 @@ class World:
         for number in range(rounds):
             if number > 2 and self.same(without):
                 break
+            self.wait_no_longer()
             for call in ("announce", "propagate", "retry"):
                 for name in list(self.servers):
                     self._event(name, call)
@@ -227,7 +244,9 @@ class World:
     def promote_site(self, name: str, site: bytes) -> None:
         """`frs directory promote --site`, which may fail."""
         try:
-            self._event(name, "promote_site", site)
+            request = self._event(name, "promote_site", site)
+            if isinstance(request, int) and request and self.servers[name].rules is not None:
+                self.servers[name].waits.add(request)
         except DirectoryError as error:
             self.log.append(f"{name} is not promoted: {error}")
 

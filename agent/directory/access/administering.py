@@ -58,6 +58,7 @@ class Administered:
             raise DirectoryError(MQDS_NO_RSP_FROM_OWNER, silent) from None
         finally:
             del self._asked[number]
+            self._rules.unanswered(number)
 
     def add_server(self, given: dict[str, Any]) -> dict[str, Any]:
         """Another server: one of this site, as a copy, or with a site of its own, as its owner. Raises

@@ -71,7 +71,7 @@ class Common:
         self._turns: dict[bytes, int] = {}  # by partition: of those whom a replica may ask, who is asked
         self.anew: set[bytes] = set()  # partitions of which all was taken anew, until somebody has looked here
         self._forwarded: OrderedDict[tuple[str, int], str] = OrderedDict()  # by requester and number, likewise
-        self._last_request = 0
+        self._last_request = reign << 10 & 0xFFFFFFFF  # an answer to one of before a restart is to none of now
         self._claim = 0  # the request by which this server asked for a site, until it is answered
         self._epochs: dict[bytes, int] = {}  # of the partitions, when one looked first since the last 12 hours began
 

@@ -82,7 +82,7 @@ class Replicator(Following):
         return number, self._done()
 
     def _request(self, to: str, partition_id: bytes, change: DirectoryChange, psc: str) -> int:
-        self._last_request = (self._last_request + 1) & 0xFFFFFFFF
+        self._last_request = self._last_request % 0xFFFFFFFF + 1
         self._requests[self._last_request] = to
         self._send(to, ChangeRequest(self.me.site, partition_id, self._last_request, self.me.name, change, psc))
         return self._last_request
@@ -208,6 +208,13 @@ class Replicator(Following):
         self._claim = self._request(self._partitions[ENTERPRISE_PARTITION].authority, ENTERPRISE_PARTITION, change, "")
         self._ask_owner_of_enterprise()
         return self._claim, self._done()
+
+    def unanswered(self, request: int) -> None:
+        """Nobody waits for the answer to that request any more. Where a site was asked for by it, its owner may be
+        followed again, should that be there still; if the site is given to this server after all, its change tells."""
+        self._requests.pop(request, None)
+        if self._claim == request:
+            self._claim = 0
 
     def _change_reply(self, sender: str, message: ChangeReply) -> None:
         super()._change_reply(sender, message)

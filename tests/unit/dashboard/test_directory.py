@@ -192,6 +192,8 @@ def test_a_disputed_partition_and_one_that_is_not_complete() -> None:
     own = server_of(found)
     assert [one["words"] for one in own["partitions"]["rows"]] == ["disputed", "not complete"]
     assert own["state"] == "bad"
+    own = server_of(status(server=server(partitions=[partition(state="sync0", mine=False)])))
+    assert [one["words"] for one in own["partitions"]["rows"]] == ["a copy, of which all is taken anew"]
     young = server(partitions=[partition(complete=False)], started=ago(20))
     assert wrongs(status(server=young)) == [], "one that has just started takes it at the moment"
 
