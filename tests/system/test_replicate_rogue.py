@@ -118,8 +118,8 @@ def flood(rogue: Rogue) -> None:
 
 
 def requests(rogue: Rogue) -> None:
-    """Blocks of a large file, of which not one is taken."""
-    (co,) = (co for co in rogue.offered if co.file_name == "large")
+    """Blocks of a large file, of which not one is taken. It may have been offered again with each join."""
+    co = next(co for co in rogue.offered if co.file_name == "large")
     rogue.mute = True
     rogue.send(rogue.request(co, at % 256 * c.MAX_BLOCK) for at in range(6000))
 
