@@ -23,10 +23,11 @@ class FileSystem(NamedTuple):
 
 
 _MIB: Final = 1 << 20
-#: By the names that tests are told with. `ext4-128` has inodes without room for parts of a second and birth times.
+#: Blocks are as large as those of a real disk: the attributes of a file have the room of one. By the names that tests
+#: are told with. `ext4-128` has inodes without room for parts of a second and birth times.
 KINDS: Final[dict[str, FileSystem]] = {
-    "ext4": FileSystem(("mkfs.ext4", "-q", "-I", "256"), 32 * _MIB, ()),
-    "ext4-128": FileSystem(("mkfs.ext4", "-q", "-I", "128"), 32 * _MIB, ()),
+    "ext4": FileSystem(("mkfs.ext4", "-q", "-b", "4096", "-I", "256"), 32 * _MIB, ()),
+    "ext4-128": FileSystem(("mkfs.ext4", "-q", "-b", "4096", "-I", "128"), 32 * _MIB, ()),
     "xfs": FileSystem(("mkfs.xfs", "-q"), 320 * _MIB, ()),
     "btrfs": FileSystem(("mkfs.btrfs", "-q"), 128 * _MIB, ()),
     "tmpfs": FileSystem((), 0, ("-t", "tmpfs", "-o", "size=64m", "none")),

@@ -37,10 +37,7 @@ def unnoticed(config: Path) -> list[str]:
 
 def _unnoticed(root: Path, database: Path, replica_set: ReplicaSet) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
-        for name in (database.name, f"{database.name}-wal"):  # the agent has the database for itself
-            with contextlib.suppress(FileNotFoundError):
-                shutil.copyfile(database.with_name(name), os.path.join(folder, name))
-        store = Store(os.path.join(folder, database.name))
+        store = Store(os.fspath(_copied(database, Path(folder))))
         try:
             root_guid = store.meta_get("root_guid")
             assert root_guid is not None, f"{database}: no identity"
@@ -53,6 +50,26 @@ def _unnoticed(root: Path, database: Path, replica_set: ReplicaSet) -> list[str]
         finally:
             store.close()
     return [f"{change.kind.name} {change.path!r}" for change in found if _is_news(change)]
+
+
+def _copied(database: Path, folder: Path) -> Path:
+    """A copy, made by hand, as the agent has the database for itself: what it moves meanwhile from the write-ahead log
+    into the database would be in neither copy."""
+    both = [database, database.with_name(f"{database.name}-wal")]
+    for _ in range(100):
+        before = _state(both)
+        for one in both:
+            (folder / one.name).unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copyfile(one, folder / one.name)
+        if _state(both) == before:
+            return folder / database.name
+    raise AssertionError(f"{database} is never still")
+
+
+def _state(files: list[Path]) -> list[tuple[int, int, int] | None]:
+    found = (one.stat() if one.exists() else None for one in files)
+    return [None if one is None else (one.st_ino, one.st_size, one.st_mtime_ns) for one in found]
 
 
 def _is_news(change: Change) -> bool:
