@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from staging.fsops import Fingerprint, fingerprint, object_id_get
+from staging.listing import entries
 from staging.openat2 import open_beneath
 
 from .changes import mounts_below
@@ -73,7 +74,7 @@ class System:
 
     def scandir(self, fd: int) -> AbstractContextManager[Iterator[os.DirEntry[str]]]:
         """As os.scandir(); the entries can be asked as long as the folder is open."""
-        return os.scandir(fd)
+        return entries(fd)
 
     def fingerprint(self, fd: int, name: str) -> Fingerprint:
         """Of what is at a name in an open folder. Raises OSError."""

@@ -16,7 +16,7 @@ import stat
 import struct
 from typing import Final, NamedTuple
 
-from staging import fsops, posixacl
+from staging import fsops, listing, posixacl
 from staging.errors import Swapped, Unsupported
 from staging.fsops import RENAME_NOREPLACE, Fingerprint
 from staging.openat2 import open_beneath
@@ -235,7 +235,7 @@ def remove_tree(dir_fd: int, name: str) -> None:
         top = _open_to_empty(dir_fd, name)
         try:
             for _ in range(_ROUNDS):  # once more where folders were moved up from below
-                names = os.listdir(top)
+                names = listing.names(top)
                 for entry in names:
                     _remove_below(top, top, entry, 0)
                 if not names:
@@ -263,7 +263,7 @@ def _remove_below(top: int, dir_fd: int, name: str, depth: int) -> None:
             return
         fd = _open_to_empty(dir_fd, name)
         try:
-            names = os.listdir(fd)
+            names = listing.names(fd)
             for entry in names:
                 if depth < _DEPTH:
                     _remove_below(top, fd, entry, depth + 1)

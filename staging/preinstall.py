@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from staging import fsops, stamps
+from staging import fsops, listing, stamps
 from staging.beneath import (
     FOLDER,
     Entry,
@@ -119,7 +119,7 @@ class Preinstall:
         """
         kept: list[Entry] = []
         try:
-            for name in sorted(os.listdir(self.fd)):
+            for name in sorted(listing.names(self.fd)):
                 if from_tree(name, fsops.stat(name, dir_fd=self.fd)):
                     kept.append(self.entry(name))
                 elif name != _RECORD:
@@ -164,7 +164,7 @@ class Preinstall:
         self.fd = os.dup(self._state_fd)
         if left >= 0:
             try:
-                for name in os.listdir(left):
+                for name in listing.names(left):
                     if from_tree(name, fsops.stat(name, dir_fd=left)):
                         move_to_free_name(left, name, self.fd, free_name(name, ASIDE_SUFFIX))
                     else:
@@ -176,7 +176,7 @@ class Preinstall:
 
     def _remove_unnamed(self, ours: int) -> None:
         """Removes what a crash left that came between making a folder and naming it."""
-        with os.scandir(self._root.fd) as entries:
+        with listing.entries(self._root.fd) as entries:
             unnamed = [entry.name for entry in entries if _UNNAMED.fullmatch(entry.name)]
         for name in unnamed:
             if not self._is_ours(name, ours):
@@ -232,7 +232,7 @@ class Preinstall:
             return False
         try:
             # Another one that is as good as the one just made does no harm.
-            if not is_private(os.fstat(fd)) or os.listdir(fd):
+            if not is_private(os.fstat(fd)) or listing.names(fd):
                 if open_to_all(fd):
                     with contextlib.suppress(OSError):
                         os.rmdir(name, dir_fd=self._root.fd)
@@ -270,7 +270,7 @@ class Preinstall:
                     return
 
     def _names_of(self, ino: int) -> list[str]:
-        with os.scandir(self._root.fd) as entries:
+        with listing.entries(self._root.fd) as entries:
             return [entry.name for entry in entries if entry.inode() == ino]
 
     def _take_foreign(self) -> list[Entry]:

@@ -12,7 +12,7 @@ from typing import Final
 from agent.conflicts import kepttree
 from agent.conflicts.deletedgroup import FOLDER, DeletedFile
 from agent.conflicts.keptindex import ITEM_ID
-from staging import fsops
+from staging import fsops, listing
 from staging.beneath import remove_tree
 
 _GONE: Final = ".gone"
@@ -58,7 +58,7 @@ class StoreFolder:
 
     def names(self) -> tuple[list[str], list[str]]:
         """The ids of the groups, and what is left of groups that were being removed."""
-        found = sorted(os.listdir(self.fd)) if self.fd >= 0 else []
+        found = sorted(listing.names(self.fd)) if self.fd >= 0 else []
         gone = [name for name in found if name.endswith(_GONE) and ITEM_ID.fullmatch(name.removesuffix(_GONE))]
         return [name for name in found if ITEM_ID.fullmatch(name)], gone
 

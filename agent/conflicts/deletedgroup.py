@@ -20,6 +20,7 @@ from typing import Any, Final
 from agent.conflicts import kepttree
 from agent.conflicts.keptindex import append_line
 from agent.wire.filetime import filetime
+from staging import listing
 
 LIST_NAME: Final = "list"
 FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -197,7 +198,7 @@ def summary(group_fd: int) -> tuple[Summary, list[DeletedFile], set[int]]:
     Raises OSError."""
     files = size = charge = listed = highest = first = 0
     unknown: set[int] = set()
-    with os.scandir(group_fd) as entries:
+    with listing.entries(group_fd) as entries:
         for entry in entries:
             if not _NUMBER.fullmatch(entry.name):
                 continue

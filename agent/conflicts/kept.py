@@ -28,7 +28,7 @@ from agent.conflicts.keptindex import ITEM_ID, Index, KeptItem, cost, plain
 from agent.conflicts.keptrestore import KeptError, TargetTaken, put_back
 from agent.wire.filetime import filetime
 from agent.work.clock import filetime_now, iso_time
-from staging import fsops
+from staging import fsops, listing
 from staging.beneath import Entry, has_entry
 from staging.rootdir import RootKey
 
@@ -352,7 +352,7 @@ class KeptStore:
     def _recover(self) -> None:
         """Reads the index, ends what was cut short, gives entries to what has none."""
         unclean = self._load()
-        for name in os.listdir(self._folder.fd):
+        for name in listing.names(self._folder.fd):
             if _OURS.fullmatch(name):
                 remove_or_log(self._folder.entry(name))
         if unclean:
@@ -368,7 +368,7 @@ class KeptStore:
     def _adopt(self) -> None:
         """Gives entries to what is in the folder without one."""
         known = self._items.keys() | self._busy | {INDEX_NAME, f"{INDEX_NAME}.new", LOCK_NAME}
-        for name in sorted(os.listdir(self._folder.fd)):
+        for name in sorted(listing.names(self._folder.fd)):
             if name not in known and not _OURS.fullmatch(name):
                 with contextlib.suppress(FileNotFoundError):  # moved meanwhile
                     self._adopt_one(name)

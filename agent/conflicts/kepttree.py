@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from journal.changes import PATH_MAX
-from staging import fsops
+from staging import fsops, listing
 from staging.beneath import FOLDER, READ, remove_tree
 from staging.openat2 import open_beneath
 
@@ -80,7 +80,7 @@ def _folders(dir_fd: int, name: str, *, strict: bool) -> Iterator[tuple[int, lis
                     raise
                 continue
             try:
-                for below in os.listdir(fd):
+                for below in listing.names(fd):
                     with contextlib.suppress(FileNotFoundError):
                         entries.append((below, os.stat(below, dir_fd=fd, follow_symlinks=False)))
                 yield fd, entries
@@ -209,7 +209,7 @@ def _copy_folder(from_fd: int, source: str, to_fd: int, target: str) -> None:
         os.mkdir(target, 0o700, dir_fd=to_fd)
         write_fd = open_beneath(to_fd, target, FOLDER)
         try:
-            for name in os.listdir(read_fd):
+            for name in listing.names(read_fd):
                 _copy(read_fd, name, write_fd, name)
             _copy_attributes(read_fd, write_fd)
             os.fsync(write_fd)

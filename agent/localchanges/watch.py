@@ -153,9 +153,9 @@ class LocalWatch:
         self._on_rescan(reason, subtree)
 
     def pending(self) -> int:
-        """Paths that age or are being dealt with."""
-        waiting = len(self._aged) + len(self._rescans) + self._later.count()
-        return self.journal.pending() + self._busy + waiting + sum(1 for _ in self._announcing.large.waiting())
+        """Paths that age or are being dealt with: never less than that, while what has aged is handed over, either."""
+        waiting = len(self._rescans) + self._later.count() + sum(1 for _ in self._announcing.large.waiting())
+        return max(self.journal.untold(), self.journal.pending() + len(self._aged) + self._busy) + waiting
 
     def lag(self) -> float:
         """For how many seconds, beyond the aging, the oldest change waits that an event told of: until it is announced,

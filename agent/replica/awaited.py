@@ -16,6 +16,7 @@ from agent.engine.telling import Waiting
 from agent.wire.filetime import SECOND
 from agent.work.clock import filetime_now, iso_time
 from journal.changes import mounts_below
+from staging import listing
 from staging.openat2 import open_beneath
 from staging.rootdir import RootDir
 
@@ -165,7 +166,7 @@ def _entries(root_fd: int, path: str) -> list[str]:
     except OSError:
         return []
     try:
-        with os.scandir(fd) as entries:
+        with listing.entries(fd) as entries:
             return [entry.name for entry, _ in zip(entries, range(_ENTRIES), strict=False)]
     finally:
         os.close(fd)

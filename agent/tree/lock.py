@@ -25,6 +25,7 @@ from typing import Final
 
 from agent.tree.mark import read_mark
 from idtable.reserved import PREINSTALL
+from staging import listing
 from staging.beneath import FOLDER, free_name, is_private, move_to_free_name
 from staging.openat2 import open_beneath
 
@@ -212,7 +213,7 @@ class RootLock:
         with contextlib.suppress(OSError):
             folder_fd = open_beneath(self._fd, aside, FOLDER)
             try:
-                within = os.listdir(folder_fd) if is_private(os.fstat(folder_fd)) else None
+                within = listing.names(folder_fd) if is_private(os.fstat(folder_fd)) else None
                 if within is not None and {_ASKED, _STANDS}.issuperset(within):
                     for one in within:
                         os.unlink(one, dir_fd=folder_fd)

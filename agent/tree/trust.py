@@ -7,7 +7,7 @@ import stat
 from typing import Final
 
 from config.model import SetIdPolicy
-from staging import attributes
+from staging import attributes, listing
 from staging.attributes import SET_ID_BITS
 from staging.fsops import Fingerprint
 from staging.restore import SetId, any_set_id
@@ -27,7 +27,7 @@ def gives_nothing_away(above: int, fd: int, found: Fingerprint, descriptor: byte
     named_by_others = folder.st_mode & _OTHERS_WRITE and not folder.st_mode & stat.S_ISVTX
     if folder.st_uid in (0, os.geteuid(), found.uid) and not named_by_others:
         return True
-    if not os.listdir(fd):
+    if not listing.names(fd):
         return True
     return descriptor is not None and attributes.descriptor(found, attributes.read(fd)) == descriptor
 
