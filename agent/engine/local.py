@@ -7,7 +7,18 @@ from agent.engine.context import Context, facts_of, with_facts
 from agent.engine.events import ChangeKind, DropStage, Examine, LocalChange
 from agent.engine.outbound import Outbound
 from agent.engine.plausible import hopeless
-from agent.engine.records import PASSING, UNSTORED, WRITTEN, checksum_of, mark_of, same_content, version_of, with_base
+from agent.engine.records import (
+    PASSING,
+    RESOLVED,
+    UNSTORED,
+    WRITTEN,
+    changed_here,
+    checksum_of,
+    mark_of,
+    same_content,
+    version_of,
+    with_base,
+)
 from agent.wire import constants as c
 from agent.wire.change_order import ChangeOrder, CoExtension2
 from idtable.records import ZERO_GUID, IDRecord
@@ -296,8 +307,9 @@ class LocalChanges:
     ) -> None:
         ctx = self.ctx
         vsn = ctx.next_vsn()
+        resolved = 0 if event is not None or changed_here(record, ctx.own_originators) else RESOLVED
         record.originator_guid, record.originator_vsn = ctx.config.originator_guid, vsn
-        record.flags = with_base(record.flags & (WRITTEN | UNSTORED), base)
+        record.flags = with_base(record.flags & (WRITTEN | UNSTORED) | resolved, base)
         ctx.store.put(record)
         ctx.vector.issued(vsn)
         staged = event is not None and event.staged

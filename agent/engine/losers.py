@@ -6,7 +6,7 @@ from agent.engine.context import Context, facts_of
 from agent.engine.entry import Entry
 from agent.engine.events import Edition, InstallStep, Keep, KeepReason, Step
 from agent.engine.inbound import Inbound
-from agent.engine.records import MARKS, WRITTEN, edition_in, edition_of
+from agent.engine.records import MARKS, changed_here, edition_in, edition_of
 from idtable.records import IDRecord
 
 
@@ -29,7 +29,7 @@ class Losers:
     def keep(self, entry: Entry, live: IDRecord, reason: KeepReason) -> Keep | None:
         """What was written or last changed here, and is replaced by a change that was not made from it, is kept.
         Elsewhere it need not be."""
-        ours = live.originator_guid in self.ctx.own_originators or live.flags & WRITTEN
+        ours = changed_here(live, self.ctx.own_originators)
         if live.is_dir or not ours:
             return None
         if not entry.is_delete and entry.checksum == live.md5:

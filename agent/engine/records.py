@@ -11,6 +11,7 @@ what they replace is kept too, in doubt. Records keep the mark above the 32 bits
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Container
 
 from agent.engine import flags as fl
 from agent.engine.context import EngineStore, facts_of, with_facts
@@ -27,6 +28,9 @@ ASIDE = 0x40000000
 PASSING = 0x20000000
 #: Likewise: the content was last written here, whoever renamed the file or changed its mode since.
 WRITTEN = 0x10000000
+#: Likewise: what this member last made of a version of others is where it is, or its numbers, and no user had a hand in
+#: that: a name was lost, say.
+RESOLVED = 0x04000000
 #: Likewise: not all that belongs to the version could be kept here; the IDTable remembers what (Store.unstored).
 UNSTORED = 0x08000000
 #: In the first byte of what it remembers (staging.unstored, What.STREAMS): the MD5 of the streams that came is not that
@@ -57,6 +61,12 @@ def with_base(flags: int, base: int) -> int:
 def base_of(record: IDRecord) -> int:
     """The mark of the version that the record's version was made from."""
     return record.flags >> 32
+
+
+def changed_here(record: IDRecord, own_originators: Container[bytes]) -> bool:
+    """Whether a user of this member wrote the content, or changed the version last."""
+    changed = record.originator_guid in own_originators and not record.flags & RESOLVED
+    return changed or bool(record.flags & WRITTEN)
 
 
 def forgotten(record: IDRecord | None) -> bool:

@@ -6,6 +6,7 @@ import pytest
 
 from agent.engine import events as ev
 from agent.engine.context import Limits
+from agent.engine.records import mark_of
 from tests.simulation.schedule import mesh
 from tests.simulation.simworld import World
 from tests.simulation.users import all_agree, kept, make, move, names, remove, started, write
@@ -226,3 +227,33 @@ def test_each_fills_a_folder_that_the_other_removes() -> None:
     world.run(30)
     world.cut.clear()
     assert names(all_agree(world)) == sorted([*"xy", *(f"{folder}/{i}" for folder in "xy" for i in range(10))])
+
+
+@pytest.mark.parametrize("by_a_user", [False, True])
+def test_a_file_that_was_moved_by_no_user_here_is_no_change_against_its_deletion(
+    monkeypatch: pytest.MonkeyPatch, by_a_user: bool
+) -> None:
+    """b moves the file of a user of a, whose name is taken, and announces that; a's user deletes it meanwhile. Only
+    what a user of b did to it would be a loss: then the file stays, by its later number."""
+    world = started("ab")
+    a, b = world.members["a"], world.members["b"]
+    make(a, "n", b"1")
+    world.run(60)
+    world.step(("cut", 0, 1))
+    if by_a_user:
+        move(b, "n", "two")
+        world.run(5)
+    record = b.engine.ctx.store.by_name(b.engine.ctx.config.root_guid, "two" if by_a_user else "n")
+    assert record is not None
+    handle = b.engine.handle
+
+    def and_resolve(event: ev.Event, now: int) -> list[ev.Action]:
+        monkeypatch.undo()
+        b.engine.local.issue_resolution(record, base=mark_of(record))
+        return handle(event, now)
+
+    monkeypatch.setattr(b.engine, "handle", and_resolve)
+    world.run(2)
+    remove(a, "n")
+    assert names(all_agree(world)) == (["two"] if by_a_user else [])
+    assert ("DELETED", b"1") not in kept(world)
