@@ -343,13 +343,14 @@ class Inbound:
         which its attempts can have taken: not while others had their turn, while this member was off, or by which its
         clock was set; but all of it where the clock is what it waits for. Attempts for which there was no room count
         neither."""
-        limits, tried = self.ctx.limits, f"given up after {entry.attempts} attempts"
+        limits, attempts = self.ctx.limits, entry.attempts + entry.retry_fetches
+        tried = f"given up after {attempts} attempt{'s' if attempts > 1 else ''}" if attempts else "given up"
         if entry.damaged >= limits.damaged:
             return (
                 f"given up, because the staging file that {self.sender(entry)} sends was damaged {entry.damaged} times "
                 f"({entry.detail}): it is here again once the file is changed on any member"
             )
-        waited, attempts = self.ctx.now - entry.first_try, entry.attempts + entry.retry_fetches
+        waited = self.ctx.now - entry.first_try
         if not self.ahead.waits(entry.key):
             waited = min(waited, attempts * limits.max_retry)
         if entry.attempts > limits.max_retries or waited > limits.max_retry_time:
