@@ -27,8 +27,14 @@ from agent.directory.access.topology import TOPOLOGY_TYPES, is_of_topology
 from agent.directory.discovery.answering import Answering, Place
 from agent.directory.discovery.sockets import DiscoveryServer
 from agent.directory.mqds.service import Mqds
-from agent.directory.mqds.serving import MQ_ERROR_ACCESS_DENIED
-from agent.directory.objects.model import MQ_ERROR, MQDS_OBJECT_NOT_FOUND, DeletedObject, DirectoryError, DsObject
+from agent.directory.objects.model import (
+    MQ_ERROR,
+    MQ_ERROR_ACCESS_DENIED,
+    MQDS_OBJECT_NOT_FOUND,
+    DeletedObject,
+    DirectoryError,
+    DsObject,
+)
 from agent.directory.objects.table import Type
 from agent.directory.replication.messages import ChangeRequest, DirectoryChange, Message, PscAck, encode_message
 from agent.directory.replication.numbers import seq_text

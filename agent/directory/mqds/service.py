@@ -16,9 +16,10 @@ from agent.directory.mqds import mapping, query
 from agent.directory.mqds import security as s
 from agent.directory.mqds.methods import NO_HANDLE, Arguments
 from agent.directory.mqds.ndr import NULL, Variant
-from agent.directory.mqds.serving import MQ_ERROR_ACCESS_DENIED, Beside, Serving
+from agent.directory.mqds.serving import Beside, Serving
 from agent.directory.objects.model import (
     MQ_ERROR,
+    MQ_ERROR_ACCESS_DENIED,
     MQ_ERROR_ILLEGAL_PROPERTY_VALUE,
     MQ_ERROR_ILLEGAL_PROPID,
     MQDS_OBJECT_NOT_FOUND,

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 from agent.directory.mqds import security as s
 from agent.directory.mqds.methods import DSCOMM, DSCOMM2, METHODS, Arguments, Method, nothing
 from agent.directory.objects.model import (
+    MQ_ERROR_ACCESS_DENIED,
     MQ_ERROR_ILLEGAL_PROPERTY_VALUE,
     MQDS_OBJECT_NOT_FOUND,
     DirectoryError,
@@ -25,7 +26,6 @@ from agent.wire.errors import WireError
 from agent.wire.guid import new_guid
 from agent.work.rates import SourceRates
 
-MQ_ERROR_ACCESS_DENIED: Final = 0xC00E0025
 MQ_ERROR_DS_ERROR: Final = 0xC00E0043
 #: RPC's own: a context handle that is not known.
 NCA_S_FAULT_CONTEXT_MISMATCH: Final = 0x1C00001A

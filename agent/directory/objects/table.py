@@ -260,7 +260,10 @@ IDENTIFIER: Final = {
 }  # fmt: skip
 NAME: Final = {
     Type.QUEUE: 103, Type.MACHINE: 203, Type.SITE: 301, Type.CN: 502, Type.ENTERPRISE: 601, Type.FRS_SET: 2002,
-}  # fmt: skip
+    Type.FRS_MEMBER: 2103, Type.FRS_CONNECTION: 2203,
+}
+#: What an object is in, whose others have other names: else it is the whole directory.
+NAMED_WITHIN: Final = {Type.FRS_MEMBER: 2102, Type.FRS_CONNECTION: 2202}  # fmt: skip
 BESIDE: Final = frozenset((116, 117, 211, 213, 307, 308, 504, 505, 607, 608, 703, 704, 804, 805))
 #: Bits of QM_SERVICE: what a machine is to the directory.
 SERVICE_BSC: Final = 0x2

@@ -148,7 +148,7 @@ class Common:
             return
         if done.type == Type.MACHINE:
             self._bscs = None
-        elif done.type == Type.SITE and isinstance(done, DeletedObject):
+        elif done.type == Type.SITE and isinstance(done, DeletedObject) and done.guid != ENTERPRISE_PARTITION:
             self._asking.pop(done.guid, None)
             self._pending.pop(done.guid, None)
             self._store.begin_arriving(done.guid)

@@ -50,7 +50,7 @@ class Following(Owning):
         """A change comes next (3.1.7.2.3); whether it could be applied. Where it could not, `ask` for all."""
         try:
             was = self._site_before(change)
-            done = content.apply(self._store, change)
+            done = self._applied(partition, change)
         except DirectoryError as error:
             self._tell(partition.authority, f"a change of {named(partition)} cannot be applied: {error}")
             if ask:
@@ -63,6 +63,14 @@ class Following(Owning):
         if before // self._sizes.ack_every != partition.last // self._sizes.ack_every:
             self._ack(partition)
         return True
+
+    def _applied(self, partition: Partition, change: DirectoryChange) -> DsObject | DeletedObject | None:
+        """content.apply(); what is not the partition's own is left out, and told. Raises DirectoryError."""
+        try:
+            return content.apply(self._store, change)
+        except content.NotItsOwn as error:
+            self._tell(partition.authority, f"a change of {named(partition)} is left out: {error}")
+            return None
 
     def _check_pending(self, partition: Partition, *, ask: bool = True) -> None:
         """Apply what came too early and comes next now (3.1.7.2.4); where something is missing before it, `ask`."""
@@ -176,7 +184,7 @@ class Following(Owning):
                     self._store.mark(partition.id)
                 for change in itertools.chain(self._store.arriving(partition.id), message.changes):
                     was = self._site_before(change)
-                    there = content.apply(self._store, change)
+                    there = self._applied(partition, change)
                     if there is not None and there.type in HAVE_EFFECTS:
                         done.append((there, was))
                 if anew:

@@ -7,13 +7,14 @@ from typing import Final
 
 from agent.directory.objects.model import (
     MQ_ERROR,
+    MQ_ERROR_ACCESS_DENIED,
     MQ_OK,
     DirectoryError,
     DsObject,
 )
 from agent.directory.objects.table import Type
 from agent.directory.objects.values import Value
-from agent.directory.replication import content
+from agent.directory.replication import content, trust
 from agent.directory.replication.common import S_EPOCH, S_NAME, S_PSC, Common, named
 from agent.directory.replication.messages import (
     UPDATE,
@@ -141,10 +142,13 @@ class Owning(Common):
                 self._send(partition.authority, message)
             return
         try:
+            trust.refuse(self._store, sender, message.requester, message.change)
             self._change(message.partition, message.change)
             result = MQ_OK
         except DirectoryError as error:
             result = error.status
+            if result == MQ_ERROR_ACCESS_DENIED:
+                self._tell(sender, f"a change that was asked for is refused: {error}")
         to = next((one for one in (message.requester, message.psc) if one in known), "")
         self._send(to, ChangeReply(self.me.site, message.request, result, message.requester))
 

@@ -67,6 +67,9 @@ class Store(Protocol):
     def find(self, type_: Type, name: str) -> DsObject | None:
         """The object of that type and name, upper and lower case the same."""
 
+    def named(self, type_: Type, name: str) -> list[DsObject]:
+        """All objects of that type and name, upper and lower case the same."""
+
     def put(self, found: DsObject) -> None:
         """It is like this from now on; its tombstone goes."""
 

@@ -7,6 +7,7 @@ would not converge, docs/directory.md has what is done instead, and why.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterable
 
 from agent.directory.objects.model import (
@@ -241,18 +242,26 @@ class Replicator(Following):
     def _becomes_copy(self, site: DsObject, former: str) -> None:
         """A site was taken from its former owner, which is a copy there from now on: should it come back, and follow,
         it is told of changes as all others are, and known by its key."""
-        machine = self._store.find(Type.MACHINE, former)
-        if former in ("", self.me.name) or (machine is not None and not self.owns(machine.partition)):
+        if former in ("", self.me.name):
             return
-        if machine is not None:
-            self._set(machine, ((QM_SERVICE, SERVICE_BSC),))
-            return
-        guid = hashlib.sha256(site.guid + former.encode()).digest()[:16]
+        for machine in self._store.named(Type.MACHINE, former):
+            if machine.partition == site.guid:
+                self._set(machine, ((QM_SERVICE, SERVICE_BSC),))
+                return
+        guid = self._free_identifier(site.guid + former.encode())
         place = tuple((own, site.properties[prop]) for prop, own in zip(S_PLACE, QM_PLACE) if prop in site.properties)
         made: tuple[tuple[int, Value], ...] = (
             (202, guid), (203, former), (201, site.guid), (QM_SERVICE, SERVICE_BSC), *place,
         )  # fmt: skip
         self._change(site.guid, DirectoryChange(CREATE, None, site.guid, 0, 0, 0, made))
+
+    def _free_identifier(self, seed: bytes) -> bytes:
+        """One that nothing has, and nothing had."""
+        for number in itertools.count():
+            guid = hashlib.sha256(seed + number.to_bytes(8)).digest()[:16]
+            if self._store.get(guid) is None and self._store.deleted(guid) is None:
+                return guid
+        raise AssertionError
 
     def _own_place(self) -> tuple[tuple[int, Value], ...]:
         """Where this server is, and its key, as properties of a site that it owns: of a site that it owns already, or

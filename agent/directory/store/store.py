@@ -199,6 +199,10 @@ class DirectoryStore:
         """The object of that type and name."""
         return next(self._objects("type = ? AND name = ?", int(type_), name.casefold()), None)
 
+    def named(self, type_: Type, name: str) -> list[DsObject]:
+        """All objects of that type and name."""
+        return list(self._objects("type = ? AND name = ? ORDER BY guid", int(type_), name.casefold()))
+
     def of_type(self, type_: Type, partition: bytes) -> list[DsObject]:
         """The objects of a type in a partition, by identifier."""
         return list(self._objects("type = ? AND partition = ? ORDER BY guid", int(type_), partition))
