@@ -10,7 +10,12 @@ from typing import Any, Final
 from agent.directory.access.enterprise import machine_of, site_of
 from agent.directory.access.known import Known
 from agent.directory.discovery.answering import Place
-from agent.directory.objects.model import MQ_ERROR, MQDS_OBJECT_NOT_FOUND, DirectoryError
+from agent.directory.objects.model import (
+    MQ_ERROR,
+    MQ_ERROR_ILLEGAL_PROPERTY_VALUE,
+    MQDS_OBJECT_NOT_FOUND,
+    DirectoryError,
+)
 from agent.directory.objects.table import SERVICE_BSC, Type
 from agent.directory.replication.common import S_NAME
 from agent.directory.replication.content import deletion
@@ -18,6 +23,7 @@ from agent.directory.replication.messages import DELETE, DirectoryChange
 from agent.directory.replication.ports import ENTERPRISE_PARTITION, Action
 from agent.directory.replication.replicator import Replicator
 from agent.directory.store.store import DirectoryStore
+from agent.rpc.security import KeyPair
 from agent.rpc.server import RpcServer
 from agent.wire.guid import new_guid
 from config.directory import DirectoryServerConfig
@@ -42,6 +48,9 @@ class Administered:
     def _event(self, make: Callable[[], tuple[Any, list[Action]]]) -> Any:
         raise NotImplementedError
 
+    def _set_clock_right(self) -> None:
+        raise NotImplementedError
+
     @property
     def generation(self) -> int:
         """The number of the last change of the enterprise partition."""
@@ -64,9 +73,10 @@ class Administered:
         """Another server: one of this site, as a copy, or with a site of its own, as its owner. Raises
         DirectoryError."""
         name, host, port = str(given["name"]), str(given["host"]), int(given["port"])
+        key, machine = bytes.fromhex(given["key"]), new_guid()
+        self._is_free(name, host, port, key)
         if name in self.known.removed:
             self._removed(self.known.removed - {name})
-        key, machine = bytes.fromhex(given["key"]), new_guid()
         if given.get("site"):
             site = new_guid()
             change = site_of(site, str(given["site"]), name, host, port, key)
@@ -82,6 +92,23 @@ class Administered:
         address = {"host": at.text(1350), "port": at.number(1351)} if at is not None else {}
         enterprise = self.config.enterprise.hex()
         return {"enterprise": enterprise, "site": site.hex(), "machine": machine.hex(), "address": address}
+
+    def _is_free(self, name: str, host: str, port: int, key: bytes) -> None:
+        """Raises DirectoryError where another server, or this one, has the name, the address or the key: its own word
+        would count for nothing any more."""
+        there = self.known.servers()
+        taken = MQ_ERROR_ILLEGAL_PROPERTY_VALUE
+        if name in (self.config.name, *there):
+            raise DirectoryError(taken, f"there is a server {name}; `frs directory remove-server {name}` comes first")
+        own = KeyPair(self.config.key).public
+        for other, has_key, at in [
+            (self.config.name, own, self.known.own_place()),
+            *((one, place.key, f"{place.host}:{place.port}") for one, place in there.items()),
+        ]:
+            if key == has_key:
+                raise DirectoryError(taken, f"that is the key of the server {other}")
+            if at == f"{host}:{port}":
+                raise DirectoryError(taken, f"that is the address of the server {other}")
 
     def remove_server(self, name: str) -> dict[str, Any]:
         """Let that server in no more, and send it nothing: from now on, and whatever it claims. `deleted`: whether it
@@ -140,6 +167,7 @@ class Administered:
 
     def promote(self) -> int:
         """Make this server the owner of the enterprise; gives the generation after that. Raises DirectoryError."""
+        self._set_clock_right()
         self._event(lambda: (None, self._rules.promote(ENTERPRISE_PARTITION)))
         return self.generation
 

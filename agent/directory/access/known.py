@@ -44,6 +44,7 @@ class Known:
         self._config = config
         self._store = store
         self._incidents = incidents
+        self._servers: dict[str, ServerAddress] | None = None  # until something changes
         self.removed = frozenset[str](json.loads(store.setting(_REMOVED) or "[]"))
 
     def remove(self, names: frozenset[str]) -> None:
@@ -51,20 +52,43 @@ class Known:
         with self._store.transaction():
             self._store.set_setting(_REMOVED, json.dumps(sorted(names)))
         self.removed = names
+        self.changed()
 
     def servers(self) -> dict[str, ServerAddress]:
-        """The other servers by name."""
+        """The other servers by name. Who owns a site the owner of the enterprise says, and what copies it has its own
+        owner: who says that a copy has the name or the key of a server of others is not heard."""
+        if self._servers is None:
+            self._servers = self._found_servers()
+        return self._servers
+
+    def changed(self) -> None:
+        """What the store has is not what it was."""
+        self._servers = None
+
+    def _found_servers(self) -> dict[str, ServerAddress]:
+        own, sites = self._config.name, self._sites()
         found: dict[str, ServerAddress] = {}
-        if self._config.upstream is not None:
-            one = self._config.upstream
-            found[one.name] = ServerAddress(one.host, one.port, one.key)
-        for site in self._sites():
+        for site in sites:
             if site.text(304) and site.data(1352):
-                found[site.text(304)] = ServerAddress(site.text(1350), site.number(1351), site.data(1352))
+                found.setdefault(site.text(304), ServerAddress(site.text(1350), site.number(1351), site.data(1352)))
+        names = {own, *(site.text(304) for site in sites)}
+        keys = {KeyPair(self._config.key).public, *(one.key for one in found.values())}
+        for site in sorted(sites, key=lambda one: (one.guid != self._config.site, one.guid)):
             for machine in self._machines(site):
-                if machine.name and machine.number(210) & SERVICE_BSC and machine.data(1252):
-                    found[machine.name] = ServerAddress(machine.text(1250), machine.number(1251), machine.data(1252))
-        return {name: one for name, one in found.items() if name != self._config.name and name not in self.removed}
+                name, key = machine.name, machine.data(1252)
+                if not name or not machine.number(210) & SERVICE_BSC or not key:
+                    continue
+                if name in names or key in keys:
+                    if name != own and found.get(name) != ServerAddress(machine.text(1250), machine.number(1251), key):
+                        text = f"the site {site.name} has a copy {name} with the name or the key of another server"
+                        self._incidents.report(Cause.DIRECTORY, name, f"{text}, which is not heard")
+                    continue
+                names.add(name)
+                keys.add(key)
+                found[name] = ServerAddress(machine.text(1250), machine.number(1251), key)
+        if (up := self._config.upstream) is not None and up.name not in found and up.key not in keys:
+            found[up.name] = ServerAddress(up.host, up.port, up.key)
+        return {name: one for name, one in found.items() if name != own and name not in self.removed}
 
     def objects_of(self, name: str) -> list[DsObject]:
         """The objects that say where a server is: sites that it owns, and machines."""

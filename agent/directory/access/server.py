@@ -37,7 +37,7 @@ from agent.directory.objects.model import (
 )
 from agent.directory.objects.table import Type
 from agent.directory.replication.messages import ChangeRequest, DirectoryChange, Message, PscAck, encode_message
-from agent.directory.replication.numbers import seq_text
+from agent.directory.replication.numbers import AHEAD_S, MAX_REIGN, reign_of, seq_text
 from agent.directory.replication.ports import ENTERPRISE_PARTITION, Action, Answered, Me, Send, Told
 from agent.directory.replication.replicator import Replicator
 from agent.directory.store.store import DirectoryStore, DirectoryStoreError
@@ -92,12 +92,37 @@ class DirectoryServer(Administered):
         self._requests = SourceRates(REQUESTS_PER_S, REQUESTS_AT_ONCE)
         self._begin()
 
-    def _begin(self) -> None:
-        remembered = self.store.setting("reign")
-        reign = max(int(time.time()), int(remembered or 0) + 1)
+    def _begin(self, *, anew: bool = False) -> None:
+        """A reign begins. One of a clock that was ahead is not followed by others of such a time, unless this server
+        has given numbers of it: not before an epoch begins (`anew`), which makes the former ones matter no more."""
+        now, remembered = min(int(time.time()), MAX_REIGN), int(self.store.setting("reign") or 0)
+        partitions = self.store.partitions()
+        given = max((reign_of(one.last) for one in partitions if one.authority == self.config.name), default=0)
+        ahead = now + AHEAD_S
+        reign = now if anew or (given <= ahead < remembered) else max(now, remembered + 1)
         with self.store.transaction():
             self.store.set_setting("reign", str(reign))
-            self._rules = Replicator(self._me, self.store, reign)
+            self._rules = Replicator(self._me, self.store, min(reign, MAX_REIGN))
+
+    def _begin_anew(self) -> None:
+        """What the rules remember may be of changes that were rolled back, and that nobody has been told of: others are
+        told how far the partitions are, and ask for what they may have been about to hear."""
+        former = self._rules
+        self._rules = Replicator(self._me, self.store, former.reign)
+        self._rules.goes_on(former)
+        self.known.changed()
+
+    def _set_clock_right(self) -> None:
+        """An epoch is about to begin, whose numbers need not follow those of a clock that was ahead."""
+        if self._ahead_s() or int(self.store.setting("reign") or 0) > time.time() + AHEAD_S:
+            former = self._rules
+            self._begin(anew=True)
+            self._rules.goes_on(former)
+
+    def _ahead_s(self) -> int:
+        """By how many seconds the generation is ahead of the clock, where no host believes it; else 0."""
+        ahead = reign_of(self.generation) - int(time.time())
+        return ahead if ahead > AHEAD_S else 0
 
     async def start(self) -> None:
         """Listen, and begin to replicate. Raises OSError."""
@@ -181,8 +206,11 @@ class DirectoryServer(Administered):
             with self.store.transaction():
                 result, actions = make()
         except BaseException:
-            self._begin()  # what the rules remember may be of changes that were rolled back
+            self._begin_anew()
             raise
+        anew, self._rules.anew = self._rules.anew, set()
+        if anew or were != {one.id: one.last for one in self._rules.partitions}:
+            self.known.changed()
         self._placed = None
         self._happened.set()
         self._happened = asyncio.Event()
@@ -197,7 +225,6 @@ class DirectoryServer(Administered):
                     waiting = self._asked.get(action.request)
                     if waiting is not None and not waiting.done():
                         waiting.set_result(action.result)
-        anew, self._rules.anew = self._rules.anew, set()
         self._others_are_known(were, anew)
         if ENTERPRISE_PARTITION in anew:  # what came back, or went, has whatever numbers
             self._has_changed(None)
@@ -328,6 +355,7 @@ class DirectoryServer(Administered):
             "port": self.port,
             "generation": seq_text(self.generation),
             "complete": self.complete,
+            "ahead_s": self._ahead_s(),
             "partitions": [
                 shown.of_partition(self.store, one, self.config.name, rules.complete(one.id), self._heard)
                 for one in rules.partitions

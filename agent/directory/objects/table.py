@@ -259,8 +259,14 @@ IDENTIFIER: Final = {
     Type.ROUTING_LINK: 806, Type.FRS_SET: 2001, Type.FRS_MEMBER: 2101, Type.FRS_CONNECTION: 2201,
 }  # fmt: skip
 NAME: Final = {
-    Type.QUEUE: 103, Type.MACHINE: 203, Type.SITE: 301, Type.CN: 502, Type.ENTERPRISE: 601, Type.FRS_SET: 2002,
-    Type.FRS_MEMBER: 2103, Type.FRS_CONNECTION: 2203,
+    Type.QUEUE: 103,
+    Type.MACHINE: 203,
+    Type.SITE: 301,
+    Type.CN: 502,
+    Type.ENTERPRISE: 601,
+    Type.FRS_SET: 2002,
+    Type.FRS_MEMBER: 2103,
+    Type.FRS_CONNECTION: 2203,
 }
 #: What an object is in, whose others have other names: else it is the whole directory.
 NAMED_WITHIN: Final = {Type.FRS_MEMBER: 2102, Type.FRS_CONNECTION: 2202}  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Self
 
 from agent.directory.objects.model import (
     DeletedObject,
@@ -56,7 +56,7 @@ class Common:
     def __init__(self, me: Me, store: Store, reign: int, sizes: Sizes = DEFAULT_SIZES) -> None:
         self.me = me
         self._store = store
-        self._reign = reign
+        self.reign = reign
         self._sizes = sizes
         self._actions: list[Action] = []
         self._partitions = {one.id: one for one in store.partitions()}
@@ -74,6 +74,14 @@ class Common:
         self._last_request = reign << 10 & 0xFFFFFFFF  # an answer to one of before a restart is to none of now
         self._claim = 0  # the request by which this server asked for a site, until it is answered
         self._epochs: dict[bytes, int] = {}  # of the partitions, when one looked first since the last 12 hours began
+
+    def goes_on(self, former: Self) -> None:
+        """Go on where those rules were broken off, an event of which was rolled back: what waited for others is told
+        by how far the partitions are."""
+        self._epochs, self._turns, self._claim = former._epochs, former._turns, former._claim
+        self._requests, self._forwarded, self._last_request = former._requests, former._forwarded, former._last_request
+        self.anew = former.anew
+        self._announce |= set(self.neighbours())
 
     @property
     def partitions(self) -> list[Partition]:
@@ -205,7 +213,7 @@ class Common:
             self._tell(self.me.name, text + "what was changed at its former owner since then is lost")
         partition.state = State.NORMAL
         partition.epoch = max(epoch_of(max(partition.last, partition.purged)) + 1, epoch)
-        first = following(partition.last, partition.epoch, self._reign)
+        first = following(partition.last, partition.epoch, self.reign)
         self._store.put_reign(partition.id, Reign(first, partition.last))
         self._store.purge(partition.id, first)
         partition.last = partition.purged = first

@@ -13,6 +13,9 @@ MIN_SEQ: Final = 0
 MAX_SEQ: Final = (1 << 64) - 1
 _COUNT_BITS: Final = 20
 _REIGN_BITS: Final = 32
+MAX_REIGN: Final = (1 << _REIGN_BITS) - 1
+#: No number is believed whose reign is so many seconds ahead of the clock: no later one would be news any more.
+AHEAD_S: Final = 86_400
 MAX_EPOCH: Final = (1 << 11) - 1  # so that a number is positive in 64 bits with a sign, too
 #: How many epochs a partition may move on in 12 hours: each `promote` is one, and who could claim the last of all would
 #: own the partition for ever.

@@ -46,7 +46,7 @@ class Owning(Common):
         if partition.disputed:
             raise DirectoryError(MQ_ERROR, self._way_out(partition))
         change = self._with_epoch(change)
-        seq = following(partition.last, partition.epoch, self._reign)
+        seq = following(partition.last, partition.epoch, self.reign)
         made = content.asked(self._store, partition, change, seq)
         if seq != partition.last + 1:
             self._store.put_reign(partition_id, Reign(seq, partition.last))
