@@ -316,7 +316,7 @@ def restore(config_file: Path, file: Path) -> None:
             old = restore_directory(config, file)
         except (DirectoryStoreError, OSError) as error:
             raise CommandFailed(f"{file} cannot be restored: {error}", ExitCode.FAILURE) from None
-    say(f"restored {config.database}" + (f"; what was there is {old}" if old.exists() else ""))
+    say(f"restored {config.database}" + (f"; what was there is {old}" if old is not None else ""))
 
 
 @directory.command("add-server")

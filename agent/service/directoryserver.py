@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final
 
+from agent.directory.access.enterprise import back_up
 from agent.directory.access.server import DirectoryServer, open_server
 from agent.directory.access.topology import changes, differences, objects_of, sets_of
 from agent.directory.objects.model import DirectoryError
@@ -161,9 +162,11 @@ def _handlers(server: DirectoryServer) -> dict[str, Handler]:
 
     async def backup(request: dict[str, Any]) -> dict[str, Any]:
         try:
-            server.store.backup(str(request.get("file", "")))
+            back_up(server.store, Path(str(request.get("file", ""))))
         except DirectoryStoreError as error:
             raise ControlError(str(error)) from None
+        except OSError as error:
+            raise ControlError(f"{error.filename} cannot be written: {error.strerror}") from None
         return {}
 
     async def add(request: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Iterable
@@ -107,12 +108,30 @@ def _remove(database: Path) -> None:
         database.with_name(name).unlink(missing_ok=True)
 
 
-def restore_directory(config: DirectoryServerConfig, backup: Path) -> Path:
-    """Put a backup in the place of the database of a server that does not run; gives what the database that was there
-    is called now. Raises ConfigError for what is no backup of this enterprise, DirectoryStoreError, OSError."""
-    new = config.database.with_name(f"{config.database.name}.new")
-    shutil.copyfile(backup, new)
+def back_up(store: DirectoryStore, file: Path) -> None:
+    """Write a copy of a store to a new file, for its owner alone; where that fails there is none. Raises
+    DirectoryStoreError, OSError."""
+    os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
     try:
+        store.backup(file)
+    except BaseException:
+        file.unlink(missing_ok=True)
+        raise
+
+
+def restore_directory(config: DirectoryServerConfig, backup: Path) -> Path | None:
+    """Put a backup in the place of the database of a server that does not run; gives what the database that was there
+    is called now, None where there was none. None that was put aside before is overwritten. Raises ConfigError for what
+    is no backup of this enterprise, DirectoryStoreError, OSError: then all is as it was."""
+    database = config.database
+    if database.exists() and backup.samefile(database):
+        raise ConfigError(backup, None, "", "is the database of this server itself, and no backup of it")
+    new = database.with_name(f"{database.name}.new")
+    _remove(new)
+    try:
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with backup.open("rb") as source, open(descriptor, "wb") as target:
+            shutil.copyfileobj(source, target)
         store = DirectoryStore(new)
         try:
             enterprise = store.setting("enterprise")
@@ -120,15 +139,33 @@ def restore_directory(config: DirectoryServerConfig, backup: Path) -> Path:
             store.close()
         if enterprise != config.enterprise.hex():
             raise ConfigError(backup, None, "", "is no backup of this enterprise")
-        old = config.database.with_name(f"{config.database.name}.before-restore")
-        if config.database.exists():
-            DirectoryStore(config.database).close()  # what is in its write-ahead log is in it then
-            config.database.replace(old)
-        new.chmod(0o600)
         with new.open("rb") as file:
             os.fsync(file.fileno())
-        new.replace(config.database)
+        old = _put_aside(database)
+        new.replace(database)
         fsops.fsync_dir(os.fspath(config.state_dir))
         return old
     finally:
-        new.unlink(missing_ok=True)
+        _remove(new)
+
+
+def _put_aside(database: Path) -> Path | None:
+    """Give a database a further name, at which nothing was, so that another one may take its place; a write-ahead log
+    that could be played onto that one is gone from beside it then. None where nothing is there. Raises OSError."""
+    name, number = f"{database.name}.before-restore", 1
+    while os.path.lexists(old := database.with_name(name)):
+        number += 1
+        name = f"{database.name}.before-restore-{number}"
+    if database.exists():
+        with contextlib.suppress(DirectoryStoreError):  # it is damaged, most likely: why somebody restores it
+            DirectoryStore(database).close()  # what is in its write-ahead log is in it then
+    aside = None
+    for end in ("-shm", "-wal"):
+        beside = database.with_name(f"{database.name}{end}")
+        if beside.exists():
+            aside = old.with_name(f"{old.name}{end}")
+            beside.replace(aside)
+    if not database.exists():
+        return aside
+    os.link(database, old)
+    return old
