@@ -33,7 +33,8 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(|[KMGT]i?B?|B)\s*", re.IGNORECASE)
 _UNITS = {"": 0, "B": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
-def _name(text: str) -> str:
+def check_name(text: str) -> str:
+    """What a member or a server is called. Raises ValueError."""
     if not _NAME.fullmatch(text):
         raise ValueError(
             "must be 1 to 63 letters, digits, dots, hyphens, underscores or spaces, "
@@ -123,7 +124,7 @@ def _store_url(text: str) -> str:
     return text
 
 
-Name = Annotated[str, AfterValidator(_name)]
+Name = Annotated[str, AfterValidator(check_name)]
 SetName = Annotated[str, AfterValidator(_set_name)]
 Guid = Annotated[bytes, BeforeValidator(_guid)]
 PrivateKey = Annotated[bytes, BeforeValidator(_private_key)]

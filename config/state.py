@@ -6,6 +6,7 @@ they start quickly, since pydantic is not loaded.
 
 from __future__ import annotations
 
+import enum
 import json
 import os
 import tomllib
@@ -19,8 +20,15 @@ from config.positions import key_lines
 SETS_NAME = "sets.json"  # in the state directory: the sets that the member is or was in
 
 
-def read_state_dir(path: str | os.PathLike[str]) -> Path:
-    """The absolute state directory named by the agent.toml `path`; raises ConfigError."""
+class Kind(enum.Enum):
+    """Of a configuration file."""
+
+    AGENT = "agent.toml"
+    DIRECTORY = "directory.toml"
+
+
+def read_state_dir(path: str | os.PathLike[str], kind: Kind = Kind.AGENT) -> Path:
+    """The absolute state directory named by the configuration at `path`; raises ConfigError."""
     path = Path(os.path.abspath(path))
     try:
         text = path.read_text(encoding="utf-8")
@@ -36,6 +44,10 @@ def read_state_dir(path: str | os.PathLike[str]) -> Path:
         from config.document import Document, read_text
 
         values = Document(path, read_text(path, "the configuration", "")).values
+    of_a_server = "enterprise" in values and "member" not in values
+    if of_a_server != (kind is Kind.DIRECTORY):
+        what = "a directory server" if of_a_server else "a member"
+        raise ConfigError(path, None, "", f"is the configuration of {what}; --config FILE names the {kind.value}")
     state = values.get("state")
     if not isinstance(state, str) or not state:
         line = key_lines(text).get(("state",))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,7 +12,7 @@ import click
 
 from agent.cli import CommandFailed
 from agent.reporting.exit_codes import ExitCode
-from config.state import read_state_dir
+from config.state import Kind, read_state_dir
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -34,14 +35,36 @@ def json_option(command: _F) -> _F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(command)
 
 
-def ask(config_file: Path, cmd: str, *, reply_timeout: float | None = 30.0, **arguments: Any) -> dict[str, Any]:
-    """The answer of the agent that runs with `config_file`; raises CommandFailed, ConfigError."""
-    from agent.service.control import ControlError, ControlUnreachable, request
+#: How long a directory server may take for a topology: it may be that of 10,000 hosts.
+IMPORT_S = 600.0
 
-    state_dir = read_state_dir(config_file)
+
+@dataclass(frozen=True)
+class Running:
+    """What is asked: what it is called, the command that starts it, and which configuration it runs with."""
+
+    who: str
+    starts: str
+    kind: Kind
+
+
+AGENT = Running("agent", "frs run", Kind.AGENT)
+DIRECTORY_SERVER = Running("directory server", "frs directory run", Kind.DIRECTORY)
+
+
+def ask(
+    config_file: Path, cmd: str, *, reply_timeout: float | None = 30.0, of: Running = AGENT, **arguments: Any
+) -> dict[str, Any]:
+    """The answer of what runs with `config_file`; raises CommandFailed, ConfigError."""
+    from agent.service.control import ControlAbsent, ControlError, ControlUnreachable, request
+
+    state_dir = read_state_dir(config_file, of.kind)
     try:
-        return asyncio.run(request(state_dir, cmd, reply_timeout=reply_timeout, **arguments))
+        return asyncio.run(request(state_dir, cmd, reply_timeout=reply_timeout, who=of.who, **arguments))
+    except ControlAbsent as error:
+        text = f"{error}; `{of.starts} --config {config_file}` starts it"
+        raise CommandFailed(text, ExitCode.UNREACHABLE) from None
     except ControlUnreachable as error:
-        raise CommandFailed(f"{error}; `frs run --config {config_file}` starts it", ExitCode.UNREACHABLE) from None
+        raise CommandFailed(str(error), ExitCode.UNREACHABLE) from None
     except ControlError as error:
-        raise CommandFailed(f"the agent answered: {error}", ExitCode.FAILURE) from None
+        raise CommandFailed(f"the {of.who} answered: {error}", ExitCode.FAILURE) from None

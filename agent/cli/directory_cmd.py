@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import click
 
 from agent.cli import CommandFailed
-from agent.cli.common import ask, json_option
+from agent.cli.common import DIRECTORY_SERVER, IMPORT_S, ask, json_option
 from agent.cli.init_cmd import parse_address
 from agent.cli.output import say
 from agent.reporting.exit_codes import ExitCode
@@ -32,14 +32,12 @@ def _config_option(command: _F) -> _F:
     )(command)  # fmt: skip
 
 
-def _ask(config_file: Path, cmd: str, **arguments: Any) -> dict[str, Any]:
-    try:
-        return ask(config_file, cmd, **arguments)
-    except CommandFailed as error:
-        if error.code != ExitCode.UNREACHABLE:
-            raise
-        text = f"no directory server is running; `frs directory run --config {config_file}` starts it"
-        raise CommandFailed(text, ExitCode.UNREACHABLE) from None
+def _ask(config_file: Path, cmd: str, *, reply_timeout: float = 60.0, **arguments: Any) -> dict[str, Any]:
+    """Raises CommandFailed, ConfigError."""
+    answer = ask(config_file, cmd, of=DIRECTORY_SERVER, reply_timeout=reply_timeout, **arguments)
+    if isinstance(refused := answer.get("refused"), str):
+        raise CommandFailed(refused, ExitCode.USAGE)
+    return answer
 
 
 @click.group()
@@ -71,6 +69,9 @@ def directory() -> None:
     help="From whose host the topology may be changed; once for each.",
 )
 @click.option(
+    "--key-only", is_flag=True, help="Make and print the key, for `add-server` on the owner, and nothing else."
+)
+@click.option(
     "--joining", metavar="TEXT", help="What `frs directory add-server` printed on another server, for a further one."
 )
 @_config_option
@@ -83,13 +84,14 @@ def init(
     site_name: str,
     interfaces: tuple[str, ...],
     administrators: tuple[str, ...],
+    key_only: bool,
     joining: str | None,
     config_file: Path,
 ) -> None:  # fmt: skip
     """Make the configuration, the key and the database of a directory server.
 
     The first one owns the enterprise. A further one needs what `frs directory add-server` prints on the owner, for
-    which it needs the key that this command prints: run it twice there, without and with --joining.
+    which it needs the key of the further one: run this twice there, with --key-only and with --joining.
     """
     from agent.cli.key_cmd import KEY_NAME, load_or_make
     from agent.cli.run_cmd import exclusive
@@ -102,11 +104,24 @@ def init(
     config_file = Path(os.path.abspath(config_file))
     if config_file.exists():
         raise click.UsageError(f"{config_file} exists; --config FILE names another place")
+    _check_name(name)
+    known = {one for _, one in socket.if_nameindex()}
+    if unknown := [one for one in interfaces if one not in known]:
+        raise click.UsageError(f"there is no interface {unknown[0]}; there are: {', '.join(sorted(known))}")
     host, port = parse_address(listen)
     at_host, at_port = parse_address(address) if address is not None else (_own_name(host), port)
     config_file.parent.mkdir(parents=True, exist_ok=True)
     key_file = config_file.parent / (KEY_NAME if config_file.name == _CONFIG.name else f"{config_file.stem}-{KEY_NAME}")
     private = load_or_make(key_file, name)
+    if key_only:
+        text = key_text(public_key(private))
+        say(f"key of {name}: {text}, of {key_file}")
+        say("next, on the server that owns the enterprise, for a new site, or that owns the site of this one:")
+        say(
+            f"  frs directory add-server --name {name} --address {at_host}:{at_port} --key {key_text(public_key(private))}"
+        )
+        say("and here, with what that prints, this command with --joining in the place of --key-only")
+        return
     enterprise, site, machine = (uuid.uuid4().bytes_le for _ in range(3))
     upstream = None
     if joining is not None:
@@ -115,9 +130,17 @@ def init(
             enterprise, site, machine = (bytes.fromhex(given[key]) for key in ("enterprise", "site", "machine"))
             server = given["server"]
             key = decode_public_key(server["key"])
+            of, its_key = str(given.get("name", name)), given.get("key", key_text(public_key(private)))
             upstream = Upstream(server["name"], server["host"], int(server["port"]), key)
         except (ValueError, KeyError, TypeError):
             raise click.UsageError("--joining is not what `frs directory add-server` prints") from None
+        if of != name:
+            raise click.UsageError(f"--joining is what was printed for the server {of}, and this is {name}")
+        if its_key != key_text(public_key(private)):
+            raise click.UsageError(
+                f"--joining is what was printed for another key than that of {key_file}: `frs directory remove-server "
+                f"{name}` and `add-server` with --key {key_text(public_key(private))}, on the server that printed it"
+            )
     config = DirectoryServerConfig(
         path=config_file,
         name=name,
@@ -148,6 +171,16 @@ def init(
     say(f"key of {name}: {key_text(public_key(private))}")
     say("next:")
     say(f"  frs directory run --config {config_file}")
+
+
+def _check_name(name: str) -> None:
+    """Raises UsageError for what cannot be the name of a server."""
+    from config.schema import check_name
+
+    try:
+        check_name(name)
+    except ValueError as error:
+        raise click.UsageError(f"--name {error}") from None
 
 
 def _own_name(host: str) -> str:
@@ -194,18 +227,24 @@ def status(config_file: Path, as_json: bool, metrics: bool) -> int:
     else:
         for line in _told(found):
             say(line)
-    return ExitCode.OK if found["complete"] else ExitCode.NEGATIVE
+    return ExitCode.OK if found["complete"] and not found["ahead_s"] else ExitCode.NEGATIVE
 
 
 def _told(found: dict[str, Any]) -> list[str]:
     lines = [
         f"server {found['name']}, generation {found['generation']}" + ("" if found["complete"] else ", not complete")
     ]
+    if found["ahead_s"]:
+        lines.append(
+            f"  its generation is {found['ahead_s'] // 86_400} days ahead of the clock here, so no host believes it. "
+            "Where the clock is right: `frs directory promote` on the owner, with which an epoch begins"
+        )
     for one in found["partitions"]:
-        what = "the enterprise" if not any(bytes.fromhex(one["id"])) else f"site {one['id'][:8]}"
+        name = one["name"] or one["id"][:8]
+        what = "the enterprise" if not any(bytes.fromhex(one["id"])) else f"site {name}"
         words = [f"owner {one['owner']}", f"last {one['last']}", f"purged {one['purged']}"]
         words += [one["state"]] * (one["state"] != "normal") + ["not complete"] * (not one["complete"])
-        way_out = "`frs directory promote --site NAME` on one server"
+        way_out = f"`frs directory promote --site {name}` on one server"
         if what == "the enterprise":
             way_out = "`frs directory promote` on one server, `resign` on the others"
         words += [f"DISPUTED: {way_out}"] * one["disputed"]
@@ -256,7 +295,7 @@ def import_(config_file: Path, file: Path) -> None:
 
     text = read_text(file, "the topology", "")
     parse_topology(file, text)
-    answer = _ask(config_file, "import", topology=text, name=str(file))
+    answer = _ask(config_file, "import", reply_timeout=IMPORT_S, topology=text, name=str(file))
     say(f"{answer['changes']} changes, generation {answer['generation']}")
 
 
@@ -267,7 +306,8 @@ def promote(config_file: Path, site: str | None) -> None:
     """Make this server the owner of the enterprise, after its owner is lost, or where that is disputed.
 
     All others take everything anew from this one; what the former owner alone has is lost, and it takes no more
-    changes. With --site it is the owner of a site, by the word of the owner of the enterprise, who has to answer.
+    changes. The sites of the former owner are this server's, too, where it has all of them. With --site it is the owner
+    of a site, by the word of the owner of the enterprise, who has to answer.
     """
     if site is not None:
         _ask(config_file, "promote", site=site)
@@ -323,7 +363,9 @@ def restore(config_file: Path, file: Path) -> None:
 @_config_option
 @click.option("--name", required=True, metavar="NAME", help="The name of the other server.")
 @click.option("--address", required=True, metavar="HOST:PORT", help="Where it is reached.")
-@click.option("--key", required=True, metavar="KEY", help="Its public key, as `frs key` prints it.")
+@click.option(
+    "--key", required=True, metavar="KEY", help="Its public key, as `frs directory init --key-only` prints it."
+)
 @click.option("--site", metavar="NAME", help="A new site that it owns.  [default: the site of this server, as a copy]")
 def add_server(config_file: Path, name: str, address: str, key: str, site: str | None) -> None:
     """Let another directory server replicate, and print what it needs for `frs directory init --joining`."""
@@ -335,11 +377,12 @@ def add_server(config_file: Path, name: str, address: str, key: str, site: str |
     except ValueError as error:
         raise click.UsageError(f"--key {error}") from None
     config = load_directory_server(config_file)
+    _check_name(name)
     host, port = parse_address(address)
     found = _ask(config_file, "add-server", name=name, host=host, port=port, key=public.hex(), site=site)
     at = found.pop("address")
     own = {"name": config.name, "key": key_text(public_key(config.key)), **at}
-    click.echo(json.dumps({**found, "server": own}))
+    click.echo(json.dumps({"name": name, "key": key_text(public), **found, "server": own}))
 
 
 @directory.command("remove-server")

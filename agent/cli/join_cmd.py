@@ -50,6 +50,7 @@ def join(
     from agent.cli.key_cmd import KEY_NAME, load_or_make
     from agent.directory.access.joining import Found, find_server, first_reading
     from agent.rpc.errors import RpcAuthError, RpcError
+    from config.errors import ConfigError
     from config.keys import decode_public_key, key_text, public_key
     from config.load import load_agent_config
     from config.topologyfile import parse_file
@@ -86,6 +87,13 @@ def join(
     if len(names) != 1:
         there = ", ".join(one.name for one in sets) or "none"
         raise click.UsageError(f"the directory has the member {member} in these sets: {there}; choose one with --set")
+    (one,) = (one for one in sets if one.name == names[0])
+    has = one.members[member].key if member in one.members else None
+    if has is not None and has != public_key(own):
+        raise click.UsageError(
+            f"the member {member} has another key in the directory than this host, whose key is "
+            f"{key_text(public_key(own))}: is --member the name of this host? If so, `frs topology set` gives it this one"
+        )
     write_file(topology, text)
     content = agent_text(
         comment="The configuration of one member. Written by `frs join`; docs/configuration.md explains it.",
@@ -99,7 +107,12 @@ def join(
         directory=(found.enterprise, [(*found.place, theirs)]),
     )
     write_file(config_file, content)
-    load_agent_config(config_file)
+    try:
+        load_agent_config(config_file)
+    except ConfigError:
+        config_file.unlink()
+        topology.unlink()
+        raise
     say(f"wrote {config_file}, with {topology}, whose topology is that of the directory at {found.place[0]}")
     say("next:")
     say(f"  frs run --config {config_file}")

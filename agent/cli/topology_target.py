@@ -13,14 +13,14 @@ import click
 
 from agent.cli import CommandFailed
 from agent.cli.ad_cmd import read_directory
-from agent.cli.common import ask
+from agent.cli.common import DIRECTORY_SERVER, IMPORT_S, ask
 from agent.cli.init_cmd import parse_address
 from agent.cli.output import say
 from agent.reporting.exit_codes import ExitCode
 from agent.reporting.shown import shown
 from config.errors import ConfigError
 from config.model import ReplicaSet
-from config.state import read_state_dir
+from config.state import Kind, read_state_dir
 from config.view import compare, whole
 
 if TYPE_CHECKING:
@@ -50,8 +50,14 @@ def path_of(config_file: Path, file: Path | None) -> Path:
 
         document = _document(config_file)
         if _is_directory(document):
-            copy = read_state_dir(config_file) / "topology.toml"
-            write_file(copy, ask(config_file, "export")["topology"], SECRET_MODE)
+            copy = read_state_dir(config_file, Kind.DIRECTORY) / "topology.toml"
+            topology = ask(config_file, "export", of=DIRECTORY_SERVER, reply_timeout=IMPORT_S)["topology"]
+            if not topology:
+                raise CommandFailed(
+                    "there is no topology in the directory yet: `frs directory import FILE` takes one over",
+                    ExitCode.NEGATIVE,
+                )
+            write_file(copy, topology, SECRET_MODE)
             return copy
         name = document.values.get("topology")
         if not isinstance(name, str):
@@ -136,7 +142,10 @@ class _Directory(Target):
 
     def _write(self, edit: Edit, text: str) -> None:
         before = self._path.read_text(encoding="utf-8")
-        answer = ask(self._config_file, "import", topology=text, name=str(self._path), before=before)
+        answer = ask(
+            self._config_file, "import", of=DIRECTORY_SERVER, reply_timeout=IMPORT_S, topology=text,
+            name=str(self._path), before=before,
+        )  # fmt: skip
         say(f"changed the directory, generation {answer['generation']}")
 
 

@@ -25,13 +25,16 @@ from agent.reporting.causes import Cause
 from agent.reporting.incidents import Incidents
 
 SOCKET_NAME = "control.sock"
-MAX_REQUEST = 64 << 10
+#: Bytes of a request and of an answer: the topology of 10,000 hosts with 50,000 connections goes into one, twice.
+MAX_REQUEST = 64 << 20
 MAX_ANSWER = 64 << 20
 _POLL_S = 0.1
 #: Connections that are served at once: commands that wait have one each. Those that say nothing cost a descriptor each.
 MOST_CLIENTS: Final = 64
 _GATE: Final = GateLimits(strangers=32, known=0, patience=10.0, message=1024)
 
+#: In place of a line that is longer than a request may be.
+_TOO_LONG: Final = b"too long"
 Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
 _log = logging.getLogger(__name__)
@@ -43,6 +46,10 @@ class ControlError(Exception):
 
 class ControlUnreachable(ControlError):
     """No agent answers at this state directory: it is not running, or may not be reached."""
+
+
+class ControlAbsent(ControlUnreachable):
+    """None is running there."""
 
 
 class ControlInUse(ControlError):
@@ -146,6 +153,10 @@ class ControlServer:
         following: asyncio.Task[bytes] = asyncio.create_task(_read_line(reader))
         try:
             while line := await following:
+                if line is _TOO_LONG:
+                    writer.write(json.dumps({"error": f"a request has {MAX_REQUEST} bytes at most"}).encode() + b"\n")
+                    await writer.drain()
+                    return
                 following = asyncio.create_task(_read_line(reader))
                 answer = await _unless_gone(asyncio.create_task(self._answer(line)), following)
                 if answer is None:
@@ -180,17 +191,24 @@ def _judge(arrival: Arrival, data: memoryview) -> Verdict:
     return Verdict.ADMIT
 
 
-async def request(state_dir: Path, cmd: str, *, reply_timeout: float | None = 30.0, **arguments: Any) -> dict[str, Any]:
-    """Asks the agent of `state_dir` and returns its answer, waiting at most `reply_timeout` seconds for it.
+async def request(
+    state_dir: Path, cmd: str, *, reply_timeout: float | None = 30.0, who: str = "agent", **arguments: Any
+) -> dict[str, Any]:
+    """Asks the agent of `state_dir` and returns its answer, waiting at most `reply_timeout` seconds for it. `who` it is
+    is said in errors.
 
-    Raises ControlUnreachable where no agent answers, ControlError where it answers that it cannot.
+    Raises ControlAbsent where none is running, ControlUnreachable where it does not answer, ControlError where it
+    answers that it cannot, and for more than MAX_REQUEST bytes.
     """
+    asked = json.dumps({"cmd": cmd, **arguments}).encode("ascii") + b"\n"
+    if len(asked) > MAX_REQUEST:
+        raise ControlError(f"a request has {MAX_REQUEST} bytes at most, and this one {len(asked)}")
     try:
         try:
             directory = os.open(state_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
-            raise ControlUnreachable(
-                f"no agent is running on {state_dir}, which is not there (one that ran on it when it was removed "
+            raise ControlAbsent(
+                f"no {who} is running on {state_dir}, which is not there (one that ran on it when it was removed "
                 f"replicates nothing any more: its log says so; stop it)"
             ) from None
         try:
@@ -198,26 +216,26 @@ async def request(state_dir: Path, cmd: str, *, reply_timeout: float | None = 30
         finally:
             os.close(directory)
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
-        raise ControlUnreachable(f"no agent is running on {state_dir}") from None
+        raise ControlAbsent(f"no {who} is running on {state_dir}") from None
     except OSError as error:
-        raise ControlUnreachable(f"the agent on {state_dir} cannot be reached: {error.strerror}") from None
+        raise ControlUnreachable(f"the {who} on {state_dir} cannot be reached: {error.strerror}") from None
     try:
-        writer.write(json.dumps({"cmd": cmd, **arguments}).encode("ascii") + b"\n")
+        writer.write(asked)
         async with asyncio.timeout(reply_timeout):
             await writer.drain()
             line = await reader.readline()
     except TimeoutError:
-        raise ControlUnreachable(f"the agent on {state_dir} did not answer in {reply_timeout:g} s") from None
+        raise ControlUnreachable(f"the {who} on {state_dir} did not answer in {reply_timeout:g} s") from None
     except (ConnectionError, ValueError) as error:
-        raise ControlUnreachable(f"the agent on {state_dir} broke off: {error}") from None
+        raise ControlUnreachable(f"the {who} on {state_dir} broke off: {error}") from None
     finally:
         writer.close()
     try:
         answer = json.loads(line)
     except ValueError:
-        raise ControlUnreachable(f"the agent on {state_dir} ended before it answered") from None
+        raise ControlUnreachable(f"the {who} on {state_dir} ended before it answered") from None
     if not isinstance(answer, dict):
-        raise ControlError(f"the agent on {state_dir} sent something that is no answer")
+        raise ControlError(f"the {who} on {state_dir} sent something that is no answer")
     if isinstance(error_text := answer.get("error"), str):
         raise ControlError(error_text)
     return answer
@@ -242,10 +260,12 @@ async def wait_until_done(
 
 
 async def _read_line(reader: asyncio.StreamReader) -> bytes:
-    """One line; empty at the end, and for a line that is longer than a request may be."""
+    """One line; empty at the end."""
     try:
         return await reader.readline()
-    except (ValueError, ConnectionError):
+    except ValueError:
+        return _TOO_LONG
+    except ConnectionError:
         return b""
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final
 
+from agent.directory.access.administering import NotAllMade
 from agent.directory.access.enterprise import back_up
 from agent.directory.access.server import DirectoryServer, open_server
 from agent.directory.access.topology import changes, differences, objects_of, sets_of
@@ -126,56 +128,41 @@ def _handlers(server: DirectoryServer) -> dict[str, Handler]:
 
     async def take(request: dict[str, Any]) -> dict[str, Any]:
         """The topology is this one from now on."""
-        try:
-            sets = parse_topology(Path(str(request.get("name", "topology.toml"))), str(request.get("topology", "")))
-            before = request.get("before")
-            if before is None:
-                made = changes(server.topology(), objects_of(sets))
-            else:  # what somebody else has changed meanwhile stays
-                made = differences(parse_topology(Path("topology.toml"), str(before)), sets)
-            await server.request(made)
-        except (ConfigError, DirectoryError, DirectoryStoreError) as error:
-            raise ControlError(str(error)) from None
+        name = Path(str(request.get("name", "topology.toml")))
+        sets = await asyncio.to_thread(parse_topology, name, str(request.get("topology", "")))
+        before = request.get("before")
+        if before is None:
+            made = changes(server.topology(), objects_of(sets))
+        else:  # what somebody else has changed meanwhile stays
+            there = await asyncio.to_thread(parse_topology, Path("topology.toml"), str(before))
+            made = differences(there, sets)
+        await server.request(made)
         return {"changes": len(made), "generation": seq_text(server.generation)}
 
     async def promote(request: dict[str, Any]) -> dict[str, Any]:
-        try:
-            if request.get("site"):
-                await server.promote_site(str(request["site"]))
-                return {}
-            return {"generation": seq_text(server.promote())}
-        except (DirectoryError, DirectoryStoreError) as error:
-            raise ControlError(str(error)) from None
+        if request.get("site"):
+            await server.promote_site(str(request["site"]))
+            return {}
+        return {"generation": seq_text(server.promote())}
 
     async def resign(request: dict[str, Any]) -> dict[str, Any]:
-        try:
-            server.resign(str(request.get("owner", "")))
-        except (DirectoryError, DirectoryStoreError) as error:
-            raise ControlError(str(error)) from None
+        server.resign(str(request.get("owner", "")))
         return {}
 
     async def remove(request: dict[str, Any]) -> dict[str, Any]:
-        try:
-            return server.remove_server(str(request.get("name", "")))
-        except (DirectoryError, DirectoryStoreError) as error:
-            raise ControlError(str(error)) from None
+        return server.remove_server(str(request.get("name", "")))
 
     async def backup(request: dict[str, Any]) -> dict[str, Any]:
         try:
             back_up(server.store, Path(str(request.get("file", ""))))
-        except DirectoryStoreError as error:
-            raise ControlError(str(error)) from None
         except OSError as error:
             raise ControlError(f"{error.filename} cannot be written: {error.strerror}") from None
         return {}
 
     async def add(request: dict[str, Any]) -> dict[str, Any]:
-        try:
-            return server.add_server(request)
-        except (DirectoryError, DirectoryStoreError) as error:
-            raise ControlError(str(error)) from None
+        return server.add_server(request)
 
-    return {
+    handlers = {
         "status": status,
         "export": export,
         "import": take,
@@ -185,3 +172,15 @@ def _handlers(server: DirectoryServer) -> dict[str, Handler]:
         "add-server": add,
         "remove-server": remove,
     }
+    return {name: functools.partial(_answered, handler) for name, handler in handlers.items()}
+
+
+async def _answered(handler: Handler, request: dict[str, Any]) -> dict[str, Any]:
+    """What a handler answers; `refused` where nothing was changed. Raises ControlError where something may have been,
+    or could not be."""
+    try:
+        return await handler(request)
+    except (DirectoryStoreError, NotAllMade) as error:
+        raise ControlError(str(error)) from None
+    except (ConfigError, DirectoryError) as error:
+        return {"refused": str(error)}

@@ -33,6 +33,10 @@ MQDS_NO_RSP_FROM_OWNER: Final = 0xC00E0519
 ANSWER_S: Final = 20.0
 
 
+class NotAllMade(DirectoryError):
+    """Some of what was asked for is made, or may be."""
+
+
 class Administered:
     """A directory server as its administrator sees it."""
 
@@ -64,7 +68,7 @@ class Administered:
             async with asyncio.timeout(ANSWER_S):
                 return await answer
         except TimeoutError:
-            raise DirectoryError(MQDS_NO_RSP_FROM_OWNER, silent) from None
+            raise NotAllMade(MQDS_NO_RSP_FROM_OWNER, silent) from None
         finally:
             del self._asked[number]
             self._rules.unanswered(number)
@@ -163,7 +167,7 @@ class Administered:
                     await self._happened.wait()
         except TimeoutError:
             text = f"the site {name} is given to this server, which has not taken it yet: see `frs directory status`"
-            raise DirectoryError(MQDS_NO_RSP_FROM_OWNER, text) from None
+            raise NotAllMade(MQDS_NO_RSP_FROM_OWNER, text) from None
 
     def promote(self) -> int:
         """Make this server the owner of the enterprise; gives the generation after that. Raises DirectoryError."""
@@ -173,4 +177,7 @@ class Administered:
 
     def resign(self, owner: str) -> None:
         """Make this server a copy of what that one owns. Raises DirectoryError."""
+        if owner not in self.known.servers():
+            there = ", ".join(sorted(self.known.servers())) or "none"
+            raise DirectoryError(MQDS_OBJECT_NOT_FOUND, f"there is no other server {owner} here; there are: {there}")
         self._event(lambda: (None, self._rules.resign(ENTERPRISE_PARTITION, owner)))

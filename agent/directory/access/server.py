@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 from agent.directory.access import shown
-from agent.directory.access.administering import ANSWER_S, Administered
+from agent.directory.access.administering import ANSWER_S, Administered, NotAllMade
 from agent.directory.access.interface import directory_interface
 from agent.directory.access.known import Known
 from agent.directory.access.mapper import start_mapper
@@ -197,7 +197,8 @@ class DirectoryServer(Administered):
             self.counted["asked"] += 1
             silent = f"the owner does not answer: it may have made this change, or not; {done} before it were made"
             if result := await self._answer(number, silent):
-                raise DirectoryError(result, f"the owner refuses a change (0x{result:08x}); {done} before it were made")
+                text = f"the owner refuses a change (0x{result:08x}); {done} before it were made"
+                raise (NotAllMade if done else DirectoryError)(result, text)
 
     def _event(self, make: Callable[[], tuple[Any, list[Action]]]) -> Any:
         """One event of the rules: a transaction, and after it what is to be done."""
