@@ -114,6 +114,46 @@ def test_changes_are_what_differs_and_in_an_order_in_which_they_can_be_made() ->
     assert gone[-1].guid == docs.guid, "the set after all that is in it"
 
 
+def test_what_has_the_place_of_another_goes_before_that_comes(tmp_path: Path) -> None:
+    """One of the same name with another GUID, and sets that change their names with each other."""
+    docs, music, anew = a_set("a", "b"), a_set("a", name="music"), a_set("a", "b", "c")
+    member = dataclasses.replace(anew.members["b"], guid=b"B" * 16)
+    moved = dataclasses.replace(anew, members=MappingProxyType({**anew.members, "b": member}))
+    names = {"a": "b", "b": "a", "c": "c"}
+    members = {names[key]: dataclasses.replace(one, name=names[key]) for key, one in moved.members.items()}
+    cxtions = tuple(
+        dataclasses.replace(one, upstream=names[one.upstream], downstream=names[one.downstream])
+        for one in moved.connections
+    )
+    crossed = dataclasses.replace(moved, members=MappingProxyType(members), connections=cxtions, primary="b")
+    swapped = [dataclasses.replace(moved, name="music"), dataclasses.replace(music, name="docs")]
+    config = DirectoryServerConfig(
+        tmp_path / "directory.toml", "dir1", tmp_path, new_key(), ENTERPRISE, b"s" * 16, b"m" * 16, "127.0.0.1", 0
+    )
+    make_directory(config, "enterprise", "site", "127.0.0.1", 1)
+    server = open_server(config, Incidents(logging.getLogger("frs")))
+    try:
+        for wanted in ([docs, music], [anew, music], [moved, music], [crossed, music], swapped, [docs]):
+            server.change(changes(server.topology(), objects_of(wanted)))
+            assert changes(server.topology(), objects_of(wanted)) == []
+            by_guid = {one.guid: one for one in sets_of(server.topology())}
+            assert by_guid.keys() == {one.guid for one in wanted}
+            assert all(same(by_guid[one.guid], one) for one in wanted)
+    finally:
+        server.store.close()
+
+
+def test_only_what_is_in_the_way_goes_first() -> None:
+    """Where the owner is asked for one change after the other, it may stop answering at any: what can stay until what
+    is new is there stays."""
+    docs, music, anew = a_set("a", "b"), a_set("a", name="music"), a_set("c", "d")
+    made = changes(stored(docs, music), objects_of([anew]))
+    kinds = [one.command for one in made]
+    assert kinds == [DELETE] * 5 + [CREATE] * 5 + [DELETE] * 2
+    assert made[4].guid == docs.guid, "after all that is in it"
+    assert {one.guid for one in made[-2:]} == {music.guid, music.members["a"].guid}
+
+
 def snapshot(*sets: ReplicaSet, gone: tuple[DeletedObject, ...] = (), **more: object) -> Snapshot:
     values = {"enterprise": ENTERPRISE, "generation": GENERATION, "complete": True, "reader": "a"} | more
     return Snapshot(**values, objects=stored(*sets), tombstones=list(gone))  # type: ignore[arg-type]
