@@ -20,7 +20,7 @@ from agent.directory.access.choosing import Choice, ServerPlace, ordered
 from agent.directory.access.hints import Hints
 from agent.directory.access.moments import Places, moment
 from agent.directory.access.snapshot import ReadRequest, Snapshot
-from agent.directory.access.topology import taken_over
+from agent.directory.access.topology import sets_without_a_word, taken_over
 from agent.directory.replication.numbers import MOST_EPOCHS_AHEAD, epoch_of, reign_of, seq_text
 from agent.reporting.causes import Cause
 from agent.reporting.incidents import Incidents
@@ -63,7 +63,7 @@ class DirectoryReader:
         self._kept: list[str] = []
         self._places = Places()
         self.problem = ""
-        self.hints = Hints(self._members)
+        self.hints = Hints(self._members, self._servers_too)
 
     async def run(self) -> None:
         """Read from one server after the other, and stay with one that answers; come back to the first by and by."""
@@ -99,6 +99,12 @@ class DirectoryReader:
 
     def _members(self) -> set[bytes]:
         return {local.member.guid for local in self._config().sets}
+
+    def _servers_too(self) -> set[str]:
+        """The members on hosts of directory servers that have one key for both."""
+        config = self._config()
+        keys = {key for _, _, key in config.directory.servers} if config.directory is not None else set()
+        return {one.name for local in config.sets for one in local.set.members.values() if one.key in keys}
 
     async def _connect(self, server: ServerPlace) -> RpcClient:
         host, port, key = server
@@ -186,6 +192,12 @@ class DirectoryReader:
             raise ConfigError(
                 path, None, "", f"its generation {seq_text(snapshot.generation)} is more than {MOST_EPOCHS_AHEAD} "
                 f"owners after {seq_text(current.serial)}, which was read before; with serial = 0 there it is believed"
+            )  # fmt: skip
+        if untold := sets_without_a_word(current.sets, snapshot):
+            raise ConfigError(
+                path, None, "", f"it lets this host in, but tells of no set that {snapshot.reader} is a member of, and "
+                f"not that this member was removed from {', '.join(untold)}; has it a member {snapshot.reader} with "
+                "the key of this host? `frs key` prints that, and `frs directory export` there what it has"
             )  # fmt: skip
         sets, self._kept = taken_over(current.sets, snapshot)
         if not sets:

@@ -238,6 +238,16 @@ def taken_over(current: Iterable[ReplicaSet], snapshot: Snapshot) -> tuple[tuple
     return tuple(sorted(new.values() or former, key=lambda one: one.name)), kept
 
 
+def sets_without_a_word(current: Iterable[ReplicaSet], snapshot: Snapshot) -> list[str]:
+    """The sets here, by name, where the snapshot has no set at all that its reader is a member of, and no tombstone
+    that says why: then whoever made it does not know this host as a member."""
+    if any(one.type == Type.FRS_MEMBER and one.text(2103) == snapshot.reader for one in snapshot.objects):
+        return []
+    gone = {one.guid for one in snapshot.tombstones}
+    mine = [(one, one.members.get(snapshot.reader)) for one in current]
+    return [one.name for one, me in mine if me is not None and gone.isdisjoint((one.guid, me.guid))]
+
+
 def _without(one: ReplicaSet, name: str) -> list[ReplicaSet]:
     """The set without that member, unless it has no other."""
     members = {key: member for key, member in one.members.items() if key != name}

@@ -269,9 +269,20 @@ def test_a_snapshot_that_may_not_be_believed_changes_nothing(host: Host, more: d
 
 
 def test_an_empty_snapshot_of_a_higher_generation_takes_nothing_away(host: Host) -> None:
+    """It is said, too: a server that lets a host in, and does not know it as a member, is none to read from."""
+    before = host.topology.read_text()
+    with pytest.raises(ConfigError, match=r"tells of no set that a is a member of.*removed from docs"):
+        host.take(snapshot(generation=GENERATION + 1))
+    assert host.topology.read_text() == before
+
+
+def test_a_set_that_is_missing_beside_others_is_kept(host: Host) -> None:
     (before,) = read_topology(host.topology).sets
-    assert host.take(snapshot(generation=GENERATION + 1))
-    assert read_topology(host.topology).sets == (before,)
+    music = new_replica_set("music", [("a", "a.example.org", 28700)], "ring")
+    me = dataclasses.replace(music.members["a"], key=before.members["a"].key)
+    music = dataclasses.replace(music, members=MappingProxyType({"a": me}))
+    assert host.take(snapshot(music, generation=GENERATION + 1))
+    assert before in read_topology(host.topology).sets
     assert host.reader.status()["kept"] == ["the set docs"]
 
 
