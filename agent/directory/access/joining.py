@@ -53,11 +53,17 @@ async def find_server() -> list[tuple[str, int]]:
 async def first_reading(places: Sequence[tuple[str, int]], own: bytes, theirs: bytes, member: str) -> Found:
     """What the first of these servers that has the key `theirs` says. Raises RpcError."""
 
+    return await reading_of([(*place, theirs) for place in places], own, member)
+
+
+async def reading_of(servers: Sequence[tuple[str, int, bytes]], own: bytes, member: str) -> Found:
+    """What the first of these servers that has all of the directory says. Raises RpcError."""
+
     async def read(client: RpcClient, place: tuple[str, int]) -> Found | None:
         snapshot = await whole(client, 0, 0, member)
         return Found(place, snapshot) if snapshot is not None and snapshot.complete else None
 
-    return await _of_one([(*place, theirs) for place in places], own, read)
+    return await _of_one(servers, own, read)
 
 
 async def change_topology(

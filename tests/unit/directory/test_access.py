@@ -18,7 +18,7 @@ from agent.cli.directory_cmd import _told
 from agent.directory.access import interface, shown
 from agent.directory.access import server as server_module
 from agent.directory.access.enterprise import make_directory
-from agent.directory.access.reading import DirectoryReader, whole
+from agent.directory.access.reading import DirectoryReader, WrongHere, whole
 from agent.directory.access.server import open_server
 from agent.directory.access.snapshot import Page, ReadRequest, Snapshot
 from agent.directory.access.topology import changes, objects_of, sets_of, taken_over
@@ -36,7 +36,9 @@ from agent.rpc.security import KeyCredential
 from agent.wire.errors import WireError
 from config.directory import DirectoryServerConfig
 from config.errors import ConfigError
+from config.files import FileSource
 from config.keys import new_key, public_key
+from config.lastread import last_read
 from config.load import load_agent_config
 from config.model import AgentConfig, DirectorySource, ReplicaSet
 from config.topology import new_replica_set
@@ -293,6 +295,83 @@ def test_a_topology_that_cannot_be_is_not_written(host: Host) -> None:
     with pytest.raises(ConfigError):
         host.take(snapshot(wrong, generation=GENERATION + 1))
     assert host.topology.read_text() == before
+
+
+def known(host: Host) -> int:
+    found = last_read(host.config.state_dir, ENTERPRISE)
+    assert found is not None
+    return found.serial
+
+
+@pytest.mark.parametrize("content", ["nonsense", "serial = 5\n", "", None])
+def test_a_damaged_topology_file_is_replaced_and_no_set_is_left_for_it(
+    host: Host, content: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert host.take(snapshot(host.docs, generation=GENERATION + 1))
+    whole = host.topology.read_text()
+    if content is None:
+        host.topology.unlink()
+    else:
+        host.topology.write_text(content)
+    me = host.docs.members["a"]
+    music = new_replica_set("music", [("a", me.host, me.port)], "ring")
+    music = dataclasses.replace(
+        music, members=MappingProxyType({"a": dataclasses.replace(music.members["a"], key=me.key)})
+    )
+    with caplog.at_level(logging.WARNING, "frs"):
+        assert host.take(snapshot(music, generation=GENERATION + 2))
+        assert not host.take(snapshot(music, generation=GENERATION + 2))
+    assert [one.name for one in read_topology(host.topology).sets] == ["docs", "music"], "docs had no tombstone"
+    assert sum("20118" in one.message for one in caplog.records) == 1
+    aside = host.topology.with_name("topology.toml.damaged")
+    assert aside.exists() == (content is not None)
+    assert content is None or aside.read_text() == content
+    assert whole != host.topology.read_text()
+
+
+def test_a_damaged_one_is_replaced_before_anything_was_ever_read(host: Host) -> None:
+    """By what is in force."""
+    host.topology.write_text("nonsense")
+    me = host.docs.members["a"]
+    music = new_replica_set("music", [("a", me.host, me.port)], "ring")
+    music = dataclasses.replace(
+        music, members=MappingProxyType({"a": dataclasses.replace(music.members["a"], key=me.key)})
+    )
+    assert host.take(snapshot(music, generation=GENERATION + 2))
+    assert [one.name for one in read_topology(host.topology).sets] == ["docs", "music"]
+
+
+@pytest.mark.parametrize("serial", [GENERATION + 1000, (1 << 63) - 1, 0, 3])
+def test_an_edited_serial_neither_stops_nor_admits_a_server(host: Host, serial: int) -> None:
+    assert host.take(snapshot(host.docs, generation=GENERATION + 5))
+    running = host.config
+    host.write(host.docs, serial)
+    with pytest.raises(ConfigError, match="older than what is known"):
+        host.take(snapshot(host.docs, generation=GENERATION + 4))
+    changed = dataclasses.replace(host.docs, file_filter=("*.bak",))
+    source = FileSource(running)
+    if serial > GENERATION:
+        running = source.read(running, {}).config  # it is in force
+    assert host.take(snapshot(changed, generation=GENERATION + 6))
+    assert known(host) == GENERATION + 6
+    assert source.read(running, {}).config.serial == GENERATION + 6
+    host.write(host.docs, 3)
+    running = dataclasses.replace(running, serial=GENERATION + 6)
+    with pytest.raises(ConfigError, match="it is older"):
+        source.read(running, {})
+
+
+def test_a_serial_that_no_server_has_said_is_none(host: Host) -> None:
+    """Of a version that had no copy yet."""
+    host.write(host.docs, (1 << 63) - 1)
+    assert host.take(snapshot(host.docs, generation=GENERATION + 1))
+    assert read_topology(host.topology).serial == GENERATION + 1
+
+
+def test_what_cannot_be_written_is_no_fault_of_the_server(host: Host) -> None:
+    host.config.state_dir.write_text("no folder")
+    with pytest.raises(WrongHere, match="cannot be written"):
+        host.take(snapshot(dataclasses.replace(host.docs, file_filter=("*.bak",)), generation=GENERATION + 1))
 
 
 # -- bytes --
