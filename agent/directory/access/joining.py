@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, TypeVar
 
 from agent.directory.access import interface
+from agent.directory.access.contradictions import refuse_contradictions
 from agent.directory.access.interface import DEFAULT_PORT
 from agent.directory.access.reading import COMMENT, whole
 from agent.directory.access.snapshot import Snapshot
@@ -39,9 +41,14 @@ class Found:
         return self.snapshot.enterprise
 
     def topology(self, member: str) -> str:
-        """The topology.toml of that member; empty where it is in no set."""
+        """The topology.toml of that member; empty where it is in no set. Raises ConfigError where no host can use
+        it."""
         sets = [one for one in sets_of(self.snapshot.objects) if member in one.members]
-        return f"serial = {self.snapshot.generation}\n" + topology_text(sets, COMMENT) if sets else ""
+        if not sets:
+            return ""
+        text = f"serial = {self.snapshot.generation}\n" + topology_text(sets, COMMENT)
+        refuse_contradictions(Path("topology.toml"), sets, text)
+        return text
 
 
 async def find_server() -> list[tuple[str, int]]:

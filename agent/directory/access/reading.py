@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from agent.directory.access import interface
 from agent.directory.access.choosing import RETRY_S, Choice, ServerPlace, ordered
+from agent.directory.access.contradictions import refuse_contradictions
 from agent.directory.access.hints import Hints
 from agent.directory.access.moments import Places, moment
 from agent.directory.access.snapshot import ReadRequest, Snapshot
@@ -34,7 +35,7 @@ from agent.wire.errors import WireError
 from config.errors import ConfigError
 from config.lastread import last_read, last_text, put_in_place, remember
 from config.model import AgentConfig, DirectorySource, Topology
-from config.topologyfile import parse_file, read_topology
+from config.topologyfile import read_topology
 from config.write import topology_text, write_file
 
 log = logging.getLogger("frs")
@@ -234,7 +235,7 @@ class DirectoryReader:
         ):
             self._looked = _signature(path)
             return False
-        parse_file(path, text)  # raises ConfigError for what cannot be a topology
+        refuse_contradictions(path, sets, text)
         try:
             remember(config.state_dir, source.enterprise, text)  # before it is in force: that asks what was read
             aside = put_in_place(path, text) if damaged is not None else None

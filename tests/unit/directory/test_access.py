@@ -17,7 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent.cli.directory_cmd import _told
 from agent.directory.access import interface, shown
 from agent.directory.access import server as server_module
+from agent.directory.access.contradictions import contradictions
 from agent.directory.access.enterprise import make_directory
+from agent.directory.access.joining import Found
 from agent.directory.access.reading import DirectoryReader, WrongHere, whole
 from agent.directory.access.server import open_server
 from agent.directory.access.snapshot import Page, ReadRequest, Snapshot
@@ -292,9 +294,47 @@ def test_a_topology_that_cannot_be_is_not_written(host: Host) -> None:
     before = host.topology.read_text()
     twice = dataclasses.replace(host.docs.members["b"], host="a.example.org")
     wrong = dataclasses.replace(host.docs, members=MappingProxyType({**host.docs.members, "b": twice}))
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError) as found:
         host.take(snapshot(wrong, generation=GENERATION + 1))
     assert host.topology.read_text() == before
+    assert "the members a and b of the set docs have one address, a.example.org:28700" in str(found.value)
+    assert "frs topology" in str(found.value)
+    assert "line" not in str(found.value)
+    assert "topology.toml" not in str(found.value), "nobody has written that into a file here"
+
+
+def test_what_contradicts_itself_is_said_by_members_and_sets() -> None:
+    docs, music = a_set("a", "b", "c"), a_set("a", name="music")
+    a, b = docs.members["a"], docs.members["b"]
+    both = dataclasses.replace(
+        docs,
+        members=MappingProxyType({**docs.members, "b": dataclasses.replace(b, host=a.host, key=a.key)}),
+        connections=(*docs.connections, docs.connections[0], dataclasses.replace(docs.connections[1], downstream="b")),
+        primary="",
+    )
+    told = contradictions([both, music, dataclasses.replace(music, guid=b"X" * 16)])
+    for words in (
+        "the set docs has no primary member",
+        "the members a and b of the set docs have one address",
+        "the members a and b have one key",
+        "two connections a->b",
+        "b is its own partner in the set docs",
+        "the member a has another key in the set music than in the set docs",
+        "two sets have the name music",
+    ):
+        assert sum(words in line for line in told) == 1, (words, told)
+    assert len(told) == 7
+    assert contradictions([docs]) == []
+
+
+def test_nor_is_one_that_cannot_be_what_a_host_joins_with() -> None:
+    docs = a_set("a", "b")
+    twice = dataclasses.replace(docs.members["b"], host="a.example.org")
+    wrong = dataclasses.replace(docs, members=MappingProxyType({**docs.members, "b": twice}))
+    with pytest.raises(ConfigError) as found:
+        Found(("dir1", 2879), snapshot(wrong)).topology("a")
+    assert str(found.value).startswith("the directory's topology cannot be used: the members a and b of the set docs")
+    assert Found(("dir1", 2879), snapshot(docs)).topology("a")
 
 
 def known(host: Host) -> int:
