@@ -17,6 +17,7 @@ from pathlib import Path
 from config.check import check_roots
 from config.document import Document, read_text
 from config.errors import ConfigError
+from config.lastread import last_read
 from config.load import load_agent_config
 from config.model import AgentConfig
 from config.view import DirectoryView, view_of
@@ -60,7 +61,7 @@ class FileSource:
         self._seen = self._look()
         config = load_agent_config(self._path, known=known)
         self._refuse_another(running, config)
-        if config.serial < running.serial:
+        if config.serial < running.serial and not _really_read(config):
             document = Document(config.topology_path, read_text(config.topology_path, "the topology", ""))
             raise document.fail(
                 ("serial",),
@@ -99,6 +100,13 @@ class FileSource:
             except OSError:
                 found.append(None)
         return tuple(found)
+
+
+def _really_read(config: AgentConfig) -> bool:
+    """Whether this topology is what a directory said last: then a higher `serial` in force was nobody's but an
+    editor's."""
+    found = last_read(config.state_dir, config.directory.enterprise) if config.directory is not None else None
+    return found is not None and found.serial == config.serial
 
 
 def _paths(config: AgentConfig) -> tuple[Path, ...]:

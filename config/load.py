@@ -119,7 +119,7 @@ def load_agent_config(path: str | os.PathLike[str], known: Mapping[str, bytes] =
         serial=topology.serial,
         poll_interval_s=table.directory.poll_interval,
         ntfrsapi=_ntfrsapi(table.ntfrsapi),
-        directory=_directory(document, table),
+        directory=directory_of(document, table),
         directory_server=resolve(path, table.directory.run) if table.directory.run is not None else None,
         active_directory=_active_directory(document, table),
     )
@@ -132,7 +132,8 @@ def _ntfrsapi(table: NtFrsApiTable | None) -> NtFrsApi | None:
     return NtFrsApi(tuple(table.readers), tuple(table.writers), MappingProxyType(checks))
 
 
-def _directory(document: Document, table: AgentFile) -> DirectorySource | None:
+def directory_of(document: Document, table: AgentFile) -> DirectorySource | None:
+    """The directory that an agent.toml names; None where it names none. Raises ConfigError."""
     found = table.directory
     if not found.server and found.enterprise is None:
         return None

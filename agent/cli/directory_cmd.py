@@ -117,9 +117,7 @@ def init(
         text = key_text(public_key(private))
         say(f"key of {name}: {text}, of {key_file}")
         say("next, on the server that owns the enterprise, for a new site, or that owns the site of this one:")
-        say(
-            f"  frs directory add-server --name {name} --address {at_host}:{at_port} --key {key_text(public_key(private))}"
-        )
+        say(f"  frs directory add-server --name {name} --address {at_host}:{at_port} --key {text}")
         say("and here, with what that prints, this command with --joining in the place of --key-only")
         return
     enterprise, site, machine = (uuid.uuid4().bytes_le for _ in range(3))

@@ -92,7 +92,7 @@ def join(
     if has is not None and has != public_key(own):
         raise click.UsageError(
             f"the member {member} has another key in the directory than this host, whose key is "
-            f"{key_text(public_key(own))}: is --member the name of this host? If so, `frs topology set` gives it this one"
+            f"{key_text(public_key(own))}: is --member the name of this host? If so, see `frs topology set`"
         )
     write_file(topology, text)
     content = agent_text(

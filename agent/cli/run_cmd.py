@@ -43,6 +43,7 @@ def run(config_file: Path, log_level: str | None, parent_pid: int | None) -> int
     signals.ignore_meaningless()
     if parent_pid is not None:
         end_with_parent(parent_pid)
+    from agent.directory.access.recovering import recovered
     from agent.reporting.log import setup_logging
     from config.check import check_listen, check_roots
     from config.directory import load_directory_server
@@ -50,11 +51,14 @@ def run(config_file: Path, log_level: str | None, parent_pid: int | None) -> int
     from config.writers import warnings, warnings_of
 
     _first_topology(config_file)
+    mended = recovered(config_file)
     config = load_agent_config(config_file, known=known_sets(read_state_dir(config_file)))
     server = load_directory_server(config.directory_server) if config.directory_server is not None else None
     check_roots(config)
     check_listen(config)
     setup_logging(log_level or config.log_level)
+    if mended:
+        _log.warning("20118 %s", mended)
     for warning in warnings(config):
         _log.warning("%s", warning)
     with contextlib.ExitStack() as held:

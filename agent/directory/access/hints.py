@@ -14,11 +14,15 @@ from agent.rpc.interface import CallContext
 
 
 class Hints:
-    """`mine` are the identifiers of this host's members. `servers` are those that are to be read from, as `host:port`;
+    """`mine` are the identifiers of this host's members, `both` the members whose keys are those of directory servers,
+    too, by name. `servers` are those that are to be read from, as `host:port`;
     empty for whichever is read from."""
 
-    def __init__(self, mine: Callable[[], Collection[bytes]]) -> None:
+    def __init__(
+        self, mine: Callable[[], Collection[bytes]], both: Callable[[], Collection[str]] = frozenset[str]
+    ) -> None:
         self._mine = mine
+        self._both = both
         self._throttle = Throttle()
         self._timer: asyncio.TimerHandle | None = None
         self._servers: list[str] = []
@@ -27,7 +31,7 @@ class Hints:
 
     def notified(self, context: CallContext, message: Body | Updates) -> None:
         """A message has come from a caller that has authenticated."""
-        mine, trusted = self._mine(), context.member.startswith(SERVER_PREFIX)
+        mine, trusted = self._mine(), context.member.startswith(SERVER_PREFIX) or context.member in self._both()
         if isinstance(message, Body):
             concerned, server = message.event == MACHINE_CHANGED and (trusted or message.guid in mine), message.server
         else:

@@ -47,17 +47,22 @@ OnChange = Callable[[str, Sequence[DirectoryChange]], Awaitable[int]]
 
 
 def directory_interface(
-    on_read: OnRead, on_message: OnMessage, on_change: OnChange, on_malformed: OnMalformed
+    on_read: OnRead,
+    on_message: OnMessage,
+    on_change: OnChange,
+    on_malformed: OnMalformed,
+    as_member: Callable[[str], str] = str,
 ) -> Interface:
     """The interface as a server offers it. The first three are told who calls, by the name of its key. Who has no key,
     but an account alone, for [MS-MQDS], may call none of it, who is no directory server not Deliver, and who is one, or
-    a former member, not Change. `on_change` gives the generation after the changes, or raises DirectoryError."""
+    a former member, not Change; who is a server and a member by the same key, which `as_member` tells, may call what
+    either may. `on_change` gives the generation after the changes, or raises DirectoryError."""
 
     async def read(context: CallContext, request: ReadRequest | OtherLayout) -> bytes:
         if isinstance(request, OtherLayout):
             on_malformed(context, request)
             return layout_number()  # which whoever asked can read, and tell of
-        return (await on_read(context.member, request)).encode()
+        return (await on_read(as_member(context.member), request)).encode()
 
     async def deliver(context: CallContext, message: Message) -> bytes:
         await on_message(context.member.removeprefix(SERVER_PREFIX), message)
@@ -65,7 +70,7 @@ def directory_interface(
 
     async def change(context: CallContext, asked: Propagation) -> bytes:
         try:
-            return _CHANGED.pack(MQ_OK, await on_change(context.member, asked.changes))
+            return _CHANGED.pack(MQ_OK, await on_change(as_member(context.member), asked.changes))
         except DirectoryError as error:
             return _CHANGED.pack(error.status, 0) + str(error).encode()
 
@@ -74,10 +79,14 @@ def directory_interface(
         OP_DELIVER: taking(MAX_MESSAGE, decode_message, deliver, on_malformed, _is_server),
         OP_CHANGE: taking(
             MAX_MESSAGE, _propagation, change, on_malformed,
-            lambda context: bool(context.member) and not context.member.startswith((SERVER_PREFIX, FORMER_PREFIX)),
+            lambda context: _is_member(as_member(context.member)),
         ),
     }  # fmt: skip
     return Interface(DIRECTORY.uuid, (DIRECTORY.major, DIRECTORY.minor), methods)
+
+
+def _is_member(name: str) -> bool:
+    return bool(name) and not name.startswith((SERVER_PREFIX, FORMER_PREFIX))
 
 
 def _is_server(context: CallContext) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, TypeVar
 
 from agent.directory.access import interface
+from agent.directory.access.contradictions import refuse_contradictions
 from agent.directory.access.interface import DEFAULT_PORT
 from agent.directory.access.reading import COMMENT, whole
 from agent.directory.access.snapshot import Snapshot
@@ -39,9 +41,14 @@ class Found:
         return self.snapshot.enterprise
 
     def topology(self, member: str) -> str:
-        """The topology.toml of that member; empty where it is in no set."""
+        """The topology.toml of that member; empty where it is in no set. Raises ConfigError where no host can use
+        it."""
         sets = [one for one in sets_of(self.snapshot.objects) if member in one.members]
-        return f"serial = {self.snapshot.generation}\n" + topology_text(sets, COMMENT) if sets else ""
+        if not sets:
+            return ""
+        text = f"serial = {self.snapshot.generation}\n" + topology_text(sets, COMMENT)
+        refuse_contradictions(Path("topology.toml"), sets, text)
+        return text
 
 
 async def find_server() -> list[tuple[str, int]]:
@@ -53,11 +60,17 @@ async def find_server() -> list[tuple[str, int]]:
 async def first_reading(places: Sequence[tuple[str, int]], own: bytes, theirs: bytes, member: str) -> Found:
     """What the first of these servers that has the key `theirs` says. Raises RpcError."""
 
+    return await reading_of([(*place, theirs) for place in places], own, member)
+
+
+async def reading_of(servers: Sequence[tuple[str, int, bytes]], own: bytes, member: str) -> Found:
+    """What the first of these servers that has all of the directory says. Raises RpcError."""
+
     async def read(client: RpcClient, place: tuple[str, int]) -> Found | None:
         snapshot = await whole(client, 0, 0, member)
         return Found(place, snapshot) if snapshot is not None and snapshot.complete else None
 
-    return await _of_one([(*place, theirs) for place in places], own, read)
+    return await _of_one(servers, own, read)
 
 
 async def change_topology(

@@ -45,6 +45,7 @@ class Known:
         self._store = store
         self._incidents = incidents
         self._servers: dict[str, ServerAddress] | None = None  # until something changes
+        self._members_too: dict[str, str] = {}  # by the names of servers that have keys of members
         self.removed = frozenset[str](json.loads(store.setting(_REMOVED) or "[]"))
 
     def remove(self, names: frozenset[str]) -> None:
@@ -125,13 +126,20 @@ class Known:
         found = [(one.text(2103), one.data(2106)) for one in self._store.of_type(Type.FRS_MEMBER, ENTERPRISE_PARTITION)]
         members = {key: f"{FORMER_PREFIX}{name}" for _, name, key in self._store.former()}
         members |= {key: name for name, key in found if key and not name.startswith((SERVER_PREFIX, FORMER_PREFIX))}
-        members |= {one.key: f"{SERVER_PREFIX}{name}" for name, one in self.servers().items()}
+        servers = {one.key: f"{SERVER_PREFIX}{name}" for name, one in self.servers().items()}
+        self._members_too = {name: members[key] for key, name in servers.items() if key in members}
+        members |= servers
         for name in [members.pop(key) for key in list(members) if not _can_be(key)]:
             self._incidents.report(Cause.DIRECTORY, name, f"what the directory has as the key of {name} is none")
         mqds = self._config.mqds
         accounts = [Credential(mqds.domain, mqds.user, mqds.password)] if mqds is not None and mqds.user else []
         domain = mqds.domain if accounts and mqds is not None else ""
         return CredentialStore(accounts, domain=domain, key=KeyPair(self._config.key), members=members)
+
+    def as_member(self, name: str) -> str:
+        """The name of the member, or of the former one, whose key whoever is let in by that name has: of a server whose
+        host has one key for the server and for a member; else the same name."""
+        return self._members_too.get(name, name)
 
     def _sites(self) -> list[DsObject]:
         return self._store.of_type(Type.SITE, ENTERPRISE_PARTITION)

@@ -13,14 +13,16 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 from agent.directory.access import interface
-from agent.directory.access.choosing import Choice, ServerPlace, ordered
+from agent.directory.access.choosing import RETRY_S, Choice, ServerPlace, ordered
+from agent.directory.access.contradictions import refuse_contradictions
 from agent.directory.access.hints import Hints
 from agent.directory.access.moments import Places, moment
 from agent.directory.access.snapshot import ReadRequest, Snapshot
-from agent.directory.access.topology import taken_over
+from agent.directory.access.topology import sets_without_a_word, taken_over
 from agent.directory.replication.numbers import MOST_EPOCHS_AHEAD, epoch_of, reign_of, seq_text
 from agent.reporting.causes import Cause
 from agent.reporting.incidents import Incidents
@@ -31,8 +33,9 @@ from agent.rpc.noise import KeyPair
 from agent.rpc.security import KeyCredential
 from agent.wire.errors import WireError
 from config.errors import ConfigError
+from config.lastread import last_read, last_text, put_in_place, remember
 from config.model import AgentConfig, DirectorySource, Topology
-from config.topologyfile import parse_file, read_topology
+from config.topologyfile import read_topology
 from config.write import topology_text, write_file
 
 log = logging.getLogger("frs")
@@ -45,6 +48,10 @@ GRACE_S: Final = 5.0
 #: No generation is believed that is further ahead of the clock (its reign is): no later one would be news any more.
 AHEAD_S: Final = 86_400.0
 _ZERO: Final = bytes(16)
+
+
+class WrongHere(Exception):
+    """Something on this host keeps it from taking over what a server says; the text says what."""
 
 
 class DirectoryReader:
@@ -61,9 +68,10 @@ class DirectoryReader:
         self._generation = 0
         self._there: Snapshot | None = None  # what the server that is read from said last
         self._kept: list[str] = []
+        self._looked: tuple[int, ...] | None = None  # the topology file, as it was after it was read
         self._places = Places()
         self.problem = ""
-        self.hints = Hints(self._members)
+        self.hints = Hints(self._members, self._servers_too)
 
     async def run(self) -> None:
         """Read from one server after the other, and stay with one that answers; come back to the first by and by."""
@@ -81,6 +89,9 @@ class DirectoryReader:
                 self._generation, self._there = 0, None
                 while await self._read(client, source):
                     pass
+            except WrongHere as error:
+                wait_s = RETRY_S
+                self._tell(f"{error}")
             except (RpcError, WireError, ConfigError, OSError) as error:
                 self._places.failed(self._server, str(error))
                 wait_s = self._choice.failed(source, error, time.monotonic(), member=bool(self._members()))
@@ -99,6 +110,12 @@ class DirectoryReader:
 
     def _members(self) -> set[bytes]:
         return {local.member.guid for local in self._config().sets}
+
+    def _servers_too(self) -> set[str]:
+        """The members on hosts of directory servers that have one key for both."""
+        config = self._config()
+        keys = {key for _, _, key in config.directory.servers} if config.directory is not None else set()
+        return {one.name for local in config.sets for one in local.set.members.values() if one.key in keys}
 
     async def _connect(self, server: ServerPlace) -> RpcClient:
         host, port, key = server
@@ -127,10 +144,17 @@ class DirectoryReader:
                 self._places.took()
                 self._changed()
             self._tell("")
+        elif self._there is not None and await asyncio.to_thread(self._again, source, self._there):
+            self._changed()
         self._choice.succeeded()
         if self._server is not None:
             self._places.answered(self._server)
         return not self._choice.come_back(time.monotonic())
+
+    def _again(self, source: DirectorySource, there: Snapshot) -> bool:
+        """Take it over once more, where somebody has edited the topology file, or it is damaged; whether that was so.
+        Raises ConfigError, WrongHere."""
+        return _signature(self._config().topology_path) != self._looked and self.take(source, there)
 
     async def _comes(self, reading: asyncio.Future[Snapshot | None], source: DirectorySource) -> bool:
         """Wait until it is read. A notification says that there is something new: where it does not come from this
@@ -168,7 +192,8 @@ class DirectoryReader:
         return True
 
     def take(self, source: DirectorySource, snapshot: Snapshot) -> bool:
-        """Take over what a server says, where that may be; whether anything is new. Raises ConfigError."""
+        """Take over what a server says, where that may be; whether anything is new. Raises ConfigError,
+        and WrongHere where it cannot be written."""
         path = self._config().topology_path
         if snapshot.enterprise != source.enterprise:
             raise ConfigError(path, None, "", "it is of another enterprise")
@@ -176,25 +201,52 @@ class DirectoryReader:
             raise ConfigError(path, None, "", f"its generation {seq_text(snapshot.generation)} is ahead of the clock")
         if not snapshot.complete:
             raise ConfigError(path, None, "", "it has not all of the directory, or its owner is disputed")
-        current = read_topology(path) if path.exists() else Topology((), 0)
-        if snapshot.generation < current.serial:
+        config, damaged = self._config(), None
+        read = last_read(config.state_dir, source.enterprise)
+        try:
+            current = read_topology(path)
+        except ConfigError as error:  # nothing that a server has done: what was read is in force still
+            damaged, current = error, read or Topology(tuple(local.set for local in config.sets), 0)
+        known = read.serial if read is not None else current.serial
+        if read is None and reign_of(known) > time.time() + AHEAD_S:
+            known = 0  # no server has ever said that
+        if snapshot.generation < known:
             raise ConfigError(
                 path, None, "", f"it is older than what is known here: {seq_text(snapshot.generation)}, and "
-                f"{seq_text(current.serial)} was read before"
+                f"{seq_text(known)} was read before"
             )  # fmt: skip
-        if current.serial and epoch_of(snapshot.generation) > epoch_of(current.serial) + MOST_EPOCHS_AHEAD:
+        if known and current.serial and epoch_of(snapshot.generation) > epoch_of(known) + MOST_EPOCHS_AHEAD:
             raise ConfigError(
                 path, None, "", f"its generation {seq_text(snapshot.generation)} is more than {MOST_EPOCHS_AHEAD} "
-                f"owners after {seq_text(current.serial)}, which was read before; with serial = 0 there it is believed"
+                f"owners after {seq_text(known)}, which was read before; with serial = 0 there it is believed"
+            )  # fmt: skip
+        if untold := sets_without_a_word(current.sets, snapshot):
+            raise ConfigError(
+                path, None, "", f"it lets this host in, but tells of no set that {snapshot.reader} is a member of, and "
+                f"not that this member was removed from {', '.join(untold)}; has it a member {snapshot.reader} with "
+                "the key of this host? `frs key` prints that, and `frs directory export` there what it has"
             )  # fmt: skip
         sets, self._kept = taken_over(current.sets, snapshot)
         if not sets:
             raise ConfigError(path, None, "", f"it has no set that {snapshot.reader} is a member of")
         text = f"serial = {snapshot.generation}\n" + topology_text(sets, COMMENT)
-        if path.exists() and path.read_text(encoding="utf-8") == text:
+        if damaged is None and path.read_text(encoding="utf-8") == text == last_text(
+            config.state_dir, source.enterprise
+        ):
+            self._looked = _signature(path)
             return False
-        parse_file(path, text)  # raises ConfigError for what cannot be a topology
-        write_file(path, text)
+        refuse_contradictions(path, sets, text)
+        try:
+            remember(config.state_dir, source.enterprise, text)  # before it is in force: that asks what was read
+            aside = put_in_place(path, text) if damaged is not None else None
+            if damaged is None:
+                write_file(path, text)
+        except (ConfigError, OSError) as error:
+            raise WrongHere(f"what the directory says cannot be written: {error}") from None
+        self._looked = _signature(path)
+        if damaged is not None:
+            where = f"; what was there is {aside}" if aside is not None else ""
+            log.warning("20118 %s. It is now what the directory says%s", damaged.one_line(), where)
         log.info("the topology of generation %s is read from the directory", seq_text(snapshot.generation))
         for what in self._kept:
             log.warning(
@@ -239,6 +291,14 @@ class DirectoryReader:
             "kept": self._kept,
             "notified": self.hints.received,
         }
+
+
+def _signature(path: Path) -> tuple[int, ...] | None:
+    try:
+        there = path.stat()
+    except OSError:
+        return None
+    return there.st_ino, there.st_size, there.st_mtime_ns, there.st_ctime_ns
 
 
 async def whole(client: RpcClient, known: int, wait_s: float, me: str, since: int = 0) -> Snapshot | None:

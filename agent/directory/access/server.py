@@ -127,7 +127,8 @@ class DirectoryServer(Administered):
     async def start(self) -> None:
         """Listen, and begin to replicate. Raises OSError."""
         limits = Limits().within(descriptors.raise_limit() // 2)
-        interfaces = [directory_interface(self._read, self._received, self._asked_for, self._malformed)]
+        asks = (self._read, self._received, self._asked_for, self._malformed, self.known.as_member)
+        interfaces = [directory_interface(*asks)]
         if self.config.mqds is not None:
             interfaces += Mqds(self, tolerant=self.config.mqds.tolerant).interfaces()
         self._server = RpcServer(interfaces, self.known.credentials(), limits=limits, incidents=self.incidents)

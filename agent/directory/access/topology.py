@@ -9,7 +9,7 @@ from typing import Any, Final, get_args
 
 from agent.directory.access.snapshot import Snapshot
 from agent.directory.objects.model import DirectoryError, DsObject, new_object
-from agent.directory.objects.table import IDENTIFIER, Type
+from agent.directory.objects.table import IDENTIFIER, NAME, NAMED_WITHIN, Type
 from agent.directory.objects.values import Value
 from agent.directory.replication.content import deletion
 from agent.directory.replication.messages import CREATE, DELETE, UPDATE, DirectoryChange
@@ -70,9 +70,11 @@ def objects_of(sets: Iterable[ReplicaSet]) -> Wanted:
 
 
 def changes(there: Iterable[DsObject], wanted: Wanted) -> list[DirectoryChange]:
-    """What makes the topology that is there the one that is wanted. Raises DirectoryError for what cannot be."""
+    """What makes the topology that is there the one that is wanted, in an order in which it can be made: what has the
+    place of something else goes before that comes, and all else that goes does so in the end. Raises DirectoryError
+    for what cannot be."""
     old = {one.guid: one for one in there}
-    made, gone = [], []
+    made: list[DirectoryChange] = []
     order = {type_: index for index, type_ in enumerate(TOPOLOGY_TYPES)}
     for guid, (type_, properties) in sorted(wanted.items(), key=lambda item: order[item[1][0]]):
         was = old.get(guid)
@@ -85,10 +87,50 @@ def changes(there: Iterable[DsObject], wanted: Wanted) -> list[DirectoryChange]:
             differs = {prop: value for prop, value in properties.items() if was.properties.get(prop) != value}
             if differs:
                 made.append(_change(UPDATE, guid, tuple(sorted(differs.items()))))
-    for one in sorted(old.values(), key=lambda one: -order[one.type]):
-        if one.guid not in wanted:
-            gone.append(_change(DELETE, one.guid, deletion(one.type)))
-    return made + gone
+    gone = [one for one in sorted(old.values(), key=lambda one: -order[one.type]) if one.guid not in wanted]
+    first = _in_the_way(gone, wanted)
+    before = [_change(DELETE, one.guid, deletion(one.type)) for one in gone if one.guid in first]
+    after = [_change(DELETE, one.guid, deletion(one.type)) for one in gone if one.guid not in first]
+    return before + _freed(old.values(), wanted) + made + after
+
+
+def _name(type_: Type, properties: Mapping[int, Value]) -> tuple[object, ...]:
+    """The name of an object, with what it is in: no other there may have it."""
+    within = NAMED_WITHIN.get(type_)
+    return type_, properties.get(within) if within is not None else None, str(properties.get(NAME[type_])).casefold()
+
+
+def _places(type_: Type, properties: Mapping[int, Value]) -> list[tuple[object, ...]]:
+    """What only one object of a topology can have: its name; the address of a member in its set, and its key by
+    whatever name; the ends of a connection."""
+    value, found = properties.get, [_name(type_, properties)]
+    if type_ == Type.FRS_CONNECTION:
+        found.append((2204, value(2202), value(2204), value(2205)))
+    elif type_ == Type.FRS_MEMBER:
+        found.append((2104, value(2102), str(value(2104)).casefold(), value(2105) or value(2109)))
+        found += [(2106, value(2106))] if value(2106) else []
+    return found
+
+
+def _in_the_way(gone: Collection[DsObject], wanted: Wanted) -> set[bytes]:
+    """Those of what goes whose place something else has then, with all in them, or at them, that goes."""
+    taken = {place for type_, properties in wanted.values() for place in _places(type_, properties)}
+    found = {one.guid for one in gone if not taken.isdisjoint(_places(one.type, one.properties))}
+    for type_, hangs_on in ((Type.FRS_MEMBER, (2102,)), (Type.FRS_CONNECTION, (2202, 2204, 2205))):
+        found |= {one.guid for one in gone if one.type == type_ and any(one.data(prop) in found for prop in hangs_on)}
+    return found
+
+
+def _freed(old: Iterable[DsObject], wanted: Wanted) -> list[DirectoryChange]:
+    """Those that stay and whose name something else gets give it up: they have one with their identifier meanwhile."""
+    given = {_name(*one) for one in wanted.values()}
+    made = []
+    for one in old:
+        name = _name(one.type, one.properties)
+        if one.guid in wanted and name in given and name != _name(*wanted[one.guid]):
+            meanwhile = f"{one.text(NAME[one.type])} {one.guid.hex()}"
+            made.append(_change(UPDATE, one.guid, ((NAME[one.type], meanwhile),)))
+    return made
 
 
 def differences(before: Iterable[ReplicaSet], after: Iterable[ReplicaSet]) -> list[DirectoryChange]:
@@ -194,6 +236,16 @@ def taken_over(current: Iterable[ReplicaSet], snapshot: Snapshot) -> tuple[tuple
             kept.append(f"the set {old.name}")
             new[old.guid] = old
     return tuple(sorted(new.values() or former, key=lambda one: one.name)), kept
+
+
+def sets_without_a_word(current: Iterable[ReplicaSet], snapshot: Snapshot) -> list[str]:
+    """The sets here, by name, where the snapshot has no set at all that its reader is a member of, and no tombstone
+    that says why: then whoever made it does not know this host as a member."""
+    if any(one.type == Type.FRS_MEMBER and one.text(2103) == snapshot.reader for one in snapshot.objects):
+        return []
+    gone = {one.guid for one in snapshot.tombstones}
+    mine = [(one, one.members.get(snapshot.reader)) for one in current]
+    return [one.name for one, me in mine if me is not None and gone.isdisjoint((one.guid, me.guid))]
 
 
 def _without(one: ReplicaSet, name: str) -> list[ReplicaSet]:

@@ -17,8 +17,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent.cli.directory_cmd import _told
 from agent.directory.access import interface, shown
 from agent.directory.access import server as server_module
+from agent.directory.access.contradictions import contradictions
 from agent.directory.access.enterprise import make_directory
-from agent.directory.access.reading import DirectoryReader, whole
+from agent.directory.access.joining import Found
+from agent.directory.access.reading import DirectoryReader, WrongHere, whole
 from agent.directory.access.server import open_server
 from agent.directory.access.snapshot import Page, ReadRequest, Snapshot
 from agent.directory.access.topology import changes, objects_of, sets_of, taken_over
@@ -36,7 +38,9 @@ from agent.rpc.security import KeyCredential
 from agent.wire.errors import WireError
 from config.directory import DirectoryServerConfig
 from config.errors import ConfigError
+from config.files import FileSource
 from config.keys import new_key, public_key
+from config.lastread import last_read
 from config.load import load_agent_config
 from config.model import AgentConfig, DirectorySource, ReplicaSet
 from config.topology import new_replica_set
@@ -112,6 +116,46 @@ def test_changes_are_what_differs_and_in_an_order_in_which_they_can_be_made() ->
     gone = changes(stored(docs), {})
     assert [one.command for one in gone] == [DELETE] * 5
     assert gone[-1].guid == docs.guid, "the set after all that is in it"
+
+
+def test_what_has_the_place_of_another_goes_before_that_comes(tmp_path: Path) -> None:
+    """One of the same name with another GUID, and sets that change their names with each other."""
+    docs, music, anew = a_set("a", "b"), a_set("a", name="music"), a_set("a", "b", "c")
+    member = dataclasses.replace(anew.members["b"], guid=b"B" * 16)
+    moved = dataclasses.replace(anew, members=MappingProxyType({**anew.members, "b": member}))
+    names = {"a": "b", "b": "a", "c": "c"}
+    members = {names[key]: dataclasses.replace(one, name=names[key]) for key, one in moved.members.items()}
+    cxtions = tuple(
+        dataclasses.replace(one, upstream=names[one.upstream], downstream=names[one.downstream])
+        for one in moved.connections
+    )
+    crossed = dataclasses.replace(moved, members=MappingProxyType(members), connections=cxtions, primary="b")
+    swapped = [dataclasses.replace(moved, name="music"), dataclasses.replace(music, name="docs")]
+    config = DirectoryServerConfig(
+        tmp_path / "directory.toml", "dir1", tmp_path, new_key(), ENTERPRISE, b"s" * 16, b"m" * 16, "127.0.0.1", 0
+    )
+    make_directory(config, "enterprise", "site", "127.0.0.1", 1)
+    server = open_server(config, Incidents(logging.getLogger("frs")))
+    try:
+        for wanted in ([docs, music], [anew, music], [moved, music], [crossed, music], swapped, [docs]):
+            server.change(changes(server.topology(), objects_of(wanted)))
+            assert changes(server.topology(), objects_of(wanted)) == []
+            by_guid = {one.guid: one for one in sets_of(server.topology())}
+            assert by_guid.keys() == {one.guid for one in wanted}
+            assert all(same(by_guid[one.guid], one) for one in wanted)
+    finally:
+        server.store.close()
+
+
+def test_only_what_is_in_the_way_goes_first() -> None:
+    """Where the owner is asked for one change after the other, it may stop answering at any: what can stay until what
+    is new is there stays."""
+    docs, music, anew = a_set("a", "b"), a_set("a", name="music"), a_set("c", "d")
+    made = changes(stored(docs, music), objects_of([anew]))
+    kinds = [one.command for one in made]
+    assert kinds == [DELETE] * 5 + [CREATE] * 5 + [DELETE] * 2
+    assert made[4].guid == docs.guid, "after all that is in it"
+    assert {one.guid for one in made[-2:]} == {music.guid, music.members["a"].guid}
 
 
 def snapshot(*sets: ReplicaSet, gone: tuple[DeletedObject, ...] = (), **more: object) -> Snapshot:
@@ -229,9 +273,20 @@ def test_a_snapshot_that_may_not_be_believed_changes_nothing(host: Host, more: d
 
 
 def test_an_empty_snapshot_of_a_higher_generation_takes_nothing_away(host: Host) -> None:
+    """It is said, too: a server that lets a host in, and does not know it as a member, is none to read from."""
+    before = host.topology.read_text()
+    with pytest.raises(ConfigError, match=r"tells of no set that a is a member of.*removed from docs"):
+        host.take(snapshot(generation=GENERATION + 1))
+    assert host.topology.read_text() == before
+
+
+def test_a_set_that_is_missing_beside_others_is_kept(host: Host) -> None:
     (before,) = read_topology(host.topology).sets
-    assert host.take(snapshot(generation=GENERATION + 1))
-    assert read_topology(host.topology).sets == (before,)
+    music = new_replica_set("music", [("a", "a.example.org", 28700)], "ring")
+    me = dataclasses.replace(music.members["a"], key=before.members["a"].key)
+    music = dataclasses.replace(music, members=MappingProxyType({"a": me}))
+    assert host.take(snapshot(music, generation=GENERATION + 1))
+    assert before in read_topology(host.topology).sets
     assert host.reader.status()["kept"] == ["the set docs"]
 
 
@@ -239,9 +294,124 @@ def test_a_topology_that_cannot_be_is_not_written(host: Host) -> None:
     before = host.topology.read_text()
     twice = dataclasses.replace(host.docs.members["b"], host="a.example.org")
     wrong = dataclasses.replace(host.docs, members=MappingProxyType({**host.docs.members, "b": twice}))
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError) as found:
         host.take(snapshot(wrong, generation=GENERATION + 1))
     assert host.topology.read_text() == before
+    assert "the members a and b of the set docs have one address, a.example.org:28700" in str(found.value)
+    assert "frs topology" in str(found.value)
+    assert "line" not in str(found.value)
+    assert "topology.toml" not in str(found.value), "nobody has written that into a file here"
+
+
+def test_what_contradicts_itself_is_said_by_members_and_sets() -> None:
+    docs, music = a_set("a", "b", "c"), a_set("a", name="music")
+    a, b = docs.members["a"], docs.members["b"]
+    both = dataclasses.replace(
+        docs,
+        members=MappingProxyType({**docs.members, "b": dataclasses.replace(b, host=a.host, key=a.key)}),
+        connections=(*docs.connections, docs.connections[0], dataclasses.replace(docs.connections[1], downstream="b")),
+        primary="",
+    )
+    told = contradictions([both, music, dataclasses.replace(music, guid=b"X" * 16)])
+    for words in (
+        "the set docs has no primary member",
+        "the members a and b of the set docs have one address",
+        "the members a and b have one key",
+        "two connections a->b",
+        "b is its own partner in the set docs",
+        "the member a has another key in the set music than in the set docs",
+        "two sets have the name music",
+    ):
+        assert sum(words in line for line in told) == 1, (words, told)
+    assert len(told) == 7
+    assert contradictions([docs]) == []
+
+
+def test_nor_is_one_that_cannot_be_what_a_host_joins_with() -> None:
+    docs = a_set("a", "b")
+    twice = dataclasses.replace(docs.members["b"], host="a.example.org")
+    wrong = dataclasses.replace(docs, members=MappingProxyType({**docs.members, "b": twice}))
+    with pytest.raises(ConfigError) as found:
+        Found(("dir1", 2879), snapshot(wrong)).topology("a")
+    assert str(found.value).startswith("the directory's topology cannot be used: the members a and b of the set docs")
+    assert Found(("dir1", 2879), snapshot(docs)).topology("a")
+
+
+def known(host: Host) -> int:
+    found = last_read(host.config.state_dir, ENTERPRISE)
+    assert found is not None
+    return found.serial
+
+
+@pytest.mark.parametrize("content", ["nonsense", "serial = 5\n", "", None])
+def test_a_damaged_topology_file_is_replaced_and_no_set_is_left_for_it(
+    host: Host, content: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert host.take(snapshot(host.docs, generation=GENERATION + 1))
+    whole = host.topology.read_text()
+    if content is None:
+        host.topology.unlink()
+    else:
+        host.topology.write_text(content)
+    me = host.docs.members["a"]
+    music = new_replica_set("music", [("a", me.host, me.port)], "ring")
+    music = dataclasses.replace(
+        music, members=MappingProxyType({"a": dataclasses.replace(music.members["a"], key=me.key)})
+    )
+    with caplog.at_level(logging.WARNING, "frs"):
+        assert host.take(snapshot(music, generation=GENERATION + 2))
+        assert not host.take(snapshot(music, generation=GENERATION + 2))
+    assert [one.name for one in read_topology(host.topology).sets] == ["docs", "music"], "docs had no tombstone"
+    assert sum("20118" in one.message for one in caplog.records) == 1
+    aside = host.topology.with_name("topology.toml.damaged")
+    assert aside.exists() == (content is not None)
+    assert content is None or aside.read_text() == content
+    assert whole != host.topology.read_text()
+
+
+def test_a_damaged_one_is_replaced_before_anything_was_ever_read(host: Host) -> None:
+    """By what is in force."""
+    host.topology.write_text("nonsense")
+    me = host.docs.members["a"]
+    music = new_replica_set("music", [("a", me.host, me.port)], "ring")
+    music = dataclasses.replace(
+        music, members=MappingProxyType({"a": dataclasses.replace(music.members["a"], key=me.key)})
+    )
+    assert host.take(snapshot(music, generation=GENERATION + 2))
+    assert [one.name for one in read_topology(host.topology).sets] == ["docs", "music"]
+
+
+@pytest.mark.parametrize("serial", [GENERATION + 1000, (1 << 63) - 1, 0, 3])
+def test_an_edited_serial_neither_stops_nor_admits_a_server(host: Host, serial: int) -> None:
+    assert host.take(snapshot(host.docs, generation=GENERATION + 5))
+    running = host.config
+    host.write(host.docs, serial)
+    with pytest.raises(ConfigError, match="older than what is known"):
+        host.take(snapshot(host.docs, generation=GENERATION + 4))
+    changed = dataclasses.replace(host.docs, file_filter=("*.bak",))
+    source = FileSource(running)
+    if serial > GENERATION:
+        running = source.read(running, {}).config  # it is in force
+    assert host.take(snapshot(changed, generation=GENERATION + 6))
+    assert known(host) == GENERATION + 6
+    assert source.read(running, {}).config.serial == GENERATION + 6
+    host.write(host.docs, 3)
+    running = dataclasses.replace(running, serial=GENERATION + 6)
+    with pytest.raises(ConfigError, match="it is older"):
+        source.read(running, {})
+
+
+def test_a_serial_that_no_server_has_said_is_none(host: Host) -> None:
+    """Of a version that had no copy yet."""
+    host.write(host.docs, (1 << 63) - 1)
+    assert host.take(snapshot(host.docs, generation=GENERATION + 1))
+    assert read_topology(host.topology).serial == GENERATION + 1
+
+
+def test_what_cannot_be_written_is_no_fault_of_the_server(host: Host) -> None:
+    host.config.state_dir.write_text("no folder")
+    with pytest.raises(WrongHere, match="cannot be written"):
+        host.take(snapshot(dataclasses.replace(host.docs, file_filter=("*.bak",)), generation=GENERATION + 1))
 
 
 # -- bytes --
