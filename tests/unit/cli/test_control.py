@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 
 from agent.reporting.incidents import Incidents
+from agent.service import control
 from agent.service.control import (
     MOST_CLIENTS,
+    ControlAbsent,
     ControlError,
     ControlInUse,
     ControlServer,
@@ -119,10 +121,39 @@ async def test_what_is_no_request(tmp_path: Path, line: bytes) -> None:
         assert await request(tmp_path, "echo") == {"got": {}}
 
 
-async def test_a_line_without_end_costs_its_sender_the_connection(tmp_path: Path) -> None:
+async def test_a_line_without_end_costs_its_sender_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "MAX_REQUEST", 1 << 16)
     async with ControlServer(tmp_path, HANDLERS):
-        assert await raw(tmp_path, b"x" * (1 << 20)) == b""
+        said = await raw(tmp_path, b"x" * (1 << 20))  # nothing, where the rest was on its way still
+        assert said in (b"", b'{"error": "a request has 65536 bytes at most"}\n')
         assert await request(tmp_path, "echo") == {"got": {}}
+        with pytest.raises(ControlError, match="has 65536 bytes at most, and this one"):
+            await request(tmp_path, "echo", text="x" * (1 << 16))
+
+
+async def test_the_topology_of_10000_hosts_goes_into_a_request(tmp_path: Path) -> None:
+    """Twice, with 50,000 connections of 300 bytes and hosts of 400."""
+    text = "x" * (10_000 * 400 + 50_000 * 300)
+
+    async def length(given: dict[str, Any]) -> dict[str, Any]:
+        return {"length": len(given["before"]) + len(given["topology"])}
+
+    async with ControlServer(tmp_path, {"import": length}):
+        assert await request(tmp_path, "import", before=text, topology=text) == {"length": 2 * len(text)}
+
+
+async def test_a_socket_of_another_user_is_no_agent_that_does_not_run(tmp_path: Path) -> None:
+    async with ControlServer(tmp_path, HANDLERS):
+        (tmp_path / "control.sock").chmod(0)
+        (tmp_path / "elsewhere").mkdir()
+        with pytest.raises(ControlAbsent):
+            await request(tmp_path / "elsewhere", "echo")
+        if os.geteuid():
+            with pytest.raises(ControlUnreachable, match="Permission denied") as raised:
+                await request(tmp_path, "echo")
+            assert not isinstance(raised.value, ControlAbsent)
 
 
 def silent(state: Path, number: int) -> list[socket.socket]:
