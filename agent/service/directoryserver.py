@@ -19,7 +19,7 @@ from agent.reporting.incidents import Incidents
 from agent.service.control import ControlError, ControlServer, Handler
 from config.directory import DirectoryServerConfig
 from config.errors import ConfigError
-from config.topologyfile import parse_topology
+from config.topologyfile import parse_file, parse_topology
 from config.write import topology_text
 
 log = logging.getLogger("frs")
@@ -131,7 +131,8 @@ def _handlers(server: DirectoryServer) -> dict[str, Handler]:
             if before is None:
                 made = changes(server.topology(), objects_of(sets))
             else:  # what somebody else has changed meanwhile stays
-                made = differences(parse_topology(Path("topology.toml"), str(before)), sets)
+                was = parse_file(Path("topology.toml"), str(before), contradictory=True)
+                made = differences(was.sets, sets)
             await server.request(made)
         except (ConfigError, DirectoryError, DirectoryStoreError) as error:
             raise ControlError(str(error)) from None
