@@ -30,11 +30,12 @@ class Refused(Exception):
 class Edit:
     """One change of a topology file: any of the methods below, then `result`."""
 
-    def __init__(self, path: Path, text: str | None = None) -> None:
-        """Of that text, or what stands in the file. Raises ConfigError where it is wrong already."""
+    def __init__(self, path: Path, text: str | None = None, *, contradictory: bool = False) -> None:
+        """Of that text, or what stands in the file. Raises ConfigError where it is wrong already; `contradictory`: it
+        may contradict itself, and the change has to mend that."""
         self._path = path
         text = text if text is not None else read_text(path, "the topology", "copy it from another member")
-        self.before = parse_file(path, text)
+        self.before = parse_file(path, text, contradictory=contradictory)
         self._document = tomlkit.parse(text)
         self._touched: set[Key] = set()
 

@@ -49,11 +49,20 @@ def put_in_place(path: Path, text: str) -> Path | None:
     """Write the topology.toml `path`, which cannot be used; gives where that is now, None where there was none. Raises
     ConfigError."""
     aside: Path | None = path.with_name(path.name + DAMAGED)
+    second = path.with_name(f".{path.name}.{uuid.uuid4().hex}")  # at no moment is there none
     try:
-        os.replace(path, path.with_name(path.name + DAMAGED))
+        os.link(path, second, follow_symlinks=False)
+        os.replace(second, path.with_name(path.name + DAMAGED))
     except FileNotFoundError:
         aside = None
     except OSError as error:
-        raise ConfigError(path, None, "", f"cannot be moved away: {error.strerror}") from None
+        raise ConfigError(path, None, "", f"cannot be kept as {path.name}{DAMAGED}: {error.strerror}") from None
     write_file(path, text)
     return aside
+
+
+def told(path: Path, wrong: ConfigError, whence: str, aside: Path | None) -> str:
+    """What was done, in words: `wrong` is what was wrong with it, `whence` what it is now."""
+    if aside is None:
+        return f"{path} was missing, and is now {whence}"
+    return f"{wrong.one_line()}. It is of the directory, and is now {whence}; what was there is {aside}"

@@ -28,11 +28,12 @@ def parse_topology(path: Path, text: str) -> tuple[ReplicaSet, ...]:
     return parse_file(path, text).sets
 
 
-def parse_file(path: Path, text: str) -> Topology:
-    """What a topology.toml holds whose text is `text`; raises ConfigError, which names `path`."""
+def parse_file(path: Path, text: str, *, contradictory: bool = False) -> Topology:
+    """What a topology.toml holds whose text is `text`; raises ConfigError, which names `path`. `contradictory`: it may
+    contradict itself, as what is read is to be mended."""
     document = Document(path, text)
     table = document.validate(TopologyFile)
-    faults = [*_duplicates(document, table), *_unknown_members(document, table)]
+    faults = [*_duplicates(document, table), *_unknown_members(document, table)] if not contradictory else []
     if faults:
         raise joined(faults)
     roots = {one.name: resolve(path, one.root) for one in table.subscription}

@@ -140,6 +140,12 @@ class Target:
 class _Directory(Target):
     """A directory of frs, at a server of it."""
 
+    def _edit(self) -> Edit:
+        from config.edit import Edit
+
+        self._path = path_of(self._config_file, self._file)
+        return Edit(self._path, contradictory=True)
+
     def _write(self, edit: Edit, text: str) -> None:
         before = self._path.read_text(encoding="utf-8")
         answer = ask(

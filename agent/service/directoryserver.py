@@ -22,7 +22,7 @@ from agent.reporting.incidents import Incidents
 from agent.service.control import ControlError, ControlServer, Handler
 from config.directory import DirectoryServerConfig
 from config.errors import ConfigError
-from config.topologyfile import parse_topology
+from config.topologyfile import parse_file, parse_topology
 from config.write import topology_text
 
 log = logging.getLogger("frs")
@@ -134,8 +134,8 @@ def _handlers(server: DirectoryServer) -> dict[str, Handler]:
         if before is None:
             made = changes(server.topology(), objects_of(sets))
         else:  # what somebody else has changed meanwhile stays
-            there = await asyncio.to_thread(parse_topology, Path("topology.toml"), str(before))
-            made = differences(there, sets)
+            read = functools.partial(parse_file, Path("topology.toml"), str(before), contradictory=True)
+            made = differences((await asyncio.to_thread(read)).sets, sets)
         await server.request(made)
         return {"changes": len(made), "generation": seq_text(server.generation)}
 

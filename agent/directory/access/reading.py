@@ -33,7 +33,7 @@ from agent.rpc.noise import KeyPair
 from agent.rpc.security import KeyCredential
 from agent.wire.errors import WireError
 from config.errors import ConfigError
-from config.lastread import last_read, last_text, put_in_place, remember
+from config.lastread import last_read, last_text, put_in_place, remember, told
 from config.model import AgentConfig, DirectorySource, Topology
 from config.topologyfile import read_topology
 from config.write import topology_text, write_file
@@ -245,8 +245,7 @@ class DirectoryReader:
             raise WrongHere(f"what the directory says cannot be written: {error}") from None
         self._looked = _signature(path)
         if damaged is not None:
-            where = f"; what was there is {aside}" if aside is not None else ""
-            log.warning("20118 %s. It is now what the directory says%s", damaged.one_line(), where)
+            log.warning("20118 %s", told(path, damaged, "what the directory says", aside))
         log.info("the topology of generation %s is read from the directory", seq_text(snapshot.generation))
         for what in self._kept:
             log.warning(

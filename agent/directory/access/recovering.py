@@ -15,7 +15,7 @@ from agent.wire.errors import WireError
 from config.credentials import key_file, load_key
 from config.document import Document, read_text, resolve
 from config.errors import ConfigError
-from config.lastread import last_read, last_text, put_in_place, remember
+from config.lastread import last_read, last_text, put_in_place, remember, told
 from config.load import directory_of
 from config.model import DirectorySource
 from config.schema import AgentFile
@@ -43,13 +43,11 @@ def recovered(config_file: Path) -> str:
     except ConfigError as error:
         wrong = error
     if last_read(state, source.enterprise) is not None:
-        text, whence = last_text(state, source.enterprise), "it is now what was read from the directory last"
+        text, whence = last_text(state, source.enterprise), "what was read from the directory last"
     else:
-        text, whence = _from_directory(document, table, source, state, wrong), "it is now what the directory says"
+        text, whence = _from_directory(document, table, source, state, wrong), "what the directory says"
         remember(state, source.enterprise, text)
-    aside = put_in_place(topology, text)
-    where = f"; what was there is {aside}" if aside is not None else ""
-    return f"{wrong.one_line()}. It is of the directory, so {whence}{where}"
+    return told(topology, wrong, whence, put_in_place(topology, text))
 
 
 def _from_directory(

@@ -31,7 +31,7 @@ def objects_of(sets: Iterable[ReplicaSet]) -> Wanted:
             {
                 2002: one.name,
                 2003: one.type,
-                2004: one.members[one.primary].guid,
+                2004: one.members[one.primary].guid if one.primary in one.members else bytes(16),
                 2005: one.file_filter,
                 2006: one.directory_filter,
                 2007: one.schedule or b"",
