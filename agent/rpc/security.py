@@ -85,7 +85,9 @@ class CredentialStore:
         raw_ntlm: bool = True,
         keytab: Keytab | None = None,
         principals: Mapping[str, str] | None = None,
+        shared: Callable[[bytes], bytes] | None = None,
     ) -> None:
+        """`shared`: KeyPair.shared() of the key, where somebody remembers what that gave."""
         #: the domain this server says it belongs to
         self.domain = domain
         self.key = key
@@ -98,6 +100,7 @@ class CredentialStore:
         #: by which a bind shows that its sender knows one of the secrets (agent.rpc.proof), and which member has that;
         #: empty for an account
         self.proof_keys: Mapping[bytes, str] = {}
+        self._shared = shared if shared is not None or key is None else key.shared
         self.replace(credentials, members or {})
 
     def replace(self, credentials: Iterable[Credential], members: Mapping[bytes, str] | None = None) -> None:
@@ -106,8 +109,8 @@ class CredentialStore:
         for item in credentials:
             hashes = tuple(ntowfv1(password) for password in (item.password, item.former) if password is not None)
             accounts[item.domain.casefold(), item.user.casefold()] = (hashes, item.domain, item.user)
-        own = self.key
-        shared = {own.shared(public): name for public, name in (members or {}).items()} if own is not None else {}
+        of = self._shared
+        shared = {of(public): name for public, name in (members or {}).items()} if of is not None else {}
         self._accounts, self.members = accounts, dict(members or {})
         secrets = shared | {nt_hash: "" for hashes, _, _ in accounts.values() for nt_hash in hashes}
         self.proof_keys = {proof_key(secret): name for secret, name in secrets.items()}

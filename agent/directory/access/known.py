@@ -6,13 +6,13 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from agent.directory.access.outgoing import ServerAddress
 from agent.directory.notification.interface import SERVER_PREFIX
-from agent.directory.objects.model import DsObject
+from agent.directory.objects.model import DeletedObject, DsObject
 from agent.directory.objects.table import SERVICE_BSC, Type
 from agent.directory.replication.ports import ENTERPRISE_PARTITION
 from agent.directory.store.store import FORMER_PREFIX, DirectoryStore
@@ -44,6 +44,9 @@ class Known:
         self._config = config
         self._store = store
         self._incidents = incidents
+        self._key = KeyPair(config.key)
+        self._shared = functools.lru_cache(1 << 16)(self._key.shared)  # each takes 40 us, and there may be 10,000
+        self._members: dict[bytes, tuple[str, bytes]] | None = None  # name and key by identifier, until all may differ
         self._servers: dict[str, ServerAddress] | None = None  # until something changes
         self._members_too: dict[str, str] = {}  # by the names of servers that have keys of members
         self.removed = frozenset[str](json.loads(store.setting(_REMOVED) or "[]"))
@@ -62,9 +65,17 @@ class Known:
             self._servers = self._found_servers()
         return self._servers
 
-    def changed(self) -> None:
-        """What the store has is not what it was."""
+    def changed(self, what: Iterable[DsObject | DeletedObject] | None = None) -> None:
+        """What the store has is not what it was: `what` is of the enterprise; all of it may be where that is None."""
         self._servers = None
+        if what is None:
+            self._members = None
+        elif self._members is not None:
+            for one in what:
+                if one.type == Type.FRS_MEMBER:
+                    self._members.pop(one.guid, None)
+                    if isinstance(one, DsObject):
+                        self._members[one.guid] = one.text(2103), one.data(2106)
 
     def _found_servers(self) -> dict[str, ServerAddress]:
         own, sites = self._config.name, self._sites()
@@ -73,7 +84,7 @@ class Known:
             if site.text(304) and site.data(1352):
                 found.setdefault(site.text(304), ServerAddress(site.text(1350), site.number(1351), site.data(1352)))
         names = {own, *(site.text(304) for site in sites)}
-        keys = {KeyPair(self._config.key).public, *(one.key for one in found.values())}
+        keys = {self._key.public, *(one.key for one in found.values())}
         for site in sorted(sites, key=lambda one: (one.guid != self._config.site, one.guid)):
             for machine in self._machines(site):
                 name, key = machine.name, machine.data(1252)
@@ -123,9 +134,15 @@ class Known:
     def credentials(self) -> CredentialStore:
         """Who is let in: servers, members, and those that were, who may read that they are none. What other servers
         said may be no key, or no member's name: then nobody has it, and all others are let in."""
-        found = [(one.text(2103), one.data(2106)) for one in self._store.of_type(Type.FRS_MEMBER, ENTERPRISE_PARTITION)]
+        if self._members is None:
+            found = self._store.of_type(Type.FRS_MEMBER, ENTERPRISE_PARTITION)
+            self._members = {one.guid: (one.text(2103), one.data(2106)) for one in found}
         members = {key: f"{FORMER_PREFIX}{name}" for _, name, key in self._store.former()}
-        members |= {key: name for name, key in found if key and not name.startswith((SERVER_PREFIX, FORMER_PREFIX))}
+        members |= {
+            key: name
+            for name, key in self._members.values()
+            if key and not name.startswith((SERVER_PREFIX, FORMER_PREFIX))
+        }
         servers = {one.key: f"{SERVER_PREFIX}{name}" for name, one in self.servers().items()}
         self._members_too = {name: members[key] for key, name in servers.items() if key in members}
         members |= servers
@@ -134,7 +151,7 @@ class Known:
         mqds = self._config.mqds
         accounts = [Credential(mqds.domain, mqds.user, mqds.password)] if mqds is not None and mqds.user else []
         domain = mqds.domain if accounts and mqds is not None else ""
-        return CredentialStore(accounts, domain=domain, key=KeyPair(self._config.key), members=members)
+        return CredentialStore(accounts, domain=domain, key=self._key, members=members, shared=self._shared)
 
     def as_member(self, name: str) -> str:
         """The name of the member, or of the former one, whose key whoever is let in by that name has: of a server whose

@@ -211,8 +211,15 @@ class DirectoryServer(Administered):
             self._begin_anew()
             raise
         anew, self._rules.anew = self._rules.anew, set()
+        changed: list[DsObject | DeletedObject] | None = []
+        if ENTERPRISE_PARTITION in anew:  # what came back, or went, has whatever numbers
+            changed = None
+        elif self.generation != before:
+            found = self.store.changed(ENTERPRISE_PARTITION, before, self.generation, MOST_CHANGED)
+            self.counted["changed"] += len(found)
+            changed = found if len(found) < MOST_CHANGED else None
         if anew or were != {one.id: one.last for one in self._rules.partitions}:
-            self.known.changed()
+            self.known.changed(changed)
         self._placed = None
         self._happened.set()
         self._happened = asyncio.Event()
@@ -228,12 +235,8 @@ class DirectoryServer(Administered):
                     if waiting is not None and not waiting.done():
                         waiting.set_result(action.result)
         self._others_are_known(were, anew)
-        if ENTERPRISE_PARTITION in anew:  # what came back, or went, has whatever numbers
-            self._has_changed(None)
-        elif self.generation != before:
-            changed = self.store.changed(ENTERPRISE_PARTITION, before, self.generation, MOST_CHANGED)
-            self.counted["changed"] += len(changed)
-            self._has_changed(changed if len(changed) < MOST_CHANGED else None)
+        if changed is None or changed:
+            self._has_changed(changed)
         return result
 
     def _others_are_known(self, were: dict[bytes, int], anew: Collection[bytes]) -> None:
