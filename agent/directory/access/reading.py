@@ -43,6 +43,8 @@ log = logging.getLogger("frs")
 #: How long a server may keep a request for the next generation, and how long a call may take besides.
 WAIT_S: Final = 30.0
 CALL_S: Final = 20.0
+#: How long one waits after each answer: a server may give them at once, again and again.
+PAUSE_S: Final = 0.2
 #: How long the server that is read from may take to have what another one notifies this host of.
 GRACE_S: Final = 5.0
 #: No generation is believed that is further ahead of the clock (its reign is): no later one would be news any more.
@@ -87,8 +89,8 @@ class DirectoryReader:
             try:
                 client = await self._connect(self._server)
                 self._generation, self._there = 0, None
-                while await self._read(client, source):
-                    pass
+                while await self._read(client, source):  # noqa: ASYNC110
+                    await asyncio.sleep(PAUSE_S)
             except WrongHere as error:
                 wait_s = RETRY_S
                 self._tell(f"{error}")

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent.cli.directory_cmd import _told
 from agent.directory.access import interface, shown
+from agent.directory.access import reading as reading_module
 from agent.directory.access import server as server_module
 from agent.directory.access.contradictions import contradictions
 from agent.directory.access.enterprise import make_directory
@@ -563,3 +564,33 @@ async def test_a_host_is_told_of_a_change_while_it_waits_and_only_of_its_own_set
     finally:
         await server.close()
         server.store.close()
+
+
+async def test_a_server_that_answers_at_once_is_not_asked_without_a_pause(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would cost the host a processor, and its topology would be written again and again."""
+    asked, again = 0, asyncio.Event()
+
+    class Client:
+        async def close(self) -> None: ...
+
+    async def connected(*_: object) -> Client:
+        return Client()
+
+    async def read(*_: object) -> bool:
+        nonlocal asked
+        asked += 1
+        again.set()
+        return True
+
+    monkeypatch.setattr(host.reader, "_connect", connected)
+    monkeypatch.setattr(host.reader, "_read", read)
+    monkeypatch.setattr(reading_module, "PAUSE_S", 3600.0)
+    task = asyncio.create_task(host.reader.run())
+    await again.wait()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert asked == 1
