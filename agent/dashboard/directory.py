@@ -113,6 +113,10 @@ def partition_name(one: Mapping[str, Any]) -> str:
 
 
 def _wrong_server(server: Mapping[str, Any], now: float) -> Iterator[Wrong]:
+    if ahead := server.get("ahead_s"):
+        days = f"{ahead // 86_400} days ahead of the clock of {server['name']}"
+        what = f"20350 has a generation that is {days}, so no host believes it; with the clock right, promote its owner"
+        yield Wrong("the enterprise in the directory", what, None)
     settled = _ago(server.get("started"), APART_S, now)
     for one in server["partitions"]:
         who = f"{partition_name(one)} in the directory"
@@ -235,7 +239,7 @@ def _server(directory: Mapping[str, Any], now: float) -> dict[str, Any]:
          **_host_state(server, one, now)}
         for one in server.get("reading") or []
     ]  # fmt: skip
-    bad = any(one["state"] == "bad" for one in [*partitions, *others, *hosts])
+    bad = any(one["state"] == "bad" for one in [*partitions, *others, *hosts]) or bool(server.get("ahead_s"))
     more = _rows(hosts)
     more["left_out"] += server.get("reading_left_out", 0)
     return {

@@ -198,6 +198,14 @@ def test_a_disputed_partition_and_one_that_is_not_complete() -> None:
     assert wrongs(status(server=young)) == [], "one that has just started takes it at the moment"
 
 
+def test_a_generation_that_is_ahead_of_the_clock() -> None:
+    found = status(server=server(ahead_s=5 * 365 * 86_400 + 7))
+    ((number, who, what, _),) = wrongs(found)
+    assert (number, who) == (20350, "the enterprise in the directory")
+    assert "1825 days ahead of the clock of dir1" in what
+    assert server_of(found)["state"] == "bad"
+
+
 def test_another_server_that_cannot_be_reached_is_silent_or_behind() -> None:
     away = other(problem="no route", since=ago(400), waiting=1)
     found = status(server=server(servers=[away, other("dir3")]))
