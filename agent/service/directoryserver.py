@@ -79,7 +79,7 @@ async def run_directory(config: DirectoryServerConfig, incidents: Incidents, bes
             await server.start()
             beside.runs(server)
             await control.start()
-        except (OSError, ControlError) as error:
+        except (OSError, ControlError, DirectoryStoreError) as error:
             log.error("20101 the directory server cannot start: %s", error)
             beside.ended(str(error))
             return ExitCode.FAILURE
@@ -108,6 +108,9 @@ async def run_beside(
         except ConfigError as error:
             log.error("20101 the directory server cannot start: %s", error)
             seen.ended(str(error))
+        except Exception as error:
+            log.exception("13506 the directory server has failed")
+            seen.ended(f"{type(error).__name__}: {error}")
 
     server = asyncio.get_running_loop().create_task(run(), name="directory server")
     try:

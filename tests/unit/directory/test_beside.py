@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from agent.directory.access.enterprise import make_directory
+from agent.directory.replication.replicator import Replicator
+from agent.directory.store.store import DirectoryStoreError
 from agent.reporting.incidents import Incidents
 from agent.service.control import ControlUnreachable, request
 from agent.service.directoryserver import Beside, run_beside
@@ -49,15 +51,21 @@ async def test_it_is_there_until_the_agent_ends(config: DirectoryServerConfig) -
     assert await run_beside(config, Incidents(logging.getLogger("frs")), agent(), beside) == 7, "nothing of it is left"
 
 
-@pytest.mark.parametrize("why", ["port", "database"])
+@pytest.mark.parametrize("why", ["port", "database", "full disk"])
 async def test_one_that_cannot_start_is_told_and_the_agent_goes_on(
-    config: DirectoryServerConfig, caplog: pytest.LogCaptureFixture, why: str
+    config: DirectoryServerConfig, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         if why == "port":
             object.__setattr__(config, "port", taken.getsockname()[1])
-        else:
+        elif why == "database":
             config.database.unlink()
+        else:  # what it does first has no room
+
+            def start(_: Replicator) -> list[object]:
+                raise DirectoryStoreError("database or disk is full")
+
+            monkeypatch.setattr(Replicator, "start", start)
 
         async def agent() -> int:
             async with asyncio.timeout(60):
@@ -68,4 +76,4 @@ async def test_one_that_cannot_start_is_told_and_the_agent_goes_on(
         beside = Beside()
         assert await run_beside(config, Incidents(logging.getLogger("frs")), agent(), beside) == 0
         assert beside.status()["server"] is None
-        assert {"port": "in use", "database": "directory.db"}[why] in beside.status()["server_problem"]
+        assert {"port": "in use", "database": "directory.db", "full disk": "disk is full"}[why] in beside.status()["server_problem"]
