@@ -114,6 +114,8 @@ def join(
         topology.unlink()
         raise
     say(f"wrote {config_file}, with {topology}, whose topology is that of the directory at {found.place[0]}")
+    say(f"it reads from that server alone: with a [[directory.server]] for each other one in {config_file.name},")
+    say("it goes on when that one is lost")
     say("next:")
     say(f"  frs run --config {config_file}")
 

@@ -76,4 +76,5 @@ async def test_one_that_cannot_start_is_told_and_the_agent_goes_on(
         beside = Beside()
         assert await run_beside(config, Incidents(logging.getLogger("frs")), agent(), beside) == 0
         assert beside.status()["server"] is None
-        assert {"port": "in use", "database": "directory.db", "full disk": "disk is full"}[why] in beside.status()["server_problem"]
+        told = {"port": "in use", "database": "directory.db", "full disk": "disk is full"}[why]
+        assert told in beside.status()["server_problem"]
