@@ -20,6 +20,9 @@ from agent.work.rates import MOST_SOURCES, SourceRates
 
 #: What IP and UDP add to a datagram, in both directions.
 _HEADERS: Final = 28
+#: A name that takes more bytes of UTF-16 is no host's (RFC 1035 2.3.4), and is told to nobody: whoever made it up would
+#: leave no room for the others.
+_MAX_NAME: Final = 2 * 255
 #: A client sends one request in 15 seconds to each network it is on.
 _PER_SECOND: Final = 2.0
 _AT_ONCE: Final = 8.0
@@ -101,9 +104,10 @@ class Answering:
 def _reply(request: TopologyClientRequest, place: Place) -> bytes:
     if request.site == place.site:
         return TopologyServerReply(request.request, place.networks).encode()
-    servers: Sequence[str] = place.servers
-    while True:
+    servers: Sequence[str] = [one for one in place.servers if one and len(one.encode("utf-16-le")) <= _MAX_NAME]
+    while servers:
         reply = TopologyServerReply(request.request, place.networks, place.site, tuple(servers)).encode()
         if len(reply) <= MAX_PACKET or len(servers) == 1:
             return reply
         servers = servers[: len(servers) // 2]
+    return b""  # a reply that names nobody would say that this server is of the site of whoever asks

@@ -22,8 +22,9 @@ from agent.directory.mqds.serving import MQ_ERROR_ACCESS_DENIED
 from agent.directory.objects.model import MQDS_OBJECT_NOT_FOUND, DeletedObject, DirectoryError, new_object
 from agent.directory.objects.table import SERVICE_BSC, Type
 from agent.directory.replication.content import deletion
-from agent.directory.replication.messages import CREATE, DELETE, UPDATE, DirectoryChange
+from agent.directory.replication.messages import CREATE, DELETE, UPDATE, BscAck, DirectoryChange, encode_message
 from agent.directory.replication.ports import ENTERPRISE_PARTITION, State
+from agent.reporting.causes import Cause
 from agent.reporting.incidents import Incidents
 from agent.rpc.errors import RpcAuthError, RpcClosed, RpcFault
 from agent.rpc.noise import KeyPair
@@ -183,6 +184,21 @@ async def test_a_change_that_was_given_up_is_not_made_later(monkeypatch: pytest.
                 await asyncio.sleep(0.01)
     finally:
         await sending.close()
+
+
+async def test_a_message_that_is_refused_for_ever_holds_no_other_up(site: Site) -> None:
+    """As one that only a later version of this program understands."""
+    sending, to = site.copy._outgoing, site.owner.config.name
+    await site.same()
+    sending.send(to, b"no message of any version")
+    delivered = sending.status(site.copy.servers())[0]["delivered"]
+    sending.send(to, encode_message(BscAck(S, M, site.copy.config.name)))
+    async with asyncio.timeout(60):
+        while sending._peers[to].waiting:
+            await asyncio.sleep(0.01)
+    assert sending.status(site.copy.servers())[0]["delivered"] > delivered
+    assert not sending.status(site.copy.servers())[0]["problem"]
+    assert site.copy.incidents.counts()[Cause.DIRECTORY.value] == 1
 
 
 async def test_what_the_owner_refuses_is_told(site: Site) -> None:

@@ -221,6 +221,15 @@ def test_another_enterprise_gets_no_answer_and_a_host_without_one_does() -> None
     assert server.received("192.0.2.1", new) == REPLY_OTHER_SITE
 
 
+@pytest.mark.parametrize("name", ["x" * 3000, "\U0001f5c4" * 128, "", "a" * 256])
+def test_a_name_that_is_no_hosts_keeps_nobody_from_the_others(name: str) -> None:
+    """Some server, which need not be a true one, is called so."""
+    server, _ = answering(servers=(name, "nt4pec"))
+    assert server.received("192.0.2.1", REQUEST) == REPLY_OTHER_SITE
+    assert answering(SITE, (name,))[0].received("192.0.2.1", REQUEST) == REPLY_SAME_SITE
+    assert answering(servers=(name,))[0].received("192.0.2.1", REQUEST) is None, "it names nobody"
+
+
 def test_a_source_is_answered_at_a_bounded_rate_and_others_are_not_held_back() -> None:
     server, clock = answering(SITE)
     assert sum(server.received("192.0.2.1", REQUEST) is not None for _ in range(100)) == 8

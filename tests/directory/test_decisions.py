@@ -1,0 +1,97 @@
+"""What is done otherwise than [MC-MQDSRP] says it, or where it leaves a choice: numbers of those who have nothing to
+say, the bound of what came too early, and the times and bounds of its notes."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+
+import pytest
+
+from agent.directory.access import server as server_module
+from agent.directory.access.enterprise import make_directory
+from agent.directory.access.server import DirectoryServer, open_server
+from agent.directory.objects.table import Type
+from agent.directory.replication import content
+from agent.directory.replication import messages as m
+from agent.directory.replication.ports import DEFAULT_SIZES
+from agent.reporting.incidents import Incidents
+from config.directory import DirectoryServerConfig
+from config.keys import new_key
+from tests.directory.test_examples import SITE1, SITE2, partition, queue, rules
+from tests.directory.world import World
+
+#: Notes 2, 7 and 12.
+NOTES = {
+    "propagate": "The default value of an intrasite [...] Change Propagation Timer is 2 seconds",
+    "announce": "The default value of the interval for sending the SeqNumberHeader [...] is 20 minutes",
+    "acknowledge": "The default value of a BSC Ack Timer is [...] 12 hours for the next instances",
+}
+UNITS = {"seconds": 1, "minutes": 60, "hours": 3600}
+
+
+def seconds(note: str) -> int:
+    (found,) = re.findall(r"(\d+) (seconds|minutes|hours)", note)
+    return int(found[0]) * UNITS[found[1]]
+
+
+def test_numbers_of_whoever_is_not_followed_in_a_partition_change_nothing_in_it() -> None:
+    """Of a PSC that owns another site: neither what it says that there is, nor what it says is purged."""
+    world = World(0, pscs=2, bscs=3)
+    guid = queue(world, SITE1, "c14\\q", "psc1")
+    world.change("psc1", SITE1, m.DirectoryChange(m.DELETE, guid, SITE1, 0, 0, 0, content.deletion(Type.QUEUE)))
+    world.settle()
+    for name, sender in (("bsc2", "psc2"), ("bsc3", "pec"), ("pec", "psc2")):
+        store, there = world.servers[name].store, partition(world, name, SITE1)
+        assert store.deleted(guid) is not None
+        before = there.last, there.purged, there.authority
+        world.trace.clear()
+        for last, purged in ((there.last, there.last), (there.last + 5, there.purged), (there.last + 5, there.last)):
+            numbers = (m.PartitionNumbers(SITE1, last, purged),)
+            world._event(name, "received", sender, m.Propagation(SITE2, (), sender, numbers))
+        assert store.deleted(guid) is not None
+        assert (there.last, there.purged, there.authority) == before
+        assert not [one for _, _, one in world.trace if isinstance(one, m.SyncRequest | m.PscAck)]
+    world.settle()
+    assert world.differences() == []
+
+
+def test_a_hundred_changes_that_came_too_early_are_kept_and_no_more() -> None:
+    world = World(0, pscs=2, bscs=3)
+    following, there = rules(world, "bsc3"), partition(world, "bsc3", SITE1)
+    following._sizes = DEFAULT_SIZES
+    for number in range(150):
+        seq, guid = there.last + 2 + number, number.to_bytes(16)
+        change = m.DirectoryChange(m.CREATE, guid, SITE1, seq - 1, seq, 0, ((101, guid), (103, f"q{number}")))
+        world._event("bsc3", "received", "psc2", m.Propagation(SITE2, (change,)))
+    assert len(following._pending[SITE1]) == 100
+    world.settle()
+    assert world.differences() == []
+
+
+def test_the_bounds_are_those_of_the_text_and_ours() -> None:
+    """A purge after 256 changes, but for the newest 1024; how many wait that came too early the text leaves open."""
+    assert (DEFAULT_SIZES.pending, DEFAULT_SIZES.ack_every, DEFAULT_SIZES.buffer) == (100, 256, 1024)
+
+
+async def test_the_timers_are_those_of_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    timers: dict[str, float] = {}
+
+    async def every(_: DirectoryServer, call: str, seconds: float, *__: object) -> None:
+        timers[call] = seconds
+
+    monkeypatch.setattr(DirectoryServer, "_every", every)
+    config = DirectoryServerConfig(
+        tmp_path / "directory.toml", "dir1", tmp_path, new_key(), b"E" * 16, b"s" * 16, b"m" * 16, "127.0.0.1", 0
+    )
+    make_directory(config, "enterprise", "site", "127.0.0.1", 1)
+    server = open_server(config, Incidents(logging.getLogger("frs")))
+    try:
+        await server.start()
+    finally:
+        for timer in server._timers:
+            await timer
+        await server.close()
+        server.store.close()
+    assert timers == {call: seconds(note) for call, note in NOTES.items()} | {"retry": server_module.RETRY_S}
