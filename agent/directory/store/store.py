@@ -17,7 +17,10 @@ from agent.directory.objects.table import NAME, PROPERTIES, Type
 from agent.directory.objects.values import Reader, Value, decode_value, encode_value
 from agent.directory.replication.messages import DirectoryChange
 from agent.directory.replication.ports import Partition, Reign, State
+from agent.directory.store.connection import Connection, DirectoryStoreError, StatementFailed
 from agent.wire.errors import WireError
+
+__all__ = ["DirectoryStore", "DirectoryStoreError"]
 
 VERSION: Final = 1
 _APPLICATION: Final = 0x46524453  # "FRDS"
@@ -62,10 +65,6 @@ FORMER_PREFIX: Final = "former/"
 _NAME, _KEY = 2103, 2106
 
 
-class DirectoryStoreError(Exception):
-    """The file cannot be used, or a write failed: what to do is in the message."""
-
-
 class DirectoryStore:
     """One open file, or ":memory:"."""
 
@@ -74,10 +73,12 @@ class DirectoryStore:
         self.path = os.fspath(path)
         if self.path != ":memory:":
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
-        self._conn = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=1.0)
+        self._conn = sqlite3.connect(
+            self.path, isolation_level=None, check_same_thread=False, timeout=1.0, factory=Connection
+        )
         try:
             self._open(durable)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, StatementFailed) as error:
             self._conn.close()
             raise DirectoryStoreError(f"{self.path} cannot be opened: {error}") from None
         except BaseException:
@@ -99,6 +100,17 @@ class DirectoryStore:
             raise DirectoryStoreError(f"{self.path} is no directory, or one of a newer version of this program")
         conn.execute(_SCHEMA_OF_FORMER)
         conn.execute(_SCHEMA_OF_ARRIVING)
+        self._name_all()
+
+    def _name_all(self) -> None:
+        """Members and connections of sets have no name in databases of before."""
+        query = "SELECT guid FROM object WHERE name IS NULL AND type IN (?, ?)"
+        nameless = self._conn.execute(query, (int(Type.FRS_MEMBER), int(Type.FRS_CONNECTION))).fetchall()
+        if nameless:
+            with self.transaction():
+                for (guid,) in nameless:
+                    if (one := self.get(guid)) is not None:
+                        self.put(one)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
@@ -111,7 +123,7 @@ class DirectoryStore:
                 self._conn.execute("ROLLBACK")
                 raise
             self._conn.execute("COMMIT")
-        except sqlite3.Error as error:
+        except StatementFailed as error:
             if self._conn.in_transaction:
                 self._conn.execute("ROLLBACK")
             raise DirectoryStoreError(f"{self.path} cannot be written: {error}") from error
@@ -330,7 +342,11 @@ class DirectoryStore:
     def _objects(self, where: str, *arguments: Any) -> Iterator[DsObject]:
         query = f"SELECT type, guid, partition, seq, properties FROM object WHERE {where}"  # noqa: S608
         for type_, guid, partition, seq, properties in self._conn.execute(query, arguments):
-            yield DsObject(Type(type_), guid, partition, seq, decode_properties(properties))
+            try:
+                found = DsObject(Type(type_), guid, partition, seq, decode_properties(properties))
+            except (WireError, ValueError) as error:
+                raise DirectoryStoreError(f"{self.path} is damaged: {error}") from error
+            yield found
 
     def _tombstones(self, where: str, *arguments: Any) -> Iterator[DeletedObject]:
         query = f"SELECT guid, partition, seq, type, scope FROM deleted WHERE {where}"  # noqa: S608
