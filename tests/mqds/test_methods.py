@@ -1,22 +1,22 @@
 """Every method of dscomm and dscomm2 over RPC, by our client and by impacket's with types from the IDL: what succeeds,
-and every error that the method's section names. MQ_ERROR_USER_BUFFER_TOO_SMALL is none of them: nothing is signed here,
-and a signature of no bytes fits always."""
+and what is refused. test_errors.py has each error that the method's section names."""
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from typing import Any
 
 import pytest
 
 from agent.directory.access.server import DirectoryServer
-from agent.directory.mqds import security
+from agent.directory.mqds import security, serving
 from agent.directory.mqds.client import MqdsError
 from agent.directory.mqds.methods import NO_HANDLE, Restriction, SortKey
 from agent.directory.objects.table import PROPERTIES, SERVICE_BSC
 from agent.directory.store.store import DirectoryStoreError
 from agent.rpc.errors import RpcFault
-from tests.mqds.callers import Caller
+from tests.mqds.callers import Caller, Ours
 from tests.mqds.conftest import ENTERPRISE, MACHINE, SITE
 
 QUEUE, MACHINES, SITES, DELETED, CN, ENTERPRISES, USER, LINK = range(1, 9)
@@ -195,7 +195,7 @@ async def test_get_props_and_get_props_guid(call: Caller) -> None:
     by_guid = await call("GetPropsGuid", type=QUEUE, guid=guid, cp=1, ids=(111,), values=[(17, 0)], **auth)
     assert (by_guid["values"], by_guid["signature_size"]) == ([(17, 0)], 0)
     machine = await call("GetProps", type=MACHINES, path="dir1", **wanted(222, 210, 228), **auth)
-    assert machine["values"] == [(0x1048, (SITE,)), (19, 0xC), (17, 1)]
+    assert machine["values"] == [(0x1048, (SITE,)), (19, 0x8), (17, 1)]
     enterprise = await call("GetProps", type=ENTERPRISES, path="", **wanted(601, 604, 609), **auth)
     assert enterprise["values"] == [(31, "enterprise"), (31, "dir1"), (72, ENTERPRISE)]
 
@@ -399,6 +399,37 @@ async def test_what_cannot_be_asked(call: Caller, status: int, query: dict[str, 
     auth = await context(call)
     asked = {"context": None, "restrictions": None, "sort": None, **query, "auth": auth["auth"]}
     assert (await fails(call, status, "LookupBegin", **asked)).answer["handle"] == NO_HANDLE
+
+
+async def test_a_query_that_is_too_large_is_refused(call: Caller) -> None:
+    """128 of each (2.2.13, 2.2.14, 2.2.16)."""
+    auth = (await context(call))["auth"]
+    asked: dict[str, Any] = {"context": None, "columns": (101,), "auth": auth}
+    most = {"columns": (101,) * 128, "restrictions": [Restriction(4, 103, (31, "x"))] * 128,
+            "sort": [SortKey(103, descending=False)] * 128}  # fmt: skip
+    handle = (await call("LookupBegin", **asked | most))["handle"]
+    await call("LookupEnd", handle=handle)
+    for name, value in most.items():
+        too_many: dict[str, Any] = {"restrictions": None, "sort": None, name: (*value, value[0])}  # type: ignore[index]
+        await faults(call, BAD_STUB, "LookupBegin", **asked | too_many)
+
+
+async def test_what_a_lost_client_had_open_is_run_down(
+    server: DirectoryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """3.1.6.1, 3.1.6.2: else its handles would count against the caller for ever."""
+    monkeypatch.setattr(serving, "MOST_OF_ONE", 3)  # a security context, a query, a deletion
+    asked: dict[str, Any] = {"context": None, "columns": (101,), "restrictions": None, "sort": None}
+    for _ in range(3):
+        lost = Ours(server.port)
+        auth = (await context(lost))["auth"]
+        await lost("LookupBegin", **asked, auth=auth)
+        await lost("BeginDeleteNotification", path="dir1", auth=auth)
+        await faults(lost, 0x1C010014, "LookupBegin", **asked, auth=auth)
+        await lost.close()
+        async with asyncio.timeout(60):
+            while server.connected():
+                await asyncio.sleep(0.01)
 
 
 async def test_create_servers_cache(call: Caller, server: DirectoryServer) -> None:

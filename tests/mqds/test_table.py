@@ -3,15 +3,20 @@ take, drop and refuse. The lists are the text's; the table of the program is not
 
 from __future__ import annotations
 
+import struct
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from agent.directory.access.server import DirectoryServer
+from agent.directory.mqds import security
 from agent.directory.mqds.client import MqdsError
 from agent.directory.objects.table import PROPERTIES, Type, type_of
 from agent.directory.objects.values import Value, Vt
+from agent.directory.replication.messages import CREATE as MAKE
+from agent.directory.replication.messages import UPDATE, DirectoryChange
+from agent.directory.replication.ports import ENTERPRISE_PARTITION
 from tests.mqds.callers import Ours, status_of
 from tests.mqds.conftest import ENTERPRISE, MACHINE, SITE
 
@@ -36,12 +41,13 @@ WRITE = {
     Type.SITE: ("303 305 306 310 311", "308 312", "301 302"),
     Type.ROUTING_LINK: ("803 810 812 813", "805", "801 802 806"),
     Type.USER: ("702 705", "704", ""),
+    Type.CN: ("501 502", "505", ""),
 }
 #: 3.1.4.21.8.3.1, .3-.5, .7, where they differ from the above: copied, ignored, invalid.
 CREATE = {
-    Type.MACHINE: ("202 210 227 1202 1203", "203 206 221", "217 218 222"),
-    Type.QUEUE: ("102 108", "101 103 115 121", "109 110"),
-    Type.SITE: ("302 1302", "301 304", "1301"),
+    Type.MACHINE: ("202 210 227 1202 1203", "203 206 211 221 241 1201", "217 218 222"),
+    Type.QUEUE: ("102 108", "101 103 115 116 121 1101 1102 1103", "109 110"),
+    Type.SITE: ("302 1302", "301 304 309", "1301"),
     Type.ROUTING_LINK: ("801 802 806", "811", ""),
     Type.USER: ("", "706", ""),
 }
@@ -51,6 +57,8 @@ VALUES: dict[Vt, Value] = {
 }  # fmt: skip
 #: What is kept beside an object's properties: it is written by no client, whatever the mapping copies.
 BESIDE = {116, 211}
+#: TRUE is 1, and FALSE 0 (3.1.4.21.8.2): what is given otherwise is FALSE. The name style's 2 is that, too.
+TRUTHS = {104, 111, 113, 219, 228, 229, 310, 311, 602}
 
 
 def numbers(text: str) -> list[int]:
@@ -97,7 +105,7 @@ async def made(call: Ours, type_: Type, more: dict[int, Value]) -> bytes:
 
 
 async def an_object(call: Ours, type_: Type) -> bytes:
-    there = {Type.MACHINE: MACHINE, Type.SITE: SITE, Type.ENTERPRISE: ENTERPRISE}
+    there = {Type.MACHINE: MACHINE, Type.SITE: SITE, Type.ENTERPRISE: ENTERPRISE, Type.CN: NEW}
     return there[type_] if type_ in there else await made(call, type_, {})
 
 
@@ -106,27 +114,171 @@ def test_no_more_is_read_than_the_text_says() -> None:
     assert {prop for prop, line in PROPERTIES.items() if line.read and not line.private} == text
 
 
+FAR, NEW = b"F" * 16, b"N" * 16
+OWNER = bytes.fromhex("01020000000000052000000021020000")
+DESCRIPTOR = security.Descriptor(OWNER, None, None, security.DEFAULT.dacl).encode()
+#: Owner and DACL.
+INFORMATION = 1 | 4
+
+
+def keys(*providers: str) -> bytes:
+    """MQDSPUBLICKEYS with a key of each of these."""
+    found = b""
+    for number, provider in enumerate(providers):
+        name = f"{provider}\0".encode("utf-16-le")
+        found += struct.pack("<III", 9, len(name), 1) + name + b"key no. %d" % number
+    return struct.pack("<II", 8 + len(found), len(providers)) + found
+
+
+BASE, ENHANCED = "Microsoft Base Cryptographic Provider v1.0", "Microsoft Enhanced Cryptographic Provider v1.0"
+KEYS = keys("another", ENHANCED, BASE)
+Read = dict[int, Value | None]
+#: What an object has, and what is read of it, by 3.1.4.21.8.1; None where there is nothing.
+OBJECTS: list[tuple[Type, dict[int, Value], Read]] = [
+    (
+        Type.MACHINE,
+        {
+            201: SITE, 203: "full", 206: b"addresses", 207: (SITE,), 208: (MACHINE,), 209: (MACHINE,), 210: 0x15,
+            214: 7, 215: 8, 216: "version", 217: 11, 218: 12, 219: 1, 220: 0x400, 222: (SITE, FAR), 229: 1,
+            1201: DESCRIPTOR, 1202: b"signing", 1203: KEYS,
+        },
+        {
+            201: SITE, 202: NEW, 203: "full", 205: b"key no. 2", 206: b"addresses", 207: (SITE,), 208: (MACHINE,),
+            209: (MACHINE,), 210: 0x15, 214: 7, 215: 8, 216: "version", 217: 11, 218: 12, 219: 1, 220: 0x400,
+            221: "full", 222: (SITE, FAR), 223: ("dir1",), 224: ("dir1",), 227: 1, 228: 1, 229: 1, 231: b"key no. 2",
+            232: b"key no. 1", 233: "full", 234: DESCRIPTOR, 237: INFORMATION, 238: KEYS, 239: b"signing", 241: OWNER,
+            242: 0, 1201: DESCRIPTOR, 1202: b"signing", 1203: KEYS, 1205: None,
+        },
+    ),
+    (
+        Type.MACHINE,  # a primary enterprise controller, whose other bits say nothing more, and nothing else
+        {201: SITE, 203: "plain", 210: 0x8 | 0x4 | 0x2},
+        {
+            201: SITE, 202: NEW, 203: "plain", 205: None, 206: None, 207: None, 208: (), 209: (), 210: 0x8,
+            214: 0xFFFFFFFF, 215: 0xFFFFFFFF, 216: "", 217: None, 218: None, 219: 0, 220: 0, 221: "plain",
+            222: (SITE,), 223: (), 224: (), 227: 0, 228: 1, 229: 0, 231: None, 232: None, 233: "plain",
+            234: security.DEFAULT.encode(), 237: 7, 238: b"", 239: b"", 241: security.ADMINISTRATORS, 242: 0,
+            1201: security.DEFAULT.encode(), 1202: b"", 1203: b"", 1205: None,
+        },
+    ),
+    (
+        Type.QUEUE,
+        {
+            102: FAR, 103: "dir1\\q", 104: 1, 105: 5, 106: -3, 107: 6, 108: "label", 109: 13, 110: 14, 111: 1, 112: 2,
+            113: 1, 114: 1, 115: MACHINE, 123: "q", 1101: DESCRIPTOR,
+        },
+        {
+            101: NEW, 102: FAR, 103: "dir1\\q", 104: 1, 105: 5, 106: -3, 107: 6, 108: "label", 109: 13, 110: 14,
+            111: 1, 112: 2, 113: 1, 114: 1, 115: MACHINE, 116: SITE, 121: "dir1\\q", 123: "q", 124: "dir1\\q",
+            1101: DESCRIPTOR, 1102: DESCRIPTOR, 1103: INFORMATION,
+        },
+    ),
+    (
+        Type.SITE,
+        {
+            301: "new", 303: (MACHINE,), 304: "dir9", 305: 3, 306: 4, 310: 1, 311: 1, 312: 5, 1301: DESCRIPTOR,
+            1302: b"signing",
+        },
+        {
+            301: "new", 302: NEW, 303: (MACHINE,), 304: "dir9", 305: 3, 306: 4, 309: "new", 310: 1, 311: 1, 312: 5,
+            1301: DESCRIPTOR, 1302: b"signing",
+        },
+    ),
+    (
+        Type.SITE,
+        {301: "new"},
+        {
+            301: "new", 302: NEW, 303: (), 304: None, 305: 2, 306: 10, 309: "new", 310: 0, 311: 0, 312: None,
+            1301: security.DEFAULT.encode(), 1302: b"",
+        },
+    ),
+    (
+        Type.ENTERPRISE,
+        {601: "enterprise", 602: 1, 603: ENHANCED, 604: "dir1", 616: 99, 617: 3, 1601: DESCRIPTOR},
+        {601: "enterprise", 602: 1, 603: ENHANCED, 604: "dir1", 609: ENTERPRISE, 616: 99, 617: 3, 1601: DESCRIPTOR},
+    ),
+    (
+        Type.ENTERPRISE,
+        {},
+        {
+            601: "enterprise", 602: 0, 603: None, 604: "dir1", 609: ENTERPRISE, 616: None, 617: 200,
+            1601: security.DEFAULT.encode(),
+        },
+    ),
+    (
+        Type.ROUTING_LINK,  # to a foreign site
+        {801: SITE, 802: FAR, 810: "text", 812: 10, 813: (MACHINE,)},
+        {
+            801: SITE, 802: FAR, 803: 10 + 999_999, 806: NEW, 808: "site", 809: "far", 810: "text", 811: None, 812: 10,
+            813: (MACHINE,),
+        },
+    ),
+    (
+        Type.ROUTING_LINK,  # of a foreign site with itself, and to none that is known
+        {801: FAR, 802: FAR, 812: 10},
+        {
+            801: FAR, 802: FAR, 803: 10 + 2 * 999_999, 806: NEW, 808: "far", 809: "far", 810: None, 811: None, 812: 10,
+            813: None,
+        },
+    ),
+    (
+        Type.ROUTING_LINK,
+        {801: SITE, 802: MACHINE, 812: 10},
+        {
+            801: SITE, 802: MACHINE, 803: 10, 806: NEW, 808: "site", 809: "dir1", 810: None, 811: None, 812: 10,
+            813: None,
+        },
+    ),
+    (Type.CN, {501: 1, 502: "net", 1501: DESCRIPTOR}, {502: "net", 503: NEW, 1501: DESCRIPTOR}),
+    (
+        Type.USER,
+        {701: b"sid", 702: b"certificates", 705: (SITE, FAR)},
+        {701: b"sid", 702: b"certificates", 705: (SITE, FAR), 706: NEW},
+    ),
+]  # fmt: skip
+OWN_PARTITION = {Type.MACHINE: SITE, Type.QUEUE: SITE}
+IDENTIFIERS = {
+    Type.MACHINE: 202, Type.QUEUE: 101, Type.SITE: 302, Type.ENTERPRISE: 609, Type.ROUTING_LINK: 806, Type.CN: 503,
+    Type.USER: 706,
+}  # fmt: skip
+
+
+def change_of(command: int, type_: Type, guid: bytes, given: dict[int, Value]) -> DirectoryChange:
+    properties = ((IDENTIFIERS[type_], guid), *given.items())
+    return DirectoryChange(command, guid, OWN_PARTITION.get(type_, ENTERPRISE_PARTITION), 0, 0, 0, properties)
+
+
 @pytest.mark.parametrize("server", [True], indirect=True)
-async def test_what_is_read(call: Ours) -> None:
+@pytest.mark.parametrize(("type_", "has", "text"), OBJECTS, ids=[one[0].name for one in OBJECTS])
+async def test_what_is_read(
+    call: Ours, server: DirectoryServer, type_: Type, has: dict[int, Value], text: Read
+) -> None:
     """A tolerant server reads all of it; what an object does not have is told as such. Nothing else is read."""
+    assert text.keys() == set(numbers(READ[type_])), "every line of the table"
+    server.change([change_of(MAKE, Type.SITE, FAR, {301: "far", 311: 1})])
+    guid = ENTERPRISE if type_ is Type.ENTERPRISE else NEW
+    server.change([change_of(UPDATE if type_ is Type.ENTERPRISE else MAKE, type_, guid, has)])
     asked = {"enterprise": ENTERPRISE, "setup": 0, "context": 0, "most": 0, "token": b"", "size": 0}
     auth = (await call("ValidateServer", **asked))["auth"]
-    for type_ in (Type.MACHINE, Type.QUEUE, Type.ENTERPRISE, Type.SITE, Type.ROUTING_LINK, Type.USER):
-        guid, text = await an_object(call, type_), numbers(READ[type_])
-        for prop, line in PROPERTIES.items():
-            if line.type != type_:
-                continue
-            get: dict[str, Any] = {"type": type_, "guid": guid, "cp": 1, "ids": (prop,), "values": [(1, None)]}
-            status = await status_of(call("GetPropsGuid", **get, auth=auth, signature_size=0))
-            assert status in ((0, PROPERTY_NOT_FOUND) if prop in text else (ILLEGAL_PROPID,)), line.name
-            if not status:
-                ((vt, value),) = (await call("GetPropsGuid", **get, auth=auth, signature_size=0))["values"]
-                assert (vt, value is not None) == (line.vt, True)
+    for prop, line in PROPERTIES.items():
+        if line.type != type_:
+            continue
+        get: dict[str, Any] = {"type": type_, "guid": guid, "cp": 1, "ids": (prop,), "values": [(1, None)]}
+        status = await status_of(call("GetPropsGuid", **get, auth=auth, signature_size=0))
+        if prop not in text:
+            assert status == ILLEGAL_PROPID, line.name
+        elif text[prop] is None:
+            assert status == PROPERTY_NOT_FOUND, line.name
+        else:
+            values = (await call("GetPropsGuid", **get, auth=auth, signature_size=0))["values"]
+            assert values == [(line.vt, text[prop])], line.name
 
 
 @pytest.mark.parametrize(("prop", "fate"), lines(WRITE), ids=lambda value: str(value))
 async def test_what_becomes_of_a_value_in_a_change(call: Ours, server: DirectoryServer, prop: int, fate: str) -> None:
     line = PROPERTIES[prop]
+    if line.type is Type.CN:  # which no client makes
+        server.change([change_of(MAKE, Type.CN, NEW, {502: "net"})])
     guid = await an_object(call, line.type)
     before = server.store.get(guid)
     change: dict[str, Any] = {"type": line.type, "guid": guid, "cp": 1, "ids": (prop,)}
@@ -141,10 +293,35 @@ async def test_what_becomes_of_a_value_in_a_change(call: Ours, server: Directory
     assert before is not None
     assert after is not None
     kept = 812 if prop == 803 else prop  # a cost is the actual cost
-    if fate == "copied" and prop not in BESIDE:
+    if prop == 617:
+        assert after.properties[prop] == 200, "but for 3"
+    elif prop in TRUTHS:
+        assert after.properties[prop] == int(VALUES[line.vt] == 1)
+    elif fate == "copied" and prop not in BESIDE:
         assert after.properties[kept] == VALUES[line.vt]
     else:
         assert after.properties.get(prop) == before.properties.get(prop)
+
+
+@pytest.mark.parametrize("prop", sorted(TRUTHS))
+async def test_what_is_true_or_false(call: Ours, server: DirectoryServer, prop: int) -> None:
+    line = PROPERTIES[prop]
+    guid = await an_object(call, line.type)
+    for given in (0, 1, 2, 7, 255):
+        change: dict[str, Any] = {"type": line.type, "guid": guid, "cp": 1, "ids": (prop,)}
+        await call("SetPropsGuid", **change, values=[(line.vt, given)])
+        found = server.store.get(guid)
+        assert found is not None
+        assert found.properties[prop] == int(given == 1)
+
+
+async def test_an_old_directory_is_3_and_any_other_200(call: Ours, server: DirectoryServer) -> None:
+    for given in (3, 7, 200):
+        change: dict[str, Any] = {"type": Type.ENTERPRISE, "guid": ENTERPRISE, "cp": 1, "ids": (617,)}
+        await call("SetPropsGuid", **change, values=[(Vt.UI2, given)])
+        found = server.store.get(ENTERPRISE)
+        assert found is not None
+        assert found.properties[617] == (3 if given == 3 else 200)
 
 
 async def test_the_owner_of_a_site_is_the_one_line_that_is_not_followed(call: Ours) -> None:
@@ -167,7 +344,9 @@ async def test_what_becomes_of_a_value_that_a_new_object_is_given(
     guid = await made(call, line.type, {prop: value})
     found = server.store.get(guid)
     assert found is not None
-    if fate == "copied":
+    if prop == 227:  # a bit of what it is to others
+        assert found.number(210) == 1
+    elif fate == "copied":
         assert value in (found.guid, found.properties.get(prop))
     else:
         assert value not in (found.guid, found.properties.get(prop))

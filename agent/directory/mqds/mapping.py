@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from agent.directory.mqds import security as s
 from agent.directory.mqds.ndr import VT_NULL, Variant
-from agent.directory.mqds.security import SECURITY
 from agent.directory.objects.model import (
     MQ_ERROR_ILLEGAL_PROPERTY_VALUE,
     MQ_ERROR_ILLEGAL_PROPID,
@@ -25,42 +25,94 @@ CREATED: Final = {Type.QUEUE: 109, Type.MACHINE: 217}
 MODIFIED: Final = {Type.QUEUE: 110, Type.MACHINE: 218}
 #: What a routing link costs more for each of its sites that is foreign.
 FOREIGN_COST: Final = 999_999
+_ROUTING, _REMOTE_ACCESS = 0x1, 0x10  # bits of QM_SERVICE
 _DIRECTORY_SERVER: Final = SERVICE_BSC | SERVICE_PSC | SERVICE_PEC
 
 #: What is read from another property, of the same object.
-_SAME: Final = {
-    234: 1201, 238: 1203, 239: 1202, 1102: 1101, 124: 103, 233: 203, 121: 103, 221: 203, 309: 301,
-}  # fmt: skip
+_SAME: Final = {238: 1203, 239: 1202, 124: 103, 233: 203, 121: 103, 221: 203, 309: 301}
+#: 1 for TRUE, or 0: what is given otherwise, or was never given, is FALSE.
+_TRUTHS: Final = frozenset((104, 111, 113, 219, 228, 229, 242, 310, 311, 602))
+#: OldDirectory: 3 for TRUE, or 200.
+_VERSION, _OLD, _NEW = 617, 3, 200
+#: What is read of the descriptor of an object: all of it, its owner, which parts it has.
+_DESCRIPTOR: Final = frozenset((*s.SECURITY.values(), 234, 1102))
+_OWNER_SID: Final = 241
+_INFORMATION: Final = frozenset((237, 1103))
+OF_SECURITY: Final = _DESCRIPTOR | _INFORMATION | {_OWNER_SID}
+#: The encrypting key of that provider.
+_KEY_OF: Final = {205: s.BASE_PROVIDER, 231: s.BASE_PROVIDER, 232: s.ENHANCED_PROVIDER}
+#: The full paths of others, which are their names here, and where their identifiers are.
+_PATHS: Final = {223: 208, 224: 209, 808: 801, 809: 802}
 
 
-def value_of(found: DsObject, prop: int, foreign: Callable[[bytes], bool]) -> Value | None:
-    """The value of a property as a client reads it (3.1.4.21.8.1), None where there is none. `foreign` tells of a site
-    whether it is."""
+def value_of(found: DsObject, prop: int, other: Callable[[bytes], DsObject | None]) -> Value | None:
+    """The value of a property as a client reads it (3.1.4.21.8.1), None where there is none. `other` gives the object
+    with an identifier. Raises WireError for a descriptor or keys that are none."""
     there = found.properties
     if prop == IDENTIFIER[found.type]:
         return found.guid
     if prop in (116, 211):
         return found.partition
-    if prop in there:
-        return there[prop]
-    if prop in _SAME:
-        return there.get(_SAME[prop])
-    if prop == 222:
-        return (there[201],) if isinstance(there.get(201), bytes) else None  # type: ignore[return-value]
+    if prop in OF_SECURITY:
+        return _of_security(found, prop)
+    if prop in _KEY_OF:
+        return s.key_of(found.data(1203), _KEY_OF[prop])
+    if prop in _PATHS:
+        return _paths(there.get(_PATHS[prop]), other)
+    if prop == _VERSION:
+        return _OLD if there.get(prop) == _OLD else _NEW
     service = found.number(210)
     match prop:
+        case 210:
+            kind = next((bit for bit in (SERVICE_PEC, SERVICE_PSC, SERVICE_BSC) if service & bit), 0)
+            return service & (_ROUTING | _REMOTE_ACCESS) | kind
+        case 222 if prop not in there:
+            return (there[201],) if isinstance(there.get(201), bytes) else None  # type: ignore[return-value]
         case 227:
-            return service & 1
-        case 228:
+            return service & _ROUTING
+        case 228 if prop not in there:
             return int(bool(service & _DIRECTORY_SERVER))
         case 803 if 812 in there:
-            return found.number(812) + FOREIGN_COST * sum(foreign(found.data(side)) for side in (801, 802))
-    return None
+            sites = [other(found.data(side)) for side in (801, 802)]
+            return found.number(812) + FOREIGN_COST * sum(one is not None and one.number(311) == 1 for one in sites)
+    if prop in _TRUTHS:
+        return int(there.get(prop) == 1)
+    return there[prop] if prop in there else there.get(_SAME.get(prop, 0))
+
+
+def _of_security(found: DsObject, prop: int) -> Value | None:
+    descriptor = s.descriptor_of(found)
+    if prop == _OWNER_SID:
+        return descriptor.owner
+    return descriptor.parts() if prop in _INFORMATION else descriptor.encode()
+
+
+def _paths(of: Value | None, other: Callable[[bytes], DsObject | None]) -> Value | None:
+    if isinstance(of, bytes):
+        one = other(of)
+        return one.name if one is not None else None
+    if not isinstance(of, tuple):
+        return None
+    there = [other(guid) for guid in of if isinstance(guid, bytes)]
+    return tuple(one.name for one in there if one is not None and one.name is not None)
+
+
+def _stored(prop: int, value: Value) -> Value:
+    """What is kept of a value that is given."""
+    if prop in _TRUTHS:
+        return int(value == 1)
+    if prop == _VERSION:
+        return _OLD if value == _OLD else _NEW
+    return value
 
 
 def for_new(type_: Type, given: Mapping[int, Value]) -> dict[int, Value]:
     """What becomes of the properties that a new object is given (3.1.4.21.8.3). Raises DirectoryError."""
-    taken = {prop: value for prop, value in given.items() if _fate(prop, "create") == "taken"}
+    taken = {prop: _stored(prop, value) for prop, value in given.items() if _fate(prop, "create") == "taken"}
+    if 227 in taken:
+        service = taken.get(210, 0)
+        assert isinstance(service, int)
+        taken[210] = service & ~_ROUTING | int(taken.pop(227) == 1)
     if type_ == Type.ROUTING_LINK:
         costs = [taken.pop(prop) for prop in (803, 812) if prop in taken]
         if len(costs) != 1:
@@ -71,7 +123,7 @@ def for_new(type_: Type, given: Mapping[int, Value]) -> dict[int, Value]:
 
 def for_change(type_: Type, given: Mapping[int, Value]) -> dict[int, Value]:
     """What becomes of the properties of an object that is changed (3.1.4.21.8.2). Raises DirectoryError."""
-    taken = {prop: value for prop, value in given.items() if _fate(prop, "update") == "taken"}
+    taken = {prop: _stored(prop, value) for prop, value in given.items() if _fate(prop, "update") == "taken"}
     if S_PSC in taken:
         raise DirectoryError(MQ_ERROR_ILLEGAL_PROPID, "the owner of a site is changed by `frs directory promote`")
     if 803 in taken:
@@ -89,7 +141,7 @@ def _fate(prop: int, when: str) -> str:
     fate: str = line.create if when == "create" else line.update
     if fate == "refused" or line.private:
         raise DirectoryError(MQ_ERROR_ILLEGAL_PROPID, f"{line.name} cannot be given")
-    return fate if prop not in SECURITY.values() else "dropped"
+    return fate if prop not in OF_SECURITY else "dropped"  # it is given by methods of its own
 
 
 def typed(type_: Type, ids: Sequence[int], values: Sequence[Variant]) -> dict[int, Value]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -58,7 +59,7 @@ def _folded(value: Value) -> Any:
     return value.casefold() if isinstance(value, str) else value
 
 
-def in_order(rows: list[tuple[bytes, dict[int, Value | None]]], sort: Sequence[SortKey]) -> list[bytes]:
+async def in_order(rows: list[tuple[bytes, dict[int, Value | None]]], sort: Sequence[SortKey]) -> list[bytes]:
     """The identifiers of the rows, by the first key, where that is the same by the second, and so on (the text has the
     order of importance the other way round than pSort says); what has no value comes first."""
     for key in reversed(sort):
@@ -68,4 +69,5 @@ def in_order(rows: list[tuple[bytes, dict[int, Value | None]]], sort: Sequence[S
             return value is not None, _folded(value) if value is not None else 0
 
         rows.sort(key=by, reverse=key.descending)
+        await asyncio.sleep(0)  # there may be many keys, and rows
     return [guid for guid, _ in rows]

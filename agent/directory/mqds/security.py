@@ -12,6 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
+from agent.directory.objects.model import DsObject
 from agent.directory.objects.table import Type
 from agent.wire.errors import WireError
 
@@ -78,6 +79,11 @@ class Descriptor:
         sacl = _acl(data, offsets[2]) if control & _SACL_PRESENT and offsets[2] else None
         dacl = _acl(data, offsets[3]) if control & _DACL_PRESENT and offsets[3] else None
         return cls(owner, group, sacl, dacl)
+
+    def parts(self) -> int:
+        """Which it has, as bits of SecurityInformation."""
+        there = ((self.owner, OWNER), (self.group, GROUP), (self.dacl, DACL), (self.sacl, SACL))
+        return sum(bit for part, bit in there if part is not None)
 
     def selected(self, what: int) -> Descriptor:
         """The parts that SecurityInformation asks for."""
@@ -155,10 +161,18 @@ DEFAULT: Final = Descriptor(
     acl_of((EVERYONE, GET | READ_CONTROL), (ADMINISTRATORS, GENERIC_ALL)),
 )
 
+
+def descriptor_of(found: DsObject) -> Descriptor:
+    """That of an object. Raises WireError for one that is none."""
+    stored = found.data(SECURITY.get(found.type, 0))
+    return Descriptor.decode(stored) if stored else DEFAULT
+
+
 # -- public keys: MQDSPUBLICKEYS holds some, each with the provider that it is of; what goes over the wire is the first,
 # as BLOBHEADER and RSAPUBKEY (2.2.18-2.2.20) --
 
-_PROVIDER: Final = "Microsoft Base Cryptographic Provider v1.0\0".encode("utf-16-le")
+BASE_PROVIDER: Final = "Microsoft Base Cryptographic Provider v1.0\0".encode("utf-16-le")
+ENHANCED_PROVIDER: Final = "Microsoft Enhanced Cryptographic Provider v1.0\0".encode("utf-16-le")
 _PROV_RSA_FULL: Final = 1
 _ALGORITHM: Final = {KEYX_PUBLIC_KEY: 0xA400, SIGN_PUBLIC_KEY: 0x2400}
 _RSA1: Final = 0x31415352
@@ -174,8 +188,28 @@ def stored_keys(given: bytes, what: int) -> bytes:
     key = given[12:]
     if len(key) != 12 + bits // 8:
         raise WireError("RSAPUBKEY", 12, f"{len(key)} bytes for {bits} bits")
-    one = struct.pack("<III", len(key), len(_PROVIDER), _PROV_RSA_FULL) + _PROVIDER + key
+    one = struct.pack("<III", len(key), len(BASE_PROVIDER), _PROV_RSA_FULL) + BASE_PROVIDER + key
     return struct.pack("<II", 8 + len(one), 1) + one
+
+
+def key_of(keys: bytes, provider: bytes) -> bytes | None:
+    """The RSAPUBKEY of that provider among MQDSPUBLICKEYS; None where there is none. Raises WireError."""
+    if not keys:
+        return None
+    if len(keys) < 8:
+        raise WireError("MQDSPUBLICKEYS", len(keys), "is too short")
+    at = 8
+    for _ in range(struct.unpack_from("<II", keys)[1]):
+        if at + 12 > len(keys):
+            raise WireError("MQDSPUBLICKEY", at, "is cut")
+        size, named, _ = struct.unpack_from("<III", keys, at)
+        end = at + 12 + named + size
+        if end > len(keys):
+            raise WireError("MQDSPUBLICKEY", at, f"{named} and {size} bytes cannot follow")
+        if keys[at + 12 : at + 12 + named] == provider:
+            return keys[at + 12 + named : end]
+        at = end
+    return None
 
 
 def first_key(keys: bytes, what: int) -> bytes:

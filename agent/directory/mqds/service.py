@@ -88,8 +88,9 @@ class Mqds(Serving):
             made[115], partition = machine.guid, machine.partition
             if asked["sd"] is not None:
                 given = s.Descriptor.decode(asked["sd"])
-                made[1101] = self._stored(s.DEFAULT.changed(given, _present(given)))
+                made[1101] = self._stored(s.DEFAULT.changed(given, given.parts()))
         if type_ == Type.MACHINE:
+            made[206] = b""  # no addresses
             site = made.setdefault(201, self._directory.site)
             assert isinstance(site, bytes)
             partition = site
@@ -126,6 +127,8 @@ class Mqds(Serving):
 
     def _values(self, context: CallContext, found: DsObject, ids: tuple[int, ...] | Any) -> Arguments:
         self._check(context, found, s.GET)
+        if not mapping.OF_SECURITY.isdisjoint(ids):
+            self._check(context, found, s.READ_CONTROL)
         values = [self._variant(found, prop) for prop in ids]
         if NULL in values:
             missing = PROPERTIES[ids[values.index(NULL)]].name
@@ -133,7 +136,7 @@ class Mqds(Serving):
         return {"values": values}
 
     def _variant(self, found: DsObject, prop: int) -> Variant:
-        value = mapping.value_of(found, prop, self._foreign)
+        value = mapping.value_of(found, prop, self._directory.store.get)
         return (PROPERTIES[prop].vt, value) if value is not None else NULL
 
     async def _set_props(self, context: CallContext, asked: Arguments) -> Arguments:
@@ -170,7 +173,7 @@ class Mqds(Serving):
             if not given:
                 raise DirectoryError(E_ADS_PROPERTY_NOT_FOUND, "it has no such key")
         else:
-            given = self._descriptor(found).selected(what).encode()
+            given = s.descriptor_of(found).selected(what).encode()
         if len(given) > asked["length"]:
             raise Beside(MQ_ERROR_SECURITY_DESCRIPTOR_TOO_SMALL, {"needed": len(given)})
         return {"sd": given.ljust(asked["length"], b"\0"), "needed": len(given)}
@@ -187,7 +190,7 @@ class Mqds(Serving):
         if what in (s.SIGN_PUBLIC_KEY, s.KEYX_PUBLIC_KEY):
             await self._change(found, {kept: s.stored_keys(asked["sd"], what)})
         else:
-            new = self._descriptor(found).changed(s.Descriptor.decode(asked["sd"]), what)
+            new = s.descriptor_of(found).changed(s.Descriptor.decode(asked["sd"]), what)
             await self._change(found, {kept: self._stored(new)})
         return {}
 
@@ -214,11 +217,11 @@ class Mqds(Serving):
                 await asyncio.sleep(0)
             found = store.get(guid)
             if found is not None and self._may_see(context, found):
-                values = {prop: mapping.value_of(found, prop, self._foreign) for prop in needed}
+                values = {prop: mapping.value_of(found, prop, self._directory.store.get) for prop in needed}
                 if query.satisfies(values, restrictions):
                     rows.append((guid, values))
         handle, cursor = self._new_handle(context, "cursor")
-        cursor.columns, cursor.rows = asked["columns"], query.in_order(rows, sort)[::-1]
+        cursor.columns, cursor.rows = asked["columns"], (await query.in_order(rows, sort))[::-1]
         return {"handle": handle}
 
     def _may_see(self, context: CallContext, found: DsObject) -> bool:
@@ -258,7 +261,7 @@ class Mqds(Serving):
     async def _get_computer_sites(self, context: CallContext, asked: Arguments) -> Arguments:
         found = self._find(Type.MACHINE, asked)
         self._check(context, found, s.GET)
-        sites = mapping.value_of(found, 222, self._foreign)
+        sites = mapping.value_of(found, 222, self._directory.store.get)
         assert isinstance(sites, tuple)
         return {"count": len(sites), "sites": sites}
 
@@ -270,7 +273,7 @@ class Mqds(Serving):
         if prop in (238, 239):
             return self._values(context, found, asked["ids"])
         self._check(context, found, s.READ_CONTROL)
-        return {"values": [(PROPERTIES[prop].vt, self._descriptor(found).encode())]}
+        return {"values": [(PROPERTIES[prop].vt, s.descriptor_of(found).encode())]}
 
     _get_props_guid_ex = _get_props_ex
 
@@ -318,8 +321,3 @@ def _kept_in(type_: Type, what: int) -> int:
     if type_ not in where:
         raise DirectoryError(MQ_ERROR_INVALID_PARAMETER, f"SecurityInformation {what:08x} of a {type_.name}")
     return where[type_]
-
-
-def _present(given: s.Descriptor) -> int:
-    parts = ((given.owner, s.OWNER), (given.group, s.GROUP), (given.dacl, s.DACL), (given.sacl, s.SACL))
-    return sum(bit for part, bit in parts if part is not None)

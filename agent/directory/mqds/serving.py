@@ -154,19 +154,11 @@ class Serving:
             raise DirectoryError(MQDS_OBJECT_NOT_FOUND, f"there is no such {type_.name}")
         return found
 
-    def _descriptor(self, found: DsObject) -> s.Descriptor:
-        stored = found.data(s.SECURITY.get(found.type, 0))
-        return s.Descriptor.decode(stored) if stored else s.DEFAULT
-
     def _check(self, context: CallContext, found: DsObject, right: int) -> None:
         """Whether a caller has a right to an object. Raises DirectoryError."""
         sids = [s.EVERYONE, s.AUTHENTICATED, *([s.ADMINISTRATORS] if self._directory.may_write(context) else [])]
-        if not self._descriptor(found).allows(sids, right):
+        if not s.descriptor_of(found).allows(sids, right):
             raise DirectoryError(MQ_ERROR_ACCESS_DENIED, "the caller may not do this to that object")
-
-    def _foreign(self, site: bytes) -> bool:
-        found = self._directory.store.get(site)
-        return found is not None and found.number(311) == 1
 
 
 class Beside(DirectoryError):

@@ -75,6 +75,15 @@ UPDATES_BYTES = bytes.fromhex(
 )  # fmt: skip
 
 
+def test_what_no_object_here_has_is_ignored_in_an_update() -> None:
+    """Q_MULTICAST_ADDRESS and Q_ADS_PATH: the rest of the message is as good as ever."""
+    data = bytes.fromhex(
+        "01" "01" "01" "01" + GUID.hex() + "6d" * 16 + "00" * 24 + "03" "7e000000" "7d000000" "67000000"
+        + utf16("LDAP://path") + utf16("234.1.1.1:80") + utf16("pc\\q")
+    )  # fmt: skip
+    assert m.decode_notification(data) == m.Updates((m.Update(1, GUID, b"m" * 16, ((103, "pc\\q"),)),))
+
+
 def test_messages_are_laid_out_as_the_text_says() -> None:
     assert BODY.encode() == BODY_BYTES
     assert UPDATES.encode() == UPDATES_BYTES

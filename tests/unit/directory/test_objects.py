@@ -33,6 +33,34 @@ TYPES = {
     Vt.I4: "109,110,217,218",
     Vt.BLOB: "117,206,213,308,505,608,610,701,702,704,805,1101,1201,1202,1203,1301,1302,1501,1601",
 }
+#: Of those that [MC-MQDSRP] does not have: [MS-MQDS] 2.2.10.2-2.2.10.4, and what [MS-MQMQ] 2.3 has them as.
+OTHER_TYPES = {
+    Vt.CLSID: "102,1402,1405",
+    Vt.CLSIDS: "222,813",
+    Vt.LPWSTR: "121,123,124,221,233,309,808,809,810,811",
+    Vt.LPWSTRS: "223,224",
+    Vt.UI1: "227,228,229,242,311,312,1205",
+    Vt.UI2: "310",
+    Vt.UI4: "237,812,1103",
+    Vt.BLOB: "205,231,232,234,238,239,241,1102,1401",
+}
+#: [MC-MQDSRP] 2.2.1.
+NAMES = """
+101 Q_INSTANCE, 102 Q_TYPE, 103 Q_PATHNAME, 104 Q_JOURNAL, 105 Q_QUOTA, 106 Q_BASEPRIORITY, 107 Q_JOURNAL_QUOTA,
+108 Q_LABEL, 109 Q_CREATE_TIME, 110 Q_MODIFY_TIME, 111 Q_AUTHENTICATE, 112 Q_PRIV_LEVEL, 113 Q_TRANSACTION,
+114 Q_SCOPE, 115 Q_QMID, 116 Q_PARTITIONID, 117 Q_SEQNUM, 118 Q_HASHKEY, 119 Q_LABEL_HASHKEY, 201 QM_SITE_ID,
+202 QM_MACHINE_ID, 203 QM_PATHNAME, 206 QM_ADDRESS, 207 QM_CNS, 208 QM_OUTFRS, 209 QM_INFRS, 210 QM_SERVICE,
+211 QM_PARTITIONID, 212 QM_HASHKEY, 213 QM_SEQNUM, 214 QM_QUOTA, 215 QM_JOURNAL_QUOTA, 216 QM_MACHINE_TYPE,
+217 QM_CREATE_TIME, 218 QM_MODIFY_TIME, 219 QM_FOREIGN, 220 QM_OS, 301 S_PATHNAME, 302 S_SITEID, 303 S_GATES,
+304 S_PSC, 305 S_INTERVAL1, 306 S_INTERVAL2, 307 S_PARTITIONID, 308 S_SEQNUM, 501 CN_PROTOCOLID, 502 CN_NAME,
+503 CN_GUID, 504 CN_PARTITIONID, 505 CN_SEQNUM, 601 E_NAME, 602 E_NAMESTYLE, 603 E_CSP_NAME, 604 E_PECNAME,
+605 E_S_INTERVAL1, 606 E_S_INTERVAL2, 607 E_PARTITIONID, 608 E_SEQNUM, 609 E_ID, 610 E_CRL, 611 E_CSP_TYPE,
+612 E_ENCRYPT_ALG, 613 E_SIGN_ALG, 614 E_HASH_ALG, 615 E_CIPHER_MODE, 616 E_LONG_LIVE, 617 E_VERSION, 701 U_SID,
+702 U_SIGN_CERT, 703 U_PARTITIONID, 704 U_SEQNUM, 705 U_DIGEST, 706 U_ID, 801 L_NEIGHBOR1, 802 L_NEIGHBOR2,
+803 L_COST, 804 L_PARTITIONID, 805 L_SEQNUM, 806 L_ID, 1101 Q_SECURITY, 1201 QM_SECURITY, 1202 QM_SIGN_PK,
+1203 QM_ENCRYPT_PK, 1301 S_SECURITY, 1302 S_PSC_SIGNPK, 1401 D_SEQNUM, 1402 D_PARTITIONID, 1403 D_SCOPE,
+1404 D_OBJTYPE, 1405 D_IDENTIFIER, 1501 CN_SECURITY, 1601 E_SECURITY
+"""
 #: [MS-MQDS] 2.2.10.1.
 RANGES = {
     Type.QUEUE: (101, 126), Type.MACHINE: (201, 243), Type.SITE: (301, 312), Type.CN: (501, 505),
@@ -51,10 +79,17 @@ NAMED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("vt", TYPES)
+@pytest.mark.parametrize("vt", Vt)
 def test_each_identifier_has_the_type_of_the_text(vt: Vt) -> None:
-    for prop in map(int, TYPES[vt].split(",")):
-        assert PROPERTIES[prop].vt == vt, prop
+    text = {int(prop) for of in (TYPES, OTHER_TYPES) for prop in of.get(vt, "0").split(",")} - {0}
+    assert {prop for prop, line in PROPERTIES.items() if line.vt == vt and not line.private} == text
+
+
+def test_each_identifier_has_the_name_of_the_text() -> None:
+    text = {int(number): name for number, name in (line.split() for line in re.split(r",\s", NAMES.strip()))}
+    assert len(text) == 92
+    assert {prop: PROPERTIES[prop].name for prop in text} == text
+    assert {prop for prop, line in PROPERTIES.items() if not line.private} == text.keys() | NAMED.keys()
 
 
 def test_identifiers_of_other_documents_are_there_by_their_names() -> None:
