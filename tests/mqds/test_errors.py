@@ -37,6 +37,7 @@ STATUS = {
     "MQ_ERROR_ILLEGAL_ENTERPRISE_OPERATION": 0xC00E0071,
     "MQDS_WRONG_OBJ_TYPE": 0xC00E0506,
     "MQDS_OBJECT_NOT_FOUND": 0xC00E050F,
+    "MQDS_E_NO_MORE_DATA": 0xC00E0523,
     "MQDS_E_CANT_INIT_SERVER_AUTH": 0xC00E052B,
     "E_ADS_PROPERTY_NOT_FOUND": 0x8000500D,
 }
@@ -61,7 +62,7 @@ NAMED = {
     "GetObjectSecurity": SECURITY, "GetObjectSecurityGuid": SECURITY, "QMGetObjectSecurity": SECURITY,
     "SetObjectSecurity": "", "SetObjectSecurityGuid": "", "QMSetMachineProperties": SET,
     "LookupBegin": "", "LookupNext": "MQ_ERROR_USER_BUFFER_TOO_SMALL", "LookupEnd": "",
-    "CreateServersCache": "MQ_ERROR_USER_BUFFER_TOO_SMALL",
+    "CreateServersCache": "MQ_ERROR_USER_BUFFER_TOO_SMALL MQDS_E_NO_MORE_DATA",
     "GetComputerSites": "MQ_ERROR_USER_BUFFER_TOO_SMALL", "GetPropsEx": "MQ_ERROR_USER_BUFFER_TOO_SMALL",
     "GetPropsGuidEx": "MQ_ERROR_USER_BUFFER_TOO_SMALL", "BeginDeleteNotification": "", "NotifyDelete": "",
     "EndDeleteNotification": "", "IsServerGC": "TRUE", "GetGCListInDomain": "",
@@ -95,16 +96,36 @@ async def right(call: Caller, name: str) -> dict[str, Any]:
         new = {"type": QUEUE, "path": "dir1\\new", "sd_length": 0, "sd": None, "guid": bytes(16)}
         return new | properties(Q_LABEL="x")
     if name.startswith("GetProps"):
-        return {**which, **wanted(108), **await context(call)}
+        prop = 1102 if name.endswith("Ex") else 108
+        which = {"type": QUEUE, "guid": guid} if "Guid" in name else which
+        return {**which, **wanted(prop), **await context(call)}
     if name.startswith("SetProps"):
         return {**which, **properties(Q_LABEL="x")}
     if name == "QMSetMachineProperties":
         return {"path": "dir1", **properties(QM_QUOTA=7), "context": 1}
-    if name.endswith("Security") or name.endswith("SecurityGuid"):
+    if name.startswith("SetObjectSecurity"):
+        descriptor = security.DEFAULT.encode()
+        return {**of(name, MACHINES, "dir1", MACHINE), "what": 4, "sd": descriptor, "length": len(descriptor)}
+    if "ObjectSecurity" in name:
         return {**of(name, MACHINES, "dir1", MACHINE), "what": 0xF, "length": 512, **await context(call)}
-    assert name in ("DeleteObject", "DeleteObjectGuid", "ValidateServer")
-    if name == "ValidateServer":
-        return {"enterprise": ENTERPRISE, "setup": 0, "context": 7, "most": 16, "token": b"", "size": 0}
+    match name:
+        case "ValidateServer":
+            return {"enterprise": ENTERPRISE, "setup": 0, "context": 7, "most": 16, "token": b"", "size": 0}
+        case "LookupBegin" | "LookupNext":
+            auth = await context(call)
+            begin = {"context": None, "restrictions": None, "columns": (101,), "sort": None, "auth": auth["auth"]}
+            if name == "LookupBegin":
+                return begin
+            return {"handle": (await call("LookupBegin", **begin))["handle"], "room": 1, **auth}
+        case "BeginDeleteNotification":
+            return {"path": "dir1\\q", "auth": (await context(call))["auth"]}
+        case "CreateServersCache":
+            return {"index": 0, "servers": None, **await context(call)}
+        case "GetComputerSites":
+            return {"path": "dir1", **await context(call)}
+        case "GetGCListInDomain":
+            return {"computer": None, "domain": "example.org", **await context(call)}
+    assert name in ("DeleteObject", "DeleteObjectGuid")
     return which
 
 
@@ -112,6 +133,8 @@ def wrong(name: str, error: str) -> dict[str, Any]:
     """What of it is otherwise."""
     gone: dict[str, Any] = {"guid": b"o" * 16} if name.endswith("Guid") else {"path": "dir9\\gone"}
     match name, error:
+        case "CreateServersCache", _:
+            return {"index": 1}
         case "ValidateServer", _:
             return {"token": b"a token of GSS.", "size": 15}
         case "CreateObject", "MQ_ERROR_ILLEGAL_PROPERTY_VALUE":
@@ -148,8 +171,8 @@ def wrong(name: str, error: str) -> dict[str, Any]:
 async def test_each_error_that_is_named(call: Caller, server: DirectoryServer, name: str, error: str) -> None:
     given = await right(call, name)
     await call(name, **given)
-    if name.startswith(("Create", "Delete")):
-        given |= {"path": "dir1\\another"} if name == "CreateObject" else {}
+    if name == "CreateObject":
+        given |= {"path": "dir1\\another"}
     if error == "MQ_ERROR":  # nobody's changes are taken
         for partition in server._rules.partitions:
             partition.disputed = True
@@ -158,3 +181,29 @@ async def test_each_error_that_is_named(call: Caller, server: DirectoryServer, n
     await fails(call, STATUS[error], name, **given | wrong(name, error))
     if error == "MQ_ERROR_DS_ERROR":
         server.store._conn.execute("ALTER TABLE elsewhere RENAME TO object")
+
+
+SIGNING = [name for name, errors in NAMED.items() if "MQ_ERROR_USER_BUFFER_TOO_SMALL" in errors]
+
+
+@pytest.mark.parametrize("name", SIGNING)
+async def test_a_signature_has_room_in_no_bytes(call: Caller, name: str) -> None:
+    """Why MQ_ERROR_USER_BUFFER_TOO_SMALL cannot occur."""
+    given = await right(call, name)
+    assert (await call(name, **given | {"signature_size": 0}))["signature_size"] == 0
+
+
+#: These have nothing to read.
+OF_NO_OBJECT = {
+    "GetServerPort", "ValidateServer", "CloseServerHandle", "LookupEnd", "NotifyDelete", "EndDeleteNotification",
+    "IsServerGC",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(NAMED.keys() - OF_NO_OBJECT))
+async def test_no_method_throws_for_a_damaged_database(call: Caller, server: DirectoryServer, name: str) -> None:
+    """No exceptions are thrown beyond those of RPC: also those say so whose section does not name MQ_ERROR_DS_ERROR."""
+    given = await right(call, name)
+    server.store._conn.execute("ALTER TABLE object RENAME TO elsewhere")
+    await fails(call, STATUS["MQ_ERROR_DS_ERROR"], name, **given)
+    server.store._conn.execute("ALTER TABLE elsewhere RENAME TO object")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import random
+from collections.abc import Coroutine
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -14,13 +16,16 @@ from agent.directory.access import interface
 from agent.directory.access.server import DirectoryServer
 from agent.directory.access.snapshot import ReadRequest
 from agent.directory.access.topology import changes, objects_of
-from agent.directory.mqds import security, serving
+from agent.directory.mqds import security, service, serving
 from agent.directory.mqds.client import MqdsClient, MqdsError
-from agent.directory.mqds.methods import DSCOMM, DSCOMM2, METHODS, Restriction
+from agent.directory.mqds.methods import DSCOMM, DSCOMM2, METHODS, Restriction, SortKey
 from agent.directory.mqds.ndr import NdrReader
+from agent.directory.mqds.query import in_order
 from agent.directory.mqds.service import Mqds
+from agent.directory.replication.messages import CREATE, DirectoryChange
 from agent.rpc.client import RpcClient
 from agent.rpc.errors import RpcAuthError, RpcFault
+from agent.rpc.interface import CallContext
 from agent.rpc.noise import KeyPair
 from agent.rpc.security import Credential, KeyCredential
 from agent.wire.errors import WireError
@@ -117,6 +122,82 @@ async def test_a_descriptor_decides(server: DirectoryServer, member: bytes) -> N
     finally:
         await admin.close()
         await call.close()
+
+
+async def test_a_query_reads_no_descriptor_of_whom_it_may_not_be_read(server: DirectoryServer, member: bytes) -> None:
+    """Whether as a column, by a restriction or by the order: else it would tell what S_DSGetProps does not."""
+    admin, call = Ours(server.port), Member(server, member)
+    one: dict[str, Any] = {"type": MACHINES, "path": "dir1"}
+
+    async def allow(*entries: tuple[bytes, int]) -> None:
+        given = security.Descriptor(None, None, None, security.acl_of(*entries)).encode()
+        await admin("SetObjectSecurity", **one, what=4, sd=given, length=len(given))
+
+    async def found(**query: Any) -> int:
+        handle = (await call("LookupBegin", **asked | query))["handle"]
+        count = (await call("LookupNext", handle=handle, room=1, **auth))["count"]
+        await call("LookupEnd", handle=handle)
+        assert isinstance(count, int)
+        return count
+
+    try:
+        auth = await context(call)
+        asked = {"context": None, "restrictions": None, "columns": (202,), "sort": None, "auth": auth["auth"]}
+        queries: list[dict[str, Any]] = [
+            {"columns": (234,)}, {"restrictions": [Restriction(5, 237, (19, 0))]},
+            {"sort": [SortKey(241, descending=False)]},
+        ]  # fmt: skip
+        assert [await found(**query) for query in queries] == [1, 1, 1]
+        await allow((security.EVERYONE, security.GET))
+        assert await found() == 1
+        assert [await found(**query) for query in queries] == [0, 0, 0]
+        assert await status_of(call("GetProps", **one, **wanted(202), **auth)) == 0
+        assert await status_of(call("GetProps", **one, **wanted(234), **auth)) == ACCESS_DENIED
+        handle = (await call("LookupBegin", **asked))["handle"]
+        await allow()
+        assert (await call("LookupNext", handle=handle, room=1, **auth))["count"] == 0, "not any more"
+    finally:
+        await admin.close()
+        await call.close()
+
+
+async def test_one_object_with_what_cannot_be_read_spoils_no_query(server: DirectoryServer) -> None:
+    """Other servers' objects come as they are."""
+    admin, other = Ours(server.port), b"o" * 16
+    properties_of = ((202, other), (201, SITE), (203, "other"), (1203, b"no keys"))
+    server.change([DirectoryChange(CREATE, other, SITE, 0, 0, 0, properties_of)])
+    auth = await context(admin)
+    columns, restrictions = (203, 205), [Restriction(5, 231, (65, b"key"))]
+    asked: dict[str, Any] = {"context": None, "restrictions": restrictions, "columns": columns, "sort": None}
+    handle = (await admin("LookupBegin", **asked, auth=auth["auth"]))["handle"]
+    _, values = (await admin("LookupNext", handle=handle, room=128, **auth))["values"]
+    assert sorted(values[::2]) == [(31, "dir1"), (31, "other")]
+    assert values[1::2] == [(1, None)] * 2
+    await admin.close()
+
+
+async def turns_while(running: Coroutine[Any, Any, Any]) -> int:
+    """How often others have their turn until that is done."""
+    task, turns = asyncio.create_task(running), 0
+    while not task.done():
+        await asyncio.sleep(0)
+        turns += 1
+    await task
+    return turns
+
+
+async def test_a_query_holds_nobody_up(server: DirectoryServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others have their turn between the objects that are looked at, and between the keys by which they are sorted."""
+    rows: list[Any] = [(bytes((number,)), {105: number}) for number in range(9)]
+    assert await turns_while(in_order(rows, [SortKey(105, descending=True)] * 128)) >= 128
+    admin = Ours(server.port)
+    for number in range(50):
+        await queue(admin, f"dir1\\q{number}")
+    monkeypatch.setattr(service, "_TURN_S", 0.0)
+    asked = {"restrictions": None, "columns": (101,), "sort": None}
+    caller = CallContext("127.0.0.1", 1, "admin", "", 6, next(iter(server.connected())))
+    assert await turns_while(Mqds(server)._lookup_begin(caller, asked)) >= 50
+    await admin.close()
 
 
 async def test_who_has_the_account_alone_reads_no_topology(server: DirectoryServer, member: bytes) -> None:

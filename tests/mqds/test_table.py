@@ -3,6 +3,7 @@ take, drop and refuse. The lists are the text's; the table of the program is not
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import AsyncIterator
 from typing import Any
@@ -20,7 +21,7 @@ from agent.directory.replication.ports import ENTERPRISE_PARTITION
 from tests.mqds.callers import Ours, status_of
 from tests.mqds.conftest import ENTERPRISE, MACHINE, SITE
 
-ILLEGAL_PROPID, PROPERTY_NOT_FOUND = 0xC00E0039, 0x8000500D
+ILLEGAL_PROPID, ILLEGAL_PROPERTY_VALUE, PROPERTY_NOT_FOUND = 0xC00E0039, 0xC00E0018, 0x8000500D
 PSC = 304
 
 #: 3.1.4.21.8.1.1, .4, .6, .8-.11.
@@ -43,7 +44,7 @@ WRITE = {
     Type.USER: ("702 705", "704", ""),
     Type.CN: ("501 502", "505", ""),
 }
-#: 3.1.4.21.8.3.1, .3-.5, .7, where they differ from the above: copied, ignored, invalid.
+#: 3.1.4.21.8.3.1, .3-.5, .7, where they differ from the above: copied, ignored, invalid. Of .6 no object can be made.
 CREATE = {
     Type.MACHINE: ("202 210 227 1202 1203", "203 206 211 221 241 1201", "217 218 222"),
     Type.QUEUE: ("102 108", "101 103 115 116 121 1101 1102 1103", "109 110"),
@@ -55,6 +56,29 @@ VALUES: dict[Vt, Value] = {
     Vt.I2: 3, Vt.I4: 5, Vt.UI1: 1, Vt.UI2: 7, Vt.UI4: 11, Vt.LPWSTR: "text", Vt.BLOB: b"blob", Vt.CLSID: SITE,
     Vt.CLSIDS: (SITE,), Vt.LPWSTRS: ("text",),
 }  # fmt: skip
+
+
+def keys(*providers: str) -> bytes:
+    """MQDSPUBLICKEYS with a key of each of these."""
+    found = b""
+    for number, provider in enumerate(providers):
+        name = f"{provider}\0".encode("utf-16-le")
+        found += struct.pack("<III", 9, len(name), 1) + name + b"key no. %d" % number
+    return struct.pack("<II", 8 + len(found), len(providers)) + found
+
+
+BASE, ENHANCED = "Microsoft Base Cryptographic Provider v1.0", "Microsoft Enhanced Cryptographic Provider v1.0"
+KEYS = keys("another", ENHANCED, BASE)
+
+
+def value_for(prop: int) -> Value:
+    """One that may be given for it, and is not its default."""
+    if prop in (202, 302, 806):
+        return b"i" * 16
+    return KEYS if prop in (1202, 1203) else VALUES[PROPERTIES[prop].vt]
+
+
+COUNT = itertools.count()
 #: What is kept beside an object's properties: it is written by no client, whatever the mapping copies.
 BESIDE = {116, 211}
 #: TRUE is 1, and FALSE 0 (3.1.4.21.8.2): what is given otherwise is FALSE. The name style's 2 is that, too.
@@ -65,7 +89,7 @@ def numbers(text: str) -> list[int]:
     found: list[int] = []
     for word in text.split():
         first, _, last = word.partition("-")
-        found += [prop for prop in range(int(first), int(last or first) + 1) if prop in PROPERTIES]
+        found += range(int(first), int(last or first) + 1)
     return found
 
 
@@ -86,7 +110,7 @@ async def call(server: DirectoryServer) -> AsyncIterator[Ours]:
 
 
 async def made(call: Ours, type_: Type, more: dict[int, Value]) -> bytes:
-    """An object of that type with the least that it needs, and `more`."""
+    """An object of that type with the least that it needs, and `more`; one of another name than that before."""
     needs: dict[Type, dict[int, Value]] = {
         Type.USER: {702: b"c", 705: (SITE,)},
         Type.ROUTING_LINK: {801: SITE, 802: SITE, 812: 1},
@@ -94,7 +118,8 @@ async def made(call: Ours, type_: Type, more: dict[int, Value]) -> bytes:
         Type.MACHINE: {220: 1},
         Type.SITE: {305: 2},
     }
-    path = {Type.QUEUE: "dir1\\new", Type.MACHINE: "new", Type.SITE: "new"}.get(type_)
+    name = f"new{next(COUNT)}"
+    path = {Type.QUEUE: f"dir1\\{name}", Type.MACHINE: name, Type.SITE: name}.get(type_)
     given = needs[type_] | more
     values = [(PROPERTIES[prop].vt, value) for prop, value in given.items()]
     asked = {"type": type_, "path": path, "sd_length": 0, "sd": None, "guid": bytes(16)}
@@ -121,17 +146,6 @@ DESCRIPTOR = security.Descriptor(OWNER, None, None, security.DEFAULT.dacl).encod
 INFORMATION = 1 | 4
 
 
-def keys(*providers: str) -> bytes:
-    """MQDSPUBLICKEYS with a key of each of these."""
-    found = b""
-    for number, provider in enumerate(providers):
-        name = f"{provider}\0".encode("utf-16-le")
-        found += struct.pack("<III", 9, len(name), 1) + name + b"key no. %d" % number
-    return struct.pack("<II", 8 + len(found), len(providers)) + found
-
-
-BASE, ENHANCED = "Microsoft Base Cryptographic Provider v1.0", "Microsoft Enhanced Cryptographic Provider v1.0"
-KEYS = keys("another", ENHANCED, BASE)
 Read = dict[int, Value | None]
 #: What an object has, and what is read of it, by 3.1.4.21.8.1; None where there is nothing.
 OBJECTS: list[tuple[Type, dict[int, Value], Read]] = [
@@ -282,7 +296,8 @@ async def test_what_becomes_of_a_value_in_a_change(call: Ours, server: Directory
     guid = await an_object(call, line.type)
     before = server.store.get(guid)
     change: dict[str, Any] = {"type": line.type, "guid": guid, "cp": 1, "ids": (prop,)}
-    values = [(line.vt, VALUES[line.vt])]
+    value = value_for(prop)
+    values = [(line.vt, value)]
     if fate == "invalid":
         with pytest.raises(MqdsError) as caught:
             await call("SetPropsGuid", **change, values=values)
@@ -296,9 +311,9 @@ async def test_what_becomes_of_a_value_in_a_change(call: Ours, server: Directory
     if prop == 617:
         assert after.properties[prop] == 200, "but for 3"
     elif prop in TRUTHS:
-        assert after.properties[prop] == int(VALUES[line.vt] == 1)
+        assert after.properties[prop] == int(value == 1)
     elif fate == "copied" and prop not in BESIDE:
-        assert after.properties[kept] == VALUES[line.vt]
+        assert after.properties[kept] == value
     else:
         assert after.properties.get(prop) == before.properties.get(prop)
 
@@ -335,7 +350,7 @@ async def test_what_becomes_of_a_value_that_a_new_object_is_given(
     call: Ours, server: DirectoryServer, prop: int, fate: str
 ) -> None:
     line = PROPERTIES[prop]
-    value = b"i" * 16 if prop in (202, 302, 806) else VALUES[line.vt]
+    value = value_for(prop)
     if fate == "invalid":
         with pytest.raises(MqdsError) as caught:
             await made(call, line.type, {prop: value})
@@ -350,6 +365,106 @@ async def test_what_becomes_of_a_value_that_a_new_object_is_given(
         assert value in (found.guid, found.properties.get(prop))
     else:
         assert value not in (found.guid, found.properties.get(prop))
+
+
+UNLISTED = {
+    type_: [prop for prop, line in PROPERTIES.items() if line.type == type_ and not line.private and prop not in listed]
+    for type_, listed in ((type_, {prop for part in row for prop in numbers(part)}) for type_, row in WRITE.items())
+}
+
+
+@pytest.mark.parametrize("type_", WRITE, ids=lambda type_: type_.name)
+async def test_what_no_line_has_is_refused_in_a_change(call: Ours, server: DirectoryServer, type_: Type) -> None:
+    """3.1.4.9, 3.1.4.10."""
+    if type_ is Type.CN:
+        server.change([change_of(MAKE, Type.CN, NEW, {502: "net"})])
+    guid = await an_object(call, type_)
+    for prop in UNLISTED[type_]:
+        change: dict[str, Any] = {"type": type_, "guid": guid, "cp": 1, "ids": (prop,)}
+        given = [(PROPERTIES[prop].vt, value_for(prop))]
+        assert await status_of(call("SetPropsGuid", **change, values=given)) == ILLEGAL_PROPID, PROPERTIES[prop].name
+
+
+@pytest.mark.parametrize("type_", CREATE, ids=lambda type_: type_.name)
+async def test_a_new_object_takes_the_rest_as_a_change_does(call: Ours, server: DirectoryServer, type_: Type) -> None:
+    """3.1.4.4: what 3.1.4.21.8.3 does not list is by the lines of 3.1.4.21.8.2, and what is in neither is ignored. The
+    identifier of a user's account is named beside them."""
+    special = {prop for part in CREATE[type_] for prop in numbers(part)}
+    fates = {prop: fate for prop, fate in lines({type_: WRITE[type_]}) if prop not in special}
+    fates |= dict.fromkeys((prop for prop in UNLISTED[type_] if prop not in special), "ignored")
+    if type_ is Type.USER:
+        fates[701] = "copied"
+    fates.pop(812, None)  # one of the costs is needed, and there is no more than one
+    fates.pop(803, None)
+    for prop, fate in fates.items():
+        name, value = PROPERTIES[prop].name, value_for(prop)
+        if fate == "invalid":
+            assert await status_of(made(call, type_, {prop: value})) == ILLEGAL_PROPID, name
+            continue
+        found = server.store.get(await made(call, type_, {prop: value}))
+        assert found is not None
+        if prop in TRUTHS:
+            assert found.properties[prop] == int(value == 1), name
+        elif fate == "copied" and prop not in BESIDE:
+            assert found.properties[prop] == value, name
+        else:
+            assert found.properties.get(prop) != value, name
+
+
+async def test_no_line_of_connected_networks_is_taken_since_none_is_made(call: Ours) -> None:
+    for prop in (502, 503):
+        asked: dict[str, Any] = {"type": Type.CN, "path": "net", "sd_length": 0, "sd": None, "guid": bytes(16)}
+        given = [(PROPERTIES[prop].vt, value_for(prop))]
+        assert await status_of(call("CreateObject", **asked, cp=1, ids=(prop,), values=given)) == 0xC00E0071
+
+
+async def test_the_first_site_of_a_machine_is_the_one_that_is_given_alone(call: Ours) -> None:
+    async def both() -> tuple[Any, Any]:
+        get: dict[str, Any] = {"type": Type.MACHINE, "guid": MACHINE, "cp": 2, "ids": (201, 222)}
+        answer = await call("GetPropsGuid", **get, values=[(1, None)] * 2, auth=auth, signature_size=0)
+        (_, one), (_, several) = answer["values"]
+        return one, several
+
+    asked = {"enterprise": ENTERPRISE, "setup": 0, "context": 0, "most": 0, "token": b"", "size": 0}
+    auth = (await call("ValidateServer", **asked))["auth"]
+    change: dict[str, Any] = {"type": Type.MACHINE, "guid": MACHINE, "cp": 1}
+    assert await both() == (SITE, (SITE,))
+    await call("SetPropsGuid", **change, ids=(222,), values=[(Vt.CLSIDS, (FAR, SITE))])
+    assert await both() == (FAR, (FAR, SITE))
+    await call("SetPropsGuid", **change, ids=(201,), values=[(Vt.CLSID, NEW)])
+    assert await both() == (NEW, (NEW, SITE))
+    assert (await call("GetComputerSites", path="dir1", auth=auth, signature_size=0))["sites"] == (NEW, SITE)
+
+
+async def test_a_machine_that_is_said_to_be_a_directory_server_or_none_is_of_no_kind(call: Ours) -> None:
+    """3.1.4.21.8.2.1: a standalone one; 3.1.4.21.8.1.2: which has no bit of QM_SERVICE."""
+    more: dict[int, Value] = {210: 0x13}
+    for given, service, server_of in ((None, 0x13, 1), (1, 0x11, 1), (0, 0x11, 0)):
+        guid = await made(call, Type.MACHINE, more if given is None else more | {228: given})
+        asked = {"enterprise": ENTERPRISE, "setup": 0, "context": 0, "most": 0, "token": b"", "size": 0}
+        auth = (await call("ValidateServer", **asked))["auth"]
+        get: dict[str, Any] = {"type": Type.MACHINE, "guid": guid, "cp": 2, "ids": (210, 228)}
+        answer = await call("GetPropsGuid", **get, values=[(1, None)] * 2, auth=auth, signature_size=0)
+        assert answer["values"] == [(Vt.UI4, service), (Vt.UI1, server_of)]
+
+
+async def test_a_scope_is_the_enterprise_or_the_site(call: Ours, server: DirectoryServer) -> None:
+    guid = await made(call, Type.QUEUE, {114: 7})
+    for given, kept in ((1, 1), (7, 1), (0, 0), (2, 0)):
+        change: dict[str, Any] = {"type": Type.QUEUE, "guid": guid, "cp": 1, "ids": (114,)}
+        await call("SetPropsGuid", **change, values=[(Vt.UI1, given)])
+        found = server.store.get(guid)
+        assert found is not None
+        assert found.properties[114] == kept
+
+
+@pytest.mark.parametrize("prop", [1202, 1203])
+@pytest.mark.parametrize("given", [b"k", KEYS[:-1], KEYS[:40], KEYS[:4] + b"\xff" + KEYS[5:], b"\0" * 7])
+async def test_keys_that_are_none_are_not_taken(call: Ours, prop: int, given: bytes) -> None:
+    change: dict[str, Any] = {"type": Type.MACHINE, "guid": MACHINE, "cp": 1, "ids": (prop,)}
+    assert await status_of(call("SetPropsGuid", **change, values=[(Vt.BLOB, given)])) == ILLEGAL_PROPERTY_VALUE
+    assert await status_of(made(call, Type.MACHINE, {prop: given})) == ILLEGAL_PROPERTY_VALUE
+    assert await status_of(call("SetPropsGuid", **change, values=[(Vt.BLOB, b"")])) == 0, "none at all"
 
 
 def test_every_identifier_is_of_a_type_and_every_type_is_walked() -> None:

@@ -34,6 +34,10 @@ _SAME: Final = {238: 1203, 239: 1202, 124: 103, 233: 203, 121: 103, 221: 203, 30
 _TRUTHS: Final = frozenset((104, 111, 113, 219, 228, 229, 242, 310, 311, 602))
 #: OldDirectory: 3 for TRUE, or 200.
 _VERSION, _OLD, _NEW = 617, 3, 200
+#: The enterprise (1) or the site (0): what is given otherwise changes nothing.
+_SCOPE: Final = 114
+#: MQDSPUBLICKEYS.
+_KEYS: Final = frozenset((1202, 1203))
 #: What is read of the descriptor of an object: all of it, its owner, which parts it has.
 _DESCRIPTOR: Final = frozenset((*s.SECURITY.values(), 234, 1102))
 _OWNER_SID: Final = 241
@@ -61,23 +65,37 @@ def value_of(found: DsObject, prop: int, other: Callable[[bytes], DsObject | Non
         return _paths(there.get(_PATHS[prop]), other)
     if prop == _VERSION:
         return _OLD if there.get(prop) == _OLD else _NEW
-    service = found.number(210)
     match prop:
         case 210:
-            kind = next((bit for bit in (SERVICE_PEC, SERVICE_PSC, SERVICE_BSC) if service & bit), 0)
-            return service & (_ROUTING | _REMOTE_ACCESS) | kind
-        case 222 if prop not in there:
-            return (there[201],) if isinstance(there.get(201), bytes) else None  # type: ignore[return-value]
+            return service_of(found)
+        case 222:
+            return _sites(found)
         case 227:
-            return service & _ROUTING
+            return found.number(210) & _ROUTING
         case 228 if prop not in there:
-            return int(bool(service & _DIRECTORY_SERVER))
+            return int(bool(found.number(210) & _DIRECTORY_SERVER))
         case 803 if 812 in there:
             sites = [other(found.data(side)) for side in (801, 802)]
             return found.number(812) + FOREIGN_COST * sum(one is not None and one.number(311) == 1 for one in sites)
     if prop in _TRUTHS:
         return int(there.get(prop) == 1)
     return there[prop] if prop in there else there.get(_SAME.get(prop, 0))
+
+
+def _sites(machine: DsObject) -> tuple[bytes, ...] | None:
+    """The first is QM_SITE_ID, which can be given alone, too."""
+    first, others = machine.data(201), machine.properties.get(222, ())
+    if not first or not isinstance(others, tuple):
+        return None
+    return (first, *(one for one in others[1:] if isinstance(one, bytes)))
+
+
+def service_of(machine: DsObject) -> int:
+    """QM_SERVICE (3.1.4.21.8.1.2): one bit at most says which directory server the machine is, and none where
+    QM_SERVICE_DSSERVER was given, which makes a standalone one of it, or none."""
+    service = machine.number(210)
+    kinds = (SERVICE_PEC, SERVICE_PSC, SERVICE_BSC) if 228 not in machine.properties else ()
+    return service & (_ROUTING | _REMOTE_ACCESS) | next((bit for bit in kinds if service & bit), 0)
 
 
 def _of_security(found: DsObject, prop: int) -> Value | None:
@@ -97,8 +115,19 @@ def _paths(of: Value | None, other: Callable[[bytes], DsObject | None]) -> Value
     return tuple(one.name for one in there if one is not None and one.name is not None)
 
 
+def _taken(given: Mapping[int, Value], when: str) -> dict[int, Value]:
+    """What is kept of values that are given. Raises DirectoryError; WireError for keys that are none."""
+    found: dict[int, Value] = {}
+    for prop, value in given.items():
+        if _fate(prop, when) != "taken" or (prop == _SCOPE and value not in (0, 1)):
+            continue
+        if prop in _KEYS and isinstance(value, bytes):
+            s.check_keys(value)
+        found[prop] = _stored(prop, value)
+    return found
+
+
 def _stored(prop: int, value: Value) -> Value:
-    """What is kept of a value that is given."""
     if prop in _TRUTHS:
         return int(value == 1)
     if prop == _VERSION:
@@ -107,8 +136,9 @@ def _stored(prop: int, value: Value) -> Value:
 
 
 def for_new(type_: Type, given: Mapping[int, Value]) -> dict[int, Value]:
-    """What becomes of the properties that a new object is given (3.1.4.21.8.3). Raises DirectoryError."""
-    taken = {prop: _stored(prop, value) for prop, value in given.items() if _fate(prop, "create") == "taken"}
+    """What becomes of the properties that a new object is given (3.1.4.21.8.3). Raises DirectoryError,
+    WireError."""
+    taken = _taken(given, "create")
     if 227 in taken:
         service = taken.get(210, 0)
         assert isinstance(service, int)
@@ -122,8 +152,8 @@ def for_new(type_: Type, given: Mapping[int, Value]) -> dict[int, Value]:
 
 
 def for_change(type_: Type, given: Mapping[int, Value]) -> dict[int, Value]:
-    """What becomes of the properties of an object that is changed (3.1.4.21.8.2). Raises DirectoryError."""
-    taken = {prop: _stored(prop, value) for prop, value in given.items() if _fate(prop, "update") == "taken"}
+    """What becomes of the properties of an object that is changed (3.1.4.21.8.2). Raises DirectoryError, WireError."""
+    taken = _taken(given, "update")
     if S_PSC in taken:
         raise DirectoryError(MQ_ERROR_ILLEGAL_PROPID, "the owner of a site is changed by `frs directory promote`")
     if 803 in taken:

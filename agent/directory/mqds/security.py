@@ -8,7 +8,7 @@ the administrators (S-1-5-32-544), and everybody who is known is an authenticate
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -192,33 +192,37 @@ def stored_keys(given: bytes, what: int) -> bytes:
     return struct.pack("<II", 8 + len(one), 1) + one
 
 
-def key_of(keys: bytes, provider: bytes) -> bytes | None:
-    """The RSAPUBKEY of that provider among MQDSPUBLICKEYS; None where there is none. Raises WireError."""
-    if not keys:
-        return None
-    if len(keys) < 8:
-        raise WireError("MQDSPUBLICKEYS", len(keys), "is too short")
+def _keys(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The providers and keys of MQDSPUBLICKEYS, in their order. Raises WireError."""
+    if not data:
+        return
+    if len(data) < 8:
+        raise WireError("MQDSPUBLICKEYS", len(data), "is too short")
     at = 8
-    for _ in range(struct.unpack_from("<II", keys)[1]):
-        if at + 12 > len(keys):
+    for _ in range(struct.unpack_from("<II", data)[1]):
+        if at + 12 > len(data):
             raise WireError("MQDSPUBLICKEY", at, "is cut")
-        size, named, _ = struct.unpack_from("<III", keys, at)
-        end = at + 12 + named + size
-        if end > len(keys):
+        size, named, _ = struct.unpack_from("<III", data, at)
+        middle, end = at + 12 + named, at + 12 + named + size
+        if end > len(data):
             raise WireError("MQDSPUBLICKEY", at, f"{named} and {size} bytes cannot follow")
-        if keys[at + 12 : at + 12 + named] == provider:
-            return keys[at + 12 + named : end]
+        yield data[at + 12 : middle], data[middle:end]
         at = end
-    return None
 
 
-def first_key(keys: bytes, what: int) -> bytes:
+def check_keys(data: bytes) -> None:
+    """Whether these are MQDSPUBLICKEYS, or nothing. Raises WireError."""
+    for _ in _keys(data):
+        pass
+
+
+def key_of(data: bytes, provider: bytes) -> bytes | None:
+    """The RSAPUBKEY of that provider among MQDSPUBLICKEYS; None where there is none. Raises WireError."""
+    return next((key for named, key in _keys(data) if named == provider), None)
+
+
+def first_key(data: bytes, what: int) -> bytes:
     """BLOBHEADER and RSAPUBKEY of the first of MQDSPUBLICKEYS; empty where there is none. Raises WireError."""
-    if not keys:
-        return b""
-    if len(keys) < 20:
-        raise WireError("MQDSPUBLICKEYS", len(keys), "is too short")
-    _, count, size, provider, _ = struct.unpack_from("<IIIII", keys)
-    if not count or 20 + provider + size > len(keys):
-        raise WireError("MQDSPUBLICKEYS", 0, f"{count} keys, of which {provider} and {size} bytes cannot follow")
-    return struct.pack("<BBHI", 6, 2, 0, _ALGORITHM[what]) + keys[20 + provider : 20 + provider + size]
+    for _, key in _keys(data):
+        return struct.pack("<BBHI", 6, 2, 0, _ALGORITHM[what]) + key
+    return b""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Collection, Mapping
+from typing import Final
 
 from agent.directory.mqds import mapping, query
 from agent.directory.mqds import security as s
@@ -43,8 +43,8 @@ MQDS_E_NO_MORE_DATA: Final = 0xC00E0523
 MQDS_E_CANT_INIT_SERVER_AUTH: Final = 0xC00E052B
 E_ADS_PROPERTY_NOT_FOUND: Final = 0x8000500D
 
-#: So many objects are looked at before others have their turn.
-_TURN: Final = 100
+#: Seconds for which objects are looked at before others have their turn.
+_TURN_S: Final = 0.01
 #: Properties that S_DSGetPropsEx reads (3.3.4.2).
 _EXTENDED: Final = {Type.QUEUE: (1102,), Type.MACHINE: (234, 238, 239)}
 
@@ -125,19 +125,19 @@ class Mqds(Serving):
 
     _get_props_guid = _get_props
 
-    def _values(self, context: CallContext, found: DsObject, ids: tuple[int, ...] | Any) -> Arguments:
-        self._check(context, found, s.GET)
-        if not mapping.OF_SECURITY.isdisjoint(ids):
-            self._check(context, found, s.READ_CONTROL)
-        values = [self._variant(found, prop) for prop in ids]
+    def _values(self, context: CallContext, found: DsObject, ids: Collection[int]) -> Arguments:
+        self._check_reading(context, found, ids)
+        values = [_variant(prop, mapping.value_of(found, prop, self._directory.store.get)) for prop in ids]
         if NULL in values:
-            missing = PROPERTIES[ids[values.index(NULL)]].name
+            missing = PROPERTIES[list(ids)[values.index(NULL)]].name
             raise DirectoryError(E_ADS_PROPERTY_NOT_FOUND, f"it has no {missing}")
         return {"values": values}
 
-    def _variant(self, found: DsObject, prop: int) -> Variant:
-        value = mapping.value_of(found, prop, self._directory.store.get)
-        return (PROPERTIES[prop].vt, value) if value is not None else NULL
+    def _check_reading(self, context: CallContext, found: DsObject, props: Collection[int]) -> None:
+        """Whether a caller may read these properties of an object. Raises DirectoryError, WireError."""
+        self._check(context, found, s.GET)
+        if not mapping.OF_SECURITY.isdisjoint(props):
+            self._check(context, found, s.READ_CONTROL)
 
     async def _set_props(self, context: CallContext, asked: Arguments) -> Arguments:
         type_ = _type(asked)
@@ -211,34 +211,42 @@ class Mqds(Serving):
         restrictions, sort = asked["restrictions"] or [], asked["sort"] or []
         query.check(type_, restrictions, sort)
         needed = {one.prop for one in (*restrictions, *sort)}
-        store, rows = self._directory.store, []
-        for turn, guid in enumerate(store.identifiers(type_)):
-            if turn % _TURN == _TURN - 1:
+        store, rows, since = self._directory.store, [], time.monotonic()
+        for guid in store.identifiers(type_):
+            if time.monotonic() - since >= _TURN_S:
                 await asyncio.sleep(0)
+                since = time.monotonic()
             found = store.get(guid)
-            if found is not None and self._may_see(context, found):
-                values = {prop: mapping.value_of(found, prop, self._directory.store.get) for prop in needed}
+            if found is not None and self._may_see(context, found, needed.union(asked["columns"])):
+                values = {prop: self._value(found, prop) for prop in needed}
                 if query.satisfies(values, restrictions):
                     rows.append((guid, values))
         handle, cursor = self._new_handle(context, "cursor")
         cursor.columns, cursor.rows = asked["columns"], (await query.in_order(rows, sort))[::-1]
         return {"handle": handle}
 
-    def _may_see(self, context: CallContext, found: DsObject) -> bool:
+    def _may_see(self, context: CallContext, found: DsObject, props: Collection[int]) -> bool:
         try:
-            self._check(context, found, s.GET)
+            self._check_reading(context, found, props)
         except (DirectoryError, WireError):
             return False
         return True
 
+    def _value(self, found: DsObject, prop: int) -> Value | None:
+        """As of value_of, but a value that cannot be read is none: one bad object spoils no query."""
+        try:
+            return mapping.value_of(found, prop, self._directory.store.get)
+        except WireError:
+            return None
+
     async def _lookup_next(self, context: CallContext, asked: Arguments) -> Arguments:
-        """The next objects, as many as have room; what was deleted since the beginning is none of them. What an object
-        does not have is VT_NULL."""
+        """The next objects, as many as have room; what was deleted since the beginning, or may be read no more, is none
+        of them. What an object does not have is VT_NULL."""
         cursor, values = self._open[asked["handle"]], list[Variant]()
         while cursor.rows and len(values) + len(cursor.columns) <= asked["room"]:
             found = self._directory.store.get(cursor.rows.pop())
-            if found is not None:
-                values += [self._variant(found, prop) for prop in cursor.columns]
+            if found is not None and self._may_see(context, found, cursor.columns):
+                values += [_variant(prop, self._value(found, prop)) for prop in cursor.columns]
         return {"count": len(values), "values": (asked["room"], values)}
 
     async def _lookup_end(self, context: CallContext, asked: Arguments) -> Arguments:
@@ -253,7 +261,7 @@ class Mqds(Serving):
             raise DirectoryError(MQDS_E_NO_MORE_DATA, "there are no more sites")
         site = sites[asked["index"]]
         machines = store.of_type(Type.MACHINE, site.guid)
-        names = [f"10{one.name}" for one in machines if one.name and one.number(210) & SERVICE_BSC]
+        names = [f"10{one.name}" for one in machines if one.name and mapping.service_of(one) & SERVICE_BSC]
         return {"servers": f"{site.name or ''};\\\\{','.join(names)}"}
 
     # -- dscomm2 --
@@ -309,6 +317,10 @@ def _type(asked: Arguments) -> Type:
     if asked["type"] > Type.ROUTING_LINK or asked["type"] == Type.DELETED:
         raise DirectoryError(MQDS_WRONG_OBJ_TYPE, f"{asked['type']} is no type of object")
     return Type(asked["type"])
+
+
+def _variant(prop: int, value: Value | None) -> Variant:
+    return (PROPERTIES[prop].vt, value) if value is not None else NULL
 
 
 def _kept_in(type_: Type, what: int) -> int:

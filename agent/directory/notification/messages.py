@@ -17,7 +17,7 @@ import defusedxml.ElementTree
 from defusedxml.common import DefusedXmlException
 
 from agent.directory.objects.table import PROPERTIES, Type, type_of
-from agent.directory.objects.values import Reader, Value, Vt, decode_value, encode_value, text_bytes
+from agent.directory.objects.values import Reader, Value, decode_value, encode_value, text_bytes
 from agent.wire.errors import WireError
 
 #: Events of version 2.
@@ -33,8 +33,8 @@ _GUID: Final = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}
 _NAME: Final = re.compile(r"[!-~]{1,256}")
 _ELEMENTS: Final = ["Event", "ObjectGuid", "DomainController"]
 _D_OBJTYPE: Final = 1404
-#: Q_MULTICAST_ADDRESS and Q_ADS_PATH (2.2.2.1), which no object here has.
-_IGNORED: Final = {125: Vt.LPWSTR, 126: Vt.LPWSTR}
+#: Q_ADS_PATH, which whoever receives it MUST ignore (3.3.5.2).
+_IGNORED: Final = 126
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +129,11 @@ def _update(reader: Reader) -> Update:
     master = reader.take(16)
     reader.take(24)
     ids = [reader.integer(4) for _ in range(reader.integer(1))]
-    unknown = next((prop for prop in ids if prop not in PROPERTIES and prop not in _IGNORED), None)
+    unknown = next((prop for prop in ids if prop not in PROPERTIES), None)
     if unknown is not None:
         raise WireError("PropertyId", reader.at, f"{unknown} is not known")
-    values = [(prop, decode_value(_IGNORED[prop] if prop in _IGNORED else PROPERTIES[prop].vt, reader)) for prop in ids]
-    return Update(command, guid, master, tuple(one for one in values if one[0] not in _IGNORED), name)
+    values = [(prop, decode_value(PROPERTIES[prop].vt, reader)) for prop in ids]
+    return Update(command, guid, master, tuple(one for one in values if one[0] != _IGNORED), name)
 
 
 def _body(data: bytes) -> Body:

@@ -1,8 +1,10 @@
 """The object types and their properties, as one table, from which codec, store and documentation are made.
 
-Identifiers and types are those of [MC-MQDSRP] 2.2.1 and [MS-MQDS] 2.2.10; what may be read, written and given when an
-object is made is [MS-MQDS] 3.1.4.21.8.1 to 3.1.4.21.8.3; defaults are those of its notes 23, 25 and 29. Types 10 to 12
-and the identifiers from 1250 on whose line says `frs` are ours: the topology of [MS-FRS1] 2.3.1, and where servers are.
+Identifiers and types are those of [MC-MQDSRP] 2.2.1, [MS-MQDS] 2.2.10 and [MS-MQCN] 2.2.2.1; what may be read, written
+and given when an object is made is [MS-MQDS] 3.1.4.21.8.1 to 3.1.4.21.8.3. What these do not list is refused in a
+change and dropped in a new object (3.1.4.4, 3.1.4.9, 3.1.4.10). Defaults are those of its notes 23, 25 and 29.
+Types 10 to 12 and the identifiers from 1250 on whose line says `frs` are ours: the topology of [MS-FRS1] 2.3.1, and
+where servers are.
 """
 
 from __future__ import annotations
@@ -79,25 +81,27 @@ _TABLE: Final = """
 115 Q_QMID CLSID r w i
 116 Q_PARTITIONID CLSID r w w
 117 Q_SEQNUM BLOB - i i
-118 Q_HASHKEY UI4 - i i
-119 Q_LABEL_HASHKEY UI4 - i i
+118 Q_HASHKEY UI4 - x i
+119 Q_LABEL_HASHKEY UI4 - x i
 121 Q_FULL_PATH LPWSTR r x i
 123 Q_NAME_SUFFIX LPWSTR r w w
 124 Q_PATHNAME_DNS LPWSTR r i i
-1101 Q_SECURITY BLOB r x w
-1102 Q_OBJ_SECURITY BLOB r x w
-1103 Q_SECURITY_INFORMATION UI4 r x w
+125 Q_MULTICAST_ADDRESS LPWSTR - x i
+126 Q_ADS_PATH LPWSTR - x i
+1101 Q_SECURITY BLOB r x i
+1102 Q_OBJ_SECURITY BLOB r x i
+1103 Q_SECURITY_INFORMATION UI4 r x i
 201 QM_SITE_ID CLSID r w w
 202 QM_MACHINE_ID CLSID r x w
 203 QM_PATHNAME LPWSTR r i i
-205 QM_ENCRYPTION_PK BLOB r x x
+205 QM_ENCRYPTION_PK BLOB r x i
 206 QM_ADDRESS BLOB r w i
-207 QM_CNS CLSIDS r i w
+207 QM_CNS CLSIDS r i i
 208 QM_OUTFRS CLSIDS r w w =
 209 QM_INFRS CLSIDS r w w =
 210 QM_SERVICE UI4 r x w =0
 211 QM_PARTITIONID CLSID - w i
-212 QM_HASHKEY UI4 - i i
+212 QM_HASHKEY UI4 - x i
 213 QM_SEQNUM BLOB - i i
 214 QM_QUOTA UI4 r w w =4294967295
 215 QM_JOURNAL_QUOTA UI4 r w w =4294967295
@@ -108,24 +112,24 @@ _TABLE: Final = """
 220 QM_OS UI4 r w w =0
 221 QM_FULL_PATH LPWSTR r x i
 222 QM_SITE_IDS CLSIDS r w x
-223 QM_OUTFRS_DN LPWSTRS r x x
-224 QM_INFRS_DN LPWSTRS r x x
+223 QM_OUTFRS_DN LPWSTRS r x i
+224 QM_INFRS_DN LPWSTRS r x i
 227 QM_SERVICE_ROUTING UI1 r x w
 228 QM_SERVICE_DSSERVER UI1 r w w
 229 QM_SERVICE_DEPCLIENTS UI1 r w w
-231 QM_ENCRYPTION_PK_BASE BLOB r x x
-232 QM_ENCRYPTION_PK_ENHANCED BLOB r x x
+231 QM_ENCRYPTION_PK_BASE BLOB r x i
+232 QM_ENCRYPTION_PK_ENHANCED BLOB r x i
 233 QM_PATHNAME_DNS LPWSTR r i i
-234 QM_OBJ_SECURITY BLOB r x x
-237 QM_SECURITY_INFORMATION UI4 r x x
-238 QM_ENCRYPT_PKS BLOB r x x
-239 QM_SIGN_PKS BLOB r x x
-241 QM_OWNER_SID BLOB r x w
-242 QM_GROUP_IN_CLUSTER UI1 r x x
-1201 QM_SECURITY BLOB r x w
+234 QM_OBJ_SECURITY BLOB r x i
+237 QM_SECURITY_INFORMATION UI4 r x i
+238 QM_ENCRYPT_PKS BLOB r x i
+239 QM_SIGN_PKS BLOB r x i
+241 QM_OWNER_SID BLOB r x i
+242 QM_GROUP_IN_CLUSTER UI1 r x i
+1201 QM_SECURITY BLOB r x i
 1202 QM_SIGN_PK BLOB r w w =
 1203 QM_ENCRYPT_PK BLOB r w w =
-1205 QM_UPGRADE_DACL UI1 r x x
+1205 QM_UPGRADE_DACL UI1 r x i
 1250 QM_FRS_HOST LPWSTR r w w frs
 1251 QM_FRS_PORT UI2 r w w frs
 1252 QM_FRS_KEY BLOB r w w frs
@@ -135,7 +139,7 @@ _TABLE: Final = """
 304 S_PSC LPWSTR r w i
 305 S_INTERVAL1 UI2 r w w =2
 306 S_INTERVAL2 UI2 r w w =10
-307 S_PARTITIONID CLSID - i i
+307 S_PARTITIONID CLSID - x i
 308 S_SEQNUM BLOB - i i
 309 S_FULL_NAME LPWSTR r x i
 310 S_NT4_STUB UI2 r w w
@@ -155,7 +159,7 @@ _TABLE: Final = """
 501 CN_PROTOCOLID UI1 - w w
 502 CN_NAME LPWSTR r w w
 503 CN_GUID CLSID r x w !
-504 CN_PARTITIONID CLSID - i i
+504 CN_PARTITIONID CLSID - x i
 505 CN_SEQNUM BLOB - i i
 1501 CN_SECURITY BLOB r x x
 601 E_NAME LPWSTR r i w
@@ -164,7 +168,7 @@ _TABLE: Final = """
 604 E_PECNAME LPWSTR r x w
 605 E_S_INTERVAL1 UI2 - x w
 606 E_S_INTERVAL2 UI2 - x w
-607 E_PARTITIONID CLSID - i i
+607 E_PARTITIONID CLSID - x i
 608 E_SEQNUM BLOB - i i
 609 E_ID CLSID r x w
 610 E_CRL BLOB - x w
@@ -178,18 +182,18 @@ _TABLE: Final = """
 1601 E_SECURITY BLOB r x x
 701 U_SID BLOB r x w
 702 U_SIGN_CERT BLOB r w w !
-703 U_PARTITIONID CLSID - i i
+703 U_PARTITIONID CLSID - x i
 704 U_SEQNUM BLOB - i i
 705 U_DIGEST CLSIDS r w w !
 706 U_ID CLSID r x i
 801 L_NEIGHBOR1 CLSID r x w !
 802 L_NEIGHBOR2 CLSID r x w !
 803 L_COST UI4 r w w
-804 L_PARTITIONID CLSID - i i
+804 L_PARTITIONID CLSID - x i
 805 L_SEQNUM BLOB - i i
 806 L_ID CLSID r x w
-808 L_NEIGHBOR1_DN LPWSTR r x x
-809 L_NEIGHBOR2_DN LPWSTR r x x
+808 L_NEIGHBOR1_DN LPWSTR r x i
+809 L_NEIGHBOR2_DN LPWSTR r x i
 810 L_DESCRIPTION LPWSTR r w w
 811 L_FULL_PATH LPWSTR r x i
 812 L_ACTUAL_COST UI4 r w w

@@ -75,13 +75,14 @@ UPDATES_BYTES = bytes.fromhex(
 )  # fmt: skip
 
 
-def test_what_no_object_here_has_is_ignored_in_an_update() -> None:
-    """Q_MULTICAST_ADDRESS and Q_ADS_PATH: the rest of the message is as good as ever."""
+def test_a_path_in_active_directory_is_ignored_in_an_update() -> None:
+    """Q_ADS_PATH (126), by 3.3.5.2: the rest of the message is as good as ever, Q_MULTICAST_ADDRESS (125) among it."""
     data = bytes.fromhex(
         "01" "01" "01" "01" + GUID.hex() + "6d" * 16 + "00" * 24 + "03" "7e000000" "7d000000" "67000000"
         + utf16("LDAP://path") + utf16("234.1.1.1:80") + utf16("pc\\q")
     )  # fmt: skip
-    assert m.decode_notification(data) == m.Updates((m.Update(1, GUID, b"m" * 16, ((103, "pc\\q"),)),))
+    rest = ((125, "234.1.1.1:80"), (103, "pc\\q"))
+    assert m.decode_notification(data) == m.Updates((m.Update(1, GUID, b"m" * 16, rest),))
 
 
 def test_messages_are_laid_out_as_the_text_says() -> None:
