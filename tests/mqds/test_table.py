@@ -152,15 +152,16 @@ OBJECTS: list[tuple[Type, dict[int, Value], Read]] = [
     (
         Type.MACHINE,
         {
-            201: SITE, 203: "full", 206: b"addresses", 207: (SITE,), 208: (MACHINE,), 209: (MACHINE,), 210: 0x15,
+            201: SITE, 203: "full", 206: b"addresses", 207: (SITE,), 208: (MACHINE,), 209: (FAR, MACHINE), 210: 0x15,
             214: 7, 215: 8, 216: "version", 217: 11, 218: 12, 219: 1, 220: 0x400, 222: (SITE, FAR), 229: 1,
             1201: DESCRIPTOR, 1202: b"signing", 1203: KEYS,
         },
         {
             201: SITE, 202: NEW, 203: "full", 205: b"key no. 2", 206: b"addresses", 207: (SITE,), 208: (MACHINE,),
-            209: (MACHINE,), 210: 0x15, 214: 7, 215: 8, 216: "version", 217: 11, 218: 12, 219: 1, 220: 0x400,
-            221: "full", 222: (SITE, FAR), 223: ("dir1",), 224: ("dir1",), 227: 1, 228: 1, 229: 1, 231: b"key no. 2",
-            232: b"key no. 1", 233: "full", 234: DESCRIPTOR, 237: INFORMATION, 238: KEYS, 239: b"signing", 241: OWNER,
+            209: (FAR, MACHINE), 210: 0x15, 214: 7, 215: 8, 216: "version", 217: 11, 218: 12, 219: 1, 220: 0x400,
+            221: "full", 222: (SITE, FAR), 223: ("dir1",), 224: ("far", "dir1"), 227: 1, 228: 1, 229: 1,
+            231: b"key no. 2", 232: b"key no. 1", 233: "full",
+            234: DESCRIPTOR, 237: INFORMATION, 238: KEYS, 239: b"signing", 241: OWNER,
             242: 0, 1201: DESCRIPTOR, 1202: b"signing", 1203: KEYS, 1205: None,
         },
     ),
