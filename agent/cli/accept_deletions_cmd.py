@@ -6,10 +6,8 @@ from pathlib import Path
 
 import click
 
-from agent.cli import CommandFailed
 from agent.cli.common import ask, config_option
 from agent.cli.output import printable, say
-from agent.reporting.exit_codes import ExitCode
 
 
 @click.command()
@@ -24,8 +22,6 @@ def accept_deletions(config_file: Path, set_name: str | None, dry_run: bool) -> 
     """
     ask(config_file, "status")  # the other answer may take long, where the tree is large
     answer = ask(config_file, "accept-deletions", reply_timeout=None, set=set_name, dry_run=dry_run)
-    if isinstance(refused := answer.get("refused"), str):
-        raise CommandFailed(refused, ExitCode.USAGE)
     from agent.localchanges.missing import counted
 
     for one in answer["accepted"]:

@@ -55,12 +55,12 @@ DIRECTORY_SERVER = Running("directory server", "frs directory run", Kind.DIRECTO
 def ask(
     config_file: Path, cmd: str, *, reply_timeout: float | None = 30.0, of: Running = AGENT, **arguments: Any
 ) -> dict[str, Any]:
-    """The answer of what runs with `config_file`; raises CommandFailed, ConfigError."""
+    """The answer of what runs with `config_file`; raises CommandFailed, also where it refuses, and ConfigError."""
     from agent.service.control import ControlAbsent, ControlError, ControlUnreachable, request
 
     state_dir = read_state_dir(config_file, of.kind)
     try:
-        return asyncio.run(request(state_dir, cmd, reply_timeout=reply_timeout, who=of.who, **arguments))
+        answer = asyncio.run(request(state_dir, cmd, reply_timeout=reply_timeout, who=of.who, **arguments))
     except ControlAbsent as error:
         text = f"{error}; `{of.starts} --config {config_file}` starts it"
         raise CommandFailed(text, ExitCode.UNREACHABLE) from None
@@ -68,3 +68,6 @@ def ask(
         raise CommandFailed(str(error), ExitCode.UNREACHABLE) from None
     except ControlError as error:
         raise CommandFailed(f"the {of.who} answered: {error}", ExitCode.FAILURE) from None
+    if isinstance(refused := answer.get("refused"), str):
+        raise CommandFailed(refused, ExitCode.USAGE)
+    return answer

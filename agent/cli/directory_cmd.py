@@ -34,10 +34,7 @@ def _config_option(command: _F) -> _F:
 
 def _ask(config_file: Path, cmd: str, *, reply_timeout: float = 60.0, **arguments: Any) -> dict[str, Any]:
     """Raises CommandFailed, ConfigError."""
-    answer = ask(config_file, cmd, of=DIRECTORY_SERVER, reply_timeout=reply_timeout, **arguments)
-    if isinstance(refused := answer.get("refused"), str):
-        raise CommandFailed(refused, ExitCode.USAGE)
-    return answer
+    return ask(config_file, cmd, of=DIRECTORY_SERVER, reply_timeout=reply_timeout, **arguments)
 
 
 @click.group()

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import click
 
-from agent.cli import CommandFailed
 from agent.cli.common import ask, config_option
 from agent.cli.output import say
-from agent.reporting.exit_codes import ExitCode
 
 
 @click.command()
@@ -23,8 +21,6 @@ def force(config_file: Path, set_name: str | None, partner: str | None) -> None:
     and `frs wait`. One call does for both ends. It holds until a connection's schedule next changes.
     """
     answer = ask(config_file, "force", set=set_name, partner=partner)
-    if isinstance(refused := answer.get("refused"), str):
-        raise CommandFailed(refused, ExitCode.USAGE)
     for one in answer["connections"]:
         what = "is joined already" if one["joined"] else "joins now"
         say(f"{one['set']}: {one['name']} ({one['direction']}) {what}")

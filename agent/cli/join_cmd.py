@@ -94,6 +94,7 @@ def join(
             f"the member {member} has another key in the directory than this host, whose key is "
             f"{key_text(public_key(own))}: is --member the name of this host? If so, see `frs topology set`"
         )
+    before = topology.read_bytes() if topology.exists() else None
     write_file(topology, text)
     content = agent_text(
         comment="The configuration of one member. Written by `frs join`; docs/configuration.md explains it.",
@@ -111,7 +112,10 @@ def join(
         load_agent_config(config_file)
     except ConfigError:
         config_file.unlink()
-        topology.unlink()
+        if before is None:
+            topology.unlink()
+        else:
+            topology.write_bytes(before)
         raise
     say(f"wrote {config_file}, with {topology}, whose topology is that of the directory at {found.place[0]}")
     say(f"it reads from that server alone: with a [[directory.server]] for each other one in {config_file.name},")

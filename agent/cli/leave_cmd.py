@@ -6,10 +6,8 @@ from pathlib import Path
 
 import click
 
-from agent.cli import CommandFailed
 from agent.cli.common import ask, config_option
 from agent.cli.reload_cmd import tell
-from agent.reporting.exit_codes import ExitCode
 
 
 @click.command()
@@ -23,6 +21,4 @@ def leave(config_file: Path, set_name: str) -> None:
     that the member knew of the set is removed. While the topology has the member in the set the command is refused.
     """
     answer = ask(config_file, "leave", set=set_name, reply_timeout=None)
-    if isinstance(refused := answer.get("refused"), str):
-        raise CommandFailed(refused, ExitCode.USAGE)
     tell(answer)

@@ -25,8 +25,10 @@ from agent.reporting.causes import Cause
 from agent.reporting.incidents import Incidents
 
 SOCKET_NAME = "control.sock"
-#: Bytes of a request and of an answer: the topology of 10,000 hosts with 50,000 connections goes into one, twice.
-MAX_REQUEST = 64 << 20
+#: Bytes of a request, unless its server takes more, and of one to a directory server: the topology of 10,000 hosts with
+#: 50,000 connections goes into that, twice.
+MAX_REQUEST = 64 << 10
+MAX_TOPOLOGY = 64 << 20
 MAX_ANSWER = 64 << 20
 _POLL_S = 0.1
 #: Connections that are served at once: commands that wait have one each. Those that say nothing cost a descriptor each.
@@ -63,7 +65,16 @@ class ControlServer:
     answer; `ControlError` is for what the caller can mend, anything else is logged.
     """
 
-    def __init__(self, state_dir: Path, handlers: Mapping[str, Handler], incidents: Incidents | None = None) -> None:
+    def __init__(
+        self,
+        state_dir: Path,
+        handlers: Mapping[str, Handler],
+        incidents: Incidents | None = None,
+        *,
+        most: int = MAX_REQUEST,
+    ) -> None:
+        """`most`: bytes of a request."""
+        self._most = most
         self._state_dir = state_dir
         self._handlers = dict(handlers)
         self._incidents = incidents if incidents is not None else Incidents(_log)
@@ -129,7 +140,7 @@ class ControlServer:
         task.add_done_callback(self._beginning.discard)
 
     async def _connect(self, arrival: Arrival) -> None:
-        reader = asyncio.StreamReader(limit=MAX_REQUEST)
+        reader = asyncio.StreamReader(limit=self._most)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: asyncio.StreamReaderProtocol(reader, self._accept), arrival.sock
@@ -154,7 +165,7 @@ class ControlServer:
         try:
             while line := await following:
                 if line is _TOO_LONG:
-                    writer.write(json.dumps({"error": f"a request has {MAX_REQUEST} bytes at most"}).encode() + b"\n")
+                    writer.write(json.dumps({"error": f"a request has {self._most} bytes at most"}).encode() + b"\n")
                     await writer.drain()
                     return
                 following = asyncio.create_task(_read_line(reader))
@@ -198,11 +209,11 @@ async def request(
     is said in errors.
 
     Raises ControlAbsent where none is running, ControlUnreachable where it does not answer, ControlError where it
-    answers that it cannot, and for more than MAX_REQUEST bytes.
+    answers that it cannot, and for more than MAX_TOPOLOGY bytes.
     """
     asked = json.dumps({"cmd": cmd, **arguments}).encode("ascii") + b"\n"
-    if len(asked) > MAX_REQUEST:
-        raise ControlError(f"a request has {MAX_REQUEST} bytes at most, and this one {len(asked)}")
+    if len(asked) > MAX_TOPOLOGY:
+        raise ControlError(f"a request has {MAX_TOPOLOGY} bytes at most, and this one {len(asked)}")
     try:
         try:
             directory = os.open(state_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -19,7 +19,7 @@ from agent.directory.replication.numbers import seq_text
 from agent.directory.store.store import DirectoryStoreError
 from agent.reporting.exit_codes import ExitCode
 from agent.reporting.incidents import Incidents
-from agent.service.control import ControlError, ControlServer, Handler
+from agent.service.control import MAX_TOPOLOGY, ControlError, ControlServer, Handler
 from config.directory import DirectoryServerConfig
 from config.errors import ConfigError
 from config.topologyfile import parse_file, parse_topology
@@ -73,7 +73,7 @@ async def run_directory(config: DirectoryServerConfig, incidents: Incidents, bes
         log.error("20101 the directory server cannot start: %s", error)
         beside.ended(str(error))
         return ExitCode.FAILURE
-    control = ControlServer(config.state_dir, _handlers(server), incidents)
+    control = ControlServer(config.state_dir, _handlers(server), incidents, most=MAX_TOPOLOGY)
     try:
         try:
             await server.start()

@@ -7,13 +7,16 @@ import dataclasses
 import json
 import os
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import MappingProxyType
 
 import pytest
 
-from config.keys import key_text, new_key, public_key
+from agent.directory.store.store import DirectoryStore
+from config.credentials import load_key
+from config.keys import decode_public_key, key_text, new_key, public_key
 from config.model import Connection
 from config.topology import new_guid, new_replica_set
 from config.write import topology_text
@@ -66,6 +69,53 @@ def test_a_topology_of_any_size_is_taken_over(server: Process, tmp_path: Path) -
     frs("topology", "set", "--member", "m7", "address=127.0.0.1:999", "--config", str(server.config))
     assert "127.0.0.1" in asked(server, "export")
     assert "port = 999" in asked(server, "export")
+
+
+def test_a_change_of_the_topology_that_is_refused_is_told(server: Process, tmp_path: Path) -> None:
+    """The owner takes none while it is disputed: another server has numbers that it never gave."""
+    (tmp_path / "wanted.toml").write_text(a_topology(3, 6))
+    asked(server, "import", str(tmp_path / "wanted.toml"))
+    server.stop()
+    store = DirectoryStore(server.state / "directory.db")
+    with store.transaction():
+        for partition in store.partitions():
+            partition.disputed = True
+            store.put_partition(partition)
+    store.close()
+    server.start()
+    changing = ("topology", "set", "--member", "m1", "address=127.0.0.1:999", "--config", str(server.config))
+    assert "No change is taken here until an administrator decides" in frs(*changing, code=2)
+
+
+def test_a_join_that_fails_leaves_the_topology_that_was_there(server: Process, tmp_path: Path) -> None:
+    host = tmp_path / "host"
+    host.mkdir()
+    (host / "topology.toml").write_text("# somebody's own\n")
+    said = init_of_host(server, host, code=4)
+    key = re.search(r"with the key (\S+)\?", said)
+    assert key is not None
+    made = new_replica_set("docs", [("a", "127.0.0.1", 1000), ("b", "127.0.0.1", 1001)], "full-mesh")
+    keys = {"a": decode_public_key(key[1]), "b": public_key(new_key())}
+    there = {name: dataclasses.replace(one, key=keys[name]) for name, one in made.members.items()}
+    text = topology_text([dataclasses.replace(made, members=MappingProxyType(there))], "Wanted.")
+    (tmp_path / "wanted.toml").write_text(text)
+    asked(server, "import", str(tmp_path / "wanted.toml"))
+    said = init_of_host(server, host, "--listen", "no host:1", code=2)  # which no configuration may have
+    assert (host / "topology.toml").read_text() == "# somebody's own\n", said
+    assert not (host / "agent.toml").exists()
+    init_of_host(server, host)
+    assert "docs" in (host / "topology.toml").read_text()
+
+
+def init_of_host(server: Process, host: Path, *more: str, code: int = 0) -> str:
+    port = tomllib.loads(server.config.read_text())["listen"]["port"]
+    own = load_key(server.folder / "key.toml")
+    (host / "root").mkdir(exist_ok=True)
+    return frs(
+        "join", "--member", "a", "--root", str(host / "root"), "--state", str(host / "state"), "--server",
+        f"127.0.0.1:{port}", "--server-key", key_text(public_key(own)), "--config",
+        str(host / "agent.toml"), *more, code=code,
+    )  # fmt: skip
 
 
 def test_a_directory_without_a_topology_says_how_it_gets_one(server: Process) -> None:

@@ -181,10 +181,11 @@ class DirectoryStore:
         rows = self._conn.execute(
             "SELECT id, authority, last, purged, state, whole, epoch, disputed FROM partition ORDER BY id"
         )
-        return [
-            Partition(key, authority, last, purged, State(state), bool(whole), epoch, bool(disputed))
-            for key, authority, last, purged, state, whole, epoch, disputed in rows
-        ]
+        with self._undamaged():
+            return [
+                Partition(key, authority, last, purged, State(state), bool(whole), epoch, bool(disputed))
+                for key, authority, last, purged, state, whole, epoch, disputed in rows
+            ]
 
     def put_partition(self, partition: Partition) -> None:
         """It is like this from now on."""
@@ -341,17 +342,23 @@ class DirectoryStore:
 
     def _objects(self, where: str, *arguments: Any) -> Iterator[DsObject]:
         query = f"SELECT type, guid, partition, seq, properties FROM object WHERE {where}"  # noqa: S608
-        for type_, guid, partition, seq, properties in self._conn.execute(query, arguments):
-            try:
-                found = DsObject(Type(type_), guid, partition, seq, decode_properties(properties))
-            except (WireError, ValueError) as error:
-                raise DirectoryStoreError(f"{self.path} is damaged: {error}") from error
-            yield found
+        with self._undamaged():
+            for type_, guid, partition, seq, properties in self._conn.execute(query, arguments):
+                yield DsObject(Type(type_), guid, partition, seq, decode_properties(properties))
 
     def _tombstones(self, where: str, *arguments: Any) -> Iterator[DeletedObject]:
         query = f"SELECT guid, partition, seq, type, scope FROM deleted WHERE {where}"  # noqa: S608
-        for guid, partition, seq, type_, scope in self._conn.execute(query, arguments):
-            yield DeletedObject(guid, partition, seq, Type(type_), scope)
+        with self._undamaged():
+            for guid, partition, seq, type_, scope in self._conn.execute(query, arguments):
+                yield DeletedObject(guid, partition, seq, Type(type_), scope)
+
+    @contextlib.contextmanager
+    def _undamaged(self) -> Iterator[None]:
+        """Rows are made into something. Raises DirectoryStoreError where that cannot be."""
+        try:
+            yield
+        except (WireError, ValueError) as error:
+            raise DirectoryStoreError(f"{self.path} is damaged: {error}") from error
 
 
 def encode_properties(properties: Mapping[int, Value]) -> bytes:

@@ -124,7 +124,7 @@ async def test_what_is_no_request(tmp_path: Path, line: bytes) -> None:
 async def test_a_line_without_end_costs_its_sender_the_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control, "MAX_REQUEST", 1 << 16)
+    monkeypatch.setattr(control, "MAX_TOPOLOGY", 1 << 16)
     async with ControlServer(tmp_path, HANDLERS):
         said = await raw(tmp_path, b"x" * (1 << 20))  # nothing, where the rest was on its way still
         assert said in (b"", b'{"error": "a request has 65536 bytes at most"}\n')
@@ -140,7 +140,7 @@ async def test_the_topology_of_10000_hosts_goes_into_a_request(tmp_path: Path) -
     async def length(given: dict[str, Any]) -> dict[str, Any]:
         return {"length": len(given["before"]) + len(given["topology"])}
 
-    async with ControlServer(tmp_path, {"import": length}):
+    async with ControlServer(tmp_path, {"import": length}, most=control.MAX_TOPOLOGY):
         assert await request(tmp_path, "import", before=text, topology=text) == {"length": 2 * len(text)}
 
 

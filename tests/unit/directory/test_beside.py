@@ -5,27 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from pathlib import Path
 
 import pytest
 
-from agent.directory.access.enterprise import make_directory
 from agent.directory.replication.replicator import Replicator
 from agent.directory.store.store import DirectoryStoreError
 from agent.reporting.incidents import Incidents
 from agent.service.control import ControlUnreachable, request
 from agent.service.directoryserver import Beside, run_beside
 from config.directory import DirectoryServerConfig
-from config.keys import new_key
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> DirectoryServerConfig:
-    made = DirectoryServerConfig(
-        tmp_path / "directory.toml", "dir1", tmp_path, new_key(), b"E" * 16, b"s" * 16, b"m" * 16, "127.0.0.1", 0
-    )
-    make_directory(made, "enterprise", "site", "127.0.0.1", 1)
-    return made
 
 
 async def test_it_is_there_until_the_agent_ends(config: DirectoryServerConfig) -> None:

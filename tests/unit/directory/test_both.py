@@ -21,9 +21,9 @@ from agent.rpc.errors import RpcFault
 from config.keys import public_key
 from tests.unit.directory.test_former import becomes, without
 from tests.unit.directory.test_notification import context
-from tests.unit.directory.test_taken_over import client_of, config, server, with_keys
+from tests.unit.directory.test_taken_over import client_of, server, with_keys
 
-__all__ = ["config", "server"]  # fixtures
+__all__ = ["server"]  # fixtures
 
 
 def add(server: DirectoryServer, key: bytes) -> None:

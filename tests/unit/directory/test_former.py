@@ -26,9 +26,9 @@ from agent.rpc.security import KeyCredential
 from config.directory import MqdsConfig
 from config.keys import public_key
 from config.model import ReplicaSet
-from tests.unit.directory.test_taken_over import client_of, config, server, with_keys
+from tests.unit.directory.test_taken_over import client_of, server, with_keys
 
-__all__ = ["config", "server"]  # fixtures
+__all__ = ["server"]  # a fixture
 
 
 def without(one: ReplicaSet, name: str) -> ReplicaSet:

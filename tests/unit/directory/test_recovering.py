@@ -27,9 +27,9 @@ from config.topology import new_replica_set
 from config.topologyfile import read_topology
 from config.write import agent_text, key_file_text, topology_text, write_file
 from tests.unit.directory.test_former import becomes
-from tests.unit.directory.test_taken_over import config, server
+from tests.unit.directory.test_taken_over import server
 
-__all__ = ["config", "server"]  # fixtures
+__all__ = ["server"]  # fixtures
 
 
 class Host:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from agent.directory.access.enterprise import machine_of, make_directory, site_of
+from agent.directory.access.enterprise import machine_of, site_of
 from agent.directory.access.server import DirectoryServer, open_server
 from agent.directory.objects.model import DirectoryError
 from agent.directory.objects.table import SERVICE_BSC
@@ -34,15 +33,6 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> DirectoryServerConfig:
-    made = DirectoryServerConfig(
-        tmp_path / "directory.toml", "dir1", tmp_path, new_key(), b"E" * 16, SITE, b"m" * 16, "127.0.0.1", 0
-    )
-    make_directory(made, "enterprise", "site", "127.0.0.1", 1)
-    return made
 
 
 def opened(config: DirectoryServerConfig) -> DirectoryServer:

@@ -22,15 +22,6 @@ from config.errors import ConfigError
 from config.keys import new_key
 
 
-@pytest.fixture
-def config(tmp_path: Path) -> DirectoryServerConfig:
-    made = DirectoryServerConfig(
-        tmp_path / "directory.toml", "dir1", tmp_path, new_key(), b"E" * 16, b"s" * 16, b"m" * 16, "127.0.0.1", 0
-    )
-    make_directory(made, "enterprise", "site", "127.0.0.1", 1)
-    return made
-
-
 def opened(config: DirectoryServerConfig) -> DirectoryServer:
     return open_server(config, Incidents(logging.getLogger("frs")))
 

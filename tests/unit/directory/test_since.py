@@ -7,13 +7,11 @@ import dataclasses
 import logging
 import random
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import MappingProxyType
 
 import pytest
 
 from agent.directory.access import readers as readers_module
-from agent.directory.access.enterprise import make_directory
 from agent.directory.access.server import DirectoryServer
 from agent.directory.access.snapshot import Page, ReadRequest, Snapshot
 from agent.directory.access.topology import differences, sets_of
@@ -26,15 +24,6 @@ from config.directory import DirectoryServerConfig
 from config.keys import new_key, public_key
 from config.model import Connection, Member, ReplicaSet
 from config.topology import new_guid, new_replica_set
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> DirectoryServerConfig:
-    made = DirectoryServerConfig(
-        tmp_path / "directory.toml", "dir1", tmp_path, new_key(), b"E" * 16, b"s" * 16, b"m" * 16, "127.0.0.1", 0
-    )
-    make_directory(made, "enterprise", "site", "127.0.0.1", 1)
-    return made
 
 
 def opened(config: DirectoryServerConfig) -> DirectoryServer:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.directory.objects.model import DsObject
+from agent.directory.objects.model import DeletedObject, DsObject
 from agent.directory.objects.table import Type
-from agent.directory.replication.ports import ENTERPRISE_PARTITION
+from agent.directory.replication.ports import ENTERPRISE_PARTITION, Partition
 from agent.directory.store.store import DirectoryStore, DirectoryStoreError
 
 MEMBER, SET = b"m" * 16, b"d" * 16
@@ -43,13 +43,25 @@ def test_whoever_reads_what_cannot_be_read_hears_of_the_store(tmp_path: Path, re
     store.close()
 
 
-def test_nor_is_damage_in_an_object_anything_else(tmp_path: Path) -> None:
+DAMAGE: dict[str, Callable[[DirectoryStore], object]] = {
+    "UPDATE object SET properties = x'ffffffff00'": lambda store: store.get(MEMBER),
+    "UPDATE object SET type = 99": lambda store: store.get(MEMBER),
+    "UPDATE deleted SET type = 99": lambda store: store.deleted(SET),
+    "UPDATE partition SET state = 99": lambda store: store.partitions(),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_nor_is_damage_in_a_row_anything_else(tmp_path: Path, damage: str) -> None:
     store = DirectoryStore(tmp_path / "directory.db", durable=False)
     with store.transaction():
         store.put(member())
-        store._conn.execute("UPDATE object SET properties = x'ffffffff00'")
+        store.remove(DeletedObject(SET, ENTERPRISE_PARTITION, 8, Type.FRS_SET))
+        store.put_partition(Partition(ENTERPRISE_PARTITION, "dir1"))
+    DAMAGE[damage](store)
+    store._conn.execute(damage)
     with pytest.raises(DirectoryStoreError, match="is damaged"):
-        store.get(MEMBER)
+        DAMAGE[damage](store)
     store.close()
 
 

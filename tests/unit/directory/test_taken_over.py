@@ -18,7 +18,7 @@ import pytest
 
 from agent.directory.access import interface, joining
 from agent.directory.access import server as server_module
-from agent.directory.access.enterprise import machine_of, make_directory
+from agent.directory.access.enterprise import machine_of
 from agent.directory.access.known import Known
 from agent.directory.access.outgoing import ServerAddress
 from agent.directory.access.readers import Readers
@@ -241,15 +241,6 @@ def with_keys(*names: str) -> tuple[ReplicaSet, dict[str, bytes]]:
     keys = {name: new_key() for name in names}
     members = {name: dataclasses.replace(one, key=public_key(keys[name])) for name, one in made.members.items()}
     return dataclasses.replace(made, members=MappingProxyType(members)), keys
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> DirectoryServerConfig:
-    made = DirectoryServerConfig(
-        tmp_path / "directory.toml", "dir1", tmp_path, new_key(), b"E" * 16, b"s" * 16, b"m" * 16, "127.0.0.1", 0
-    )
-    make_directory(made, "enterprise", "site", "127.0.0.1", 1)
-    return made
 
 
 @pytest.fixture
