@@ -19,7 +19,8 @@ def test_a_demo_whose_topology_is_in_a_directory(tmp_path: Path) -> None:
     with Demo(folder, aging=0.3, options=("--directory",)) as demo:
         assert f"directory: frs directory status --config {server}" in demo.output()
         assert json.loads((folder / "demo.json").read_text())["server"] == str(server)
-        assert "2 hosts wait here for changes" in frs("directory", "status", "--config", str(server))
+        status = ("directory", "status", "--config", str(server))
+        demo.until("both wait", lambda: "2 hosts wait here for changes" in frs(*status))
         cxtion = next(one for one in demo.status("a")["sets"][0]["connections"] if one["direction"] == "outbound")
         assert cxtion
         frs("topology", "set", "--connection", "a->b", "priority=3", "--config", str(server))
