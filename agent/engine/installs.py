@@ -160,10 +160,10 @@ class Installs:
         if live is not None and live.flags & PASSING:
             self.inbound.retry(entry, Outcome.TARGET_CHANGED, "it is being renamed here")
             return
-        gone = (Outcome.TARGET_CHANGED, *((Outcome.PARENT_MISSING,) if entry.is_delete else ()))
-        stuck = entry.waits_for in gone and entry.has_tried(ctx.limits.name_grace, ctx.now, ctx.limits)
+        changed = entry.waits_for is Outcome.TARGET_CHANGED
+        stuck = changed and entry.has_tried(ctx.limits.name_grace, ctx.now, ctx.limits)
         if stuck and not ctx.online and not (entry.is_delete and ctx.store.children(co.file_guid)):
-            # Somebody changed it, or moved the folder that it is to be removed from, while this member is seeded. Local
+            # Somebody changed it, or removed or moved the folder that it was in, while this member is seeded. Local
             # changes are looked at when that is over, and it cannot end without the file: what was changed is left
             # alone or kept, and is then news of its own.
             live = None

@@ -168,10 +168,19 @@ class Installer:
         self, action: ev.Install, step: ResolvedStep, folders: dict[tuple[int, int], int], deletions: Deletions
     ) -> ev.Installed:
         with contextlib.ExitStack() as stack:
-            at = stack.enter_context(self._root.parent(step.path, step.folder))
+            own = step.step.file_guid == action.file_guid
+            try:
+                at = stack.enter_context(self._root.parent(step.path, step.folder))
+            except Vanished as error:
+                if own and step.step.step is ev.InstallStep.DELETE:
+                    return _not_there(action, error)
+                raise
             old = at
             if step.step.step is ev.InstallStep.RENAME:
-                old = stack.enter_context(self._root.parent(step.old_path, step.old_folder))
+                try:
+                    old = stack.enter_context(self._root.parent(step.old_path, step.old_folder))
+                except Vanished as error:
+                    return _not_there(action, error)
             elif step.step.step is ev.InstallStep.VACATE:
                 old = stack.enter_context(self._root.parent(step.old_path))
             if self._durable:
@@ -276,6 +285,11 @@ def _after(step: ResolvedStep, before: tuple[ResolvedStep, ...], end: ev.Install
     if not before or before[-1].step.step is not ev.InstallStep.RENAME or end.facts is None:
         return step
     return dataclasses.replace(step, step=dataclasses.replace(step.step, expected=end.facts))
+
+
+def _not_there(action: ev.Install, error: Vanished) -> ev.Installed:
+    """What is to be removed or renamed has gone with its folder: somebody removed that, or moved it."""
+    return ev.Installed(action.co_guid, ev.Outcome.TARGET_CHANGED, detail=str(error))
 
 
 def _elsewhere(step: ev.Step) -> ev.Keep | None:

@@ -23,6 +23,7 @@ from staging.header import (
     NetworkOpenInformation,
     StageHeader,
 )
+from staging.rootdir import FolderKey
 from tests.simulation.simtree import Node, Tree
 
 PART = b"part"  # before the GUID of a staging file that is half received
@@ -138,9 +139,13 @@ class Disk(Tree):
             return ev.Installed(action.co_guid, ev.Outcome.PARENT_MISSING)
         end = ev.Installed(action.co_guid, ev.Outcome.DONE)
         for number, place in enumerate(places):
-            if not self._parents_agree(place):
-                return ev.Installed(action.co_guid, ev.Outcome.PARENT_MISSING, done=number)
             step = place.step
+            own = step.step is ev.InstallStep.DELETE and step.file_guid == action.file_guid
+            if not self._is_folder(place.path, place.folder):
+                missing = ev.Outcome.TARGET_CHANGED if own else ev.Outcome.PARENT_MISSING
+                return ev.Installed(action.co_guid, missing, done=number)
+            if step.step is ev.InstallStep.RENAME and not self._is_folder(place.old_path, place.old_folder):
+                return ev.Installed(action.co_guid, ev.Outcome.TARGET_CHANGED, done=number)
             if step.aside:
                 self._set_aside(action, place)
             match step.step:
@@ -166,15 +171,10 @@ class Disk(Tree):
                 return dataclasses.replace(end, outcome=outcome, done=number)
         return end
 
-    def _parents_agree(self, place: ResolvedStep) -> bool:
-        pairs = [(place.path, place.folder)]
-        if place.step.step is ev.InstallStep.RENAME:
-            pairs.append((place.old_path, place.old_folder))
-        for path, key in pairs:
-            folder = self.look(path.rpartition("/")[0])
-            if folder is None or not folder.is_dir or (key is not None and folder.ino != key[0]):
-                return False
-        return True
+    def _is_folder(self, path: str, key: FolderKey | None) -> bool:
+        """The folder that the path is in is there, and is the one that it should be."""
+        folder = self.look(path.rpartition("/")[0])
+        return folder is not None and folder.is_dir and (key is None or folder.ino == key[0])
 
     def _set_aside(self, action: ev.Install, place: ResolvedStep) -> None:
         """What is in the way of the initial sync: a folder is taken over by a folder, and what is the same stays;

@@ -91,6 +91,61 @@ def test_a_folder_that_left_its_place_in_the_initial_sync_keeps_nobody_waiting()
     assert "moved/f" in names(all_agree(world))
 
 
+@pytest.mark.parametrize("gone", ["removed", "renamed"])
+@pytest.mark.parametrize(
+    ("change", "there"),
+    [
+        ("moved out", {"g": b"content"}),
+        ("removed", {}),
+        ("replaced", {"d/f": b"another"}),
+        ("written", {"d/f": b"later"}),
+        ("written and renamed", {"d/g": b"later"}),
+    ],
+)
+def test_what_was_in_a_folder_that_is_gone_in_the_initial_sync_keeps_nobody_waiting(
+    change: str, there: dict[str, bytes], gone: str
+) -> None:
+    """A user removes or renames the folder, and what was in it is changed elsewhere. What became of the folder is
+    looked at only when the initial sync is over."""
+    world = World("ab", mesh("ab"), 1)
+    a, b = world.members["a"], world.members["b"]
+    a.start()
+    make(a, "d", None)
+    make(a, "d/f", b"content")
+    for number in range(300):
+        make(a, f"later {number}", b"x")
+    world.run(60)
+    b.start()
+    until(world, lambda: "d/f" in names(b), step=0.001)
+    world.slow[frozenset("ab")] = MINUTE
+    if gone == "removed":
+        remove(b, "d")
+    else:
+        move(b, "d", "e")
+    match change:
+        case "moved out":
+            move(a, "d/f", "g")
+        case "removed" | "replaced":
+            remove(a, "d/f")
+        case _:
+            write(a, "d/f", b"later")
+    if change == "replaced":
+        make(a, "d/f", b"another")
+    world.run(5)
+    if change == "written and renamed":
+        move(a, "d/f", "d/g")
+        world.run(5)
+    assert not b.engine.ctx.online
+    b.crash()
+    world.slow.clear()
+    b.start()
+    world.run(300)
+    assert b.engine.ctx.online
+    found = all_agree(world).disk.walk()
+    files = {node.path(): node.content for node in found if not node.is_dir and node.content != b"x"}
+    assert files == there | ({"e/f": b"content"} if gone == "renamed" else {})
+
+
 @pytest.mark.parametrize("count", [3, 300])
 def test_changes_during_a_vvjoin(count: int) -> None:
     """The last file of a VVJoin is changed before its turn comes, after another was made: both arrive."""

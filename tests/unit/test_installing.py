@@ -296,6 +296,32 @@ def test_what_is_deleted_elsewhere_is_kept_for_a_while_and_a_conflict_like_a_con
     assert (root / "d").stat().st_mode & 0o777 == 0o750
 
 
+def test_what_went_with_its_folder_is_told_from_what_has_no_folder_to_go_into(
+    root: Path, stores: tuple[FileOps, KeptStore, DeletedStore]
+) -> None:
+    """In the initial sync the one is as good as removed, for the other its folder is made again."""
+    files = stores[0]
+    for name in ("d", "e"):
+        (root / name).mkdir()
+    (root / "d/f").write_text("f")
+    facts = facts_of(fsops.fingerprint(str(root / "d/f")))
+    renaming = ev.Step(ev.InstallStep.RENAME, bytes(16), "f", facts, bytes(16), "f", file_guid=GUID)
+    item = deletion(root, "d/f", ev.KeepReason.ELSEWHERE)
+    of_another = dataclasses.replace(item, action=dataclasses.replace(item.action, file_guid=b"h" * 16))
+
+    def renamed(old: str, new: str) -> ev.Outcome:
+        action = ev.Install(CO, GUID, False, (renaming,), bytes(16))
+        return only(files, ResolvedInstall(action, (ResolvedStep(renaming, new, None, old, None),))).outcome
+
+    (root / "d").rename(root / "away")
+    assert only(files, item).outcome is ev.Outcome.TARGET_CHANGED
+    assert only(files, of_another).outcome is ev.Outcome.PARENT_MISSING
+    assert renamed("d/f", "e/f") is ev.Outcome.TARGET_CHANGED
+    assert renamed("e/f", "d/f") is ev.Outcome.PARENT_MISSING
+    assert renamed("away/f", "e/f") is ev.Outcome.DONE
+    assert (root / "e/f").read_text() == "f"
+
+
 def test_a_store_of_deleted_files_that_is_broken_loses_nothing(
     root: Path, stores: tuple[FileOps, KeptStore, DeletedStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
