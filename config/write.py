@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -257,7 +258,8 @@ def write_file(path: Path, text: str, mode: int = 0o644) -> None:
             os.fsync(descriptor)
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise ConfigError(path, None, "", f"cannot be written: {error.strerror}") from None
 
 

@@ -94,8 +94,6 @@ def join(
             f"the member {member} has another key in the directory than this host, whose key is "
             f"{key_text(public_key(own))}: is --member the name of this host? If so, see `frs topology set`"
         )
-    before = topology.read_bytes() if topology.exists() else None
-    write_file(topology, text)
     content = agent_text(
         comment="The configuration of one member. Written by `frs join`; docs/configuration.md explains it.",
         member=member,
@@ -107,13 +105,15 @@ def join(
         dashboard=("127.0.0.1", DASHBOARD_PORT),
         directory=(found.enterprise, [(*found.place, theirs)]),
     )
-    write_file(config_file, content)
+    before = topology.read_bytes() if topology.exists() else None
     try:
+        write_file(topology, text)
+        write_file(config_file, content)
         load_agent_config(config_file)
     except ConfigError:
-        config_file.unlink()
+        config_file.unlink(missing_ok=True)
         if before is None:
-            topology.unlink()
+            topology.unlink(missing_ok=True)
         else:
             topology.write_bytes(before)
         raise

@@ -100,8 +100,10 @@ def test_a_join_that_fails_leaves_the_topology_that_was_there(server: Process, t
     text = topology_text([dataclasses.replace(made, members=MappingProxyType(there))], "Wanted.")
     (tmp_path / "wanted.toml").write_text(text)
     asked(server, "import", str(tmp_path / "wanted.toml"))
-    said = init_of_host(server, host, "--listen", "no host:1", code=2)  # which no configuration may have
-    assert (host / "topology.toml").read_text() == "# somebody's own\n", said
+    impossible = ("--listen", "no host:1"), ("--config", str(host / ("n" * 250 + ".toml")))
+    for one in impossible:  # a configuration that none may be, and a file that none may be
+        said = init_of_host(server, host, *one, code=2)
+        assert (host / "topology.toml").read_text() == "# somebody's own\n", said
     assert not (host / "agent.toml").exists()
     init_of_host(server, host)
     assert "docs" in (host / "topology.toml").read_text()
