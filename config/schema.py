@@ -94,7 +94,8 @@ def _path(text: str) -> str:
     return text
 
 
-def _host(text: str) -> str:
+def check_host(text: str) -> str:
+    """What a host is found by. Raises ValueError."""
     try:
         text.encode("idna")  # as whoever looks it up does
         possible = text and not re.search(r"[\s/\0]", text)
@@ -132,7 +133,7 @@ PublicKey = Annotated[bytes, BeforeValidator(_public_key)]
 Schedule = Annotated[bytes, BeforeValidator(_schedule)]
 Size = Annotated[int, BeforeValidator(_size), Field(ge=1 << 20)]
 PathText = Annotated[str, AfterValidator(_path)]
-Host = Annotated[str, AfterValidator(_host)]
+Host = Annotated[str, AfterValidator(check_host)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 PortOrAny = Annotated[int, Field(ge=0, le=65535)]
 Principal = Annotated[str, AfterValidator(_principal)]

@@ -21,6 +21,7 @@ from agent.cli.output import say
 from agent.reporting.exit_codes import ExitCode
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+_Names = str | tuple[str, ...] | None
 _CONFIG = Path("directory.toml")
 _MOST_NAMED = 20
 
@@ -30,6 +31,18 @@ def _config_option(command: _F) -> _F:
         "--config", "config_file", type=click.Path(path_type=Path), default=_CONFIG, show_default=True, metavar="FILE",
         help="The directory.toml of the server.",
     )(command)  # fmt: skip
+
+
+def _named(_context: click.Context, _parameter: click.Parameter, given: _Names) -> _Names:
+    """The name, or names, of a server, a member, a site or an enterprise; raises click.BadParameter."""
+    from config.schema import check_name
+
+    try:
+        for name in (given,) if isinstance(given, str) else given or ():
+            check_name(name)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    return given
 
 
 def _ask(config_file: Path, cmd: str, *, reply_timeout: float = 60.0, **arguments: Any) -> dict[str, Any]:
@@ -43,17 +56,29 @@ def directory() -> None:
 
 
 @directory.command()
-@click.option("--name", required=True, metavar="NAME", help="The name of this server.")
+@click.option("--name", required=True, callback=_named, metavar="NAME", help="The name of this server.")
 @click.option(
     "--state", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Where it keeps its database."
 )
 @click.option("--listen", default="0.0.0.0:2879", show_default=True, metavar="HOST:PORT", help="Where it listens.")
 @click.option("--address", metavar="HOST:PORT", help="Where hosts and other servers reach it.  [default: as --listen]")
 @click.option(
-    "--enterprise", "enterprise_name", default="frs", show_default=True, metavar="NAME", help="Of the first server."
+    "--enterprise",
+    "enterprise_name",
+    default="frs",
+    show_default=True,
+    callback=_named,
+    metavar="NAME",
+    help="Of the first server.",
 )
 @click.option(
-    "--site", "site_name", default="site", show_default=True, metavar="NAME", help="The site of the first server."
+    "--site",
+    "site_name",
+    default="site",
+    show_default=True,
+    callback=_named,
+    metavar="NAME",
+    help="The site of the first server.",
 )
 @click.option(
     "--interface", "interfaces", multiple=True, metavar="NAME", help="Where it lets itself be found; once for each."
@@ -62,6 +87,7 @@ def directory() -> None:
     "--administrator",
     "administrators",
     multiple=True,
+    callback=_named,
     metavar="MEMBER",
     help="From whose host the topology may be changed; once for each.",
 )
@@ -101,7 +127,6 @@ def init(
     config_file = Path(os.path.abspath(config_file))
     if config_file.exists():
         raise click.UsageError(f"{config_file} exists; --config FILE names another place")
-    _check_name(name)
     known = {one for _, one in socket.if_nameindex()}
     if unknown := [one for one in interfaces if one not in known]:
         raise click.UsageError(f"there is no interface {unknown[0]}; there are: {', '.join(sorted(known))}")
@@ -166,16 +191,6 @@ def init(
     say(f"key of {name}: {key_text(public_key(private))}")
     say("next:")
     say(f"  frs directory run --config {config_file}")
-
-
-def _check_name(name: str) -> None:
-    """Raises UsageError for what cannot be the name of a server."""
-    from config.schema import check_name
-
-    try:
-        check_name(name)
-    except ValueError as error:
-        raise click.UsageError(f"--name {error}") from None
 
 
 def _own_name(host: str) -> str:
@@ -356,12 +371,17 @@ def restore(config_file: Path, file: Path) -> None:
 
 @directory.command("add-server")
 @_config_option
-@click.option("--name", required=True, metavar="NAME", help="The name of the other server.")
+@click.option("--name", required=True, callback=_named, metavar="NAME", help="The name of the other server.")
 @click.option("--address", required=True, metavar="HOST:PORT", help="Where it is reached.")
 @click.option(
     "--key", required=True, metavar="KEY", help="Its public key, as `frs directory init --key-only` prints it."
 )
-@click.option("--site", metavar="NAME", help="A new site that it owns.  [default: the site of this server, as a copy]")
+@click.option(
+    "--site",
+    callback=_named,
+    metavar="NAME",
+    help="A new site that it owns.  [default: the site of this server, as a copy]",
+)
 def add_server(config_file: Path, name: str, address: str, key: str, site: str | None) -> None:
     """Let another directory server replicate, and print what it needs for `frs directory init --joining`."""
     from config.directory import load_directory_server
@@ -372,7 +392,6 @@ def add_server(config_file: Path, name: str, address: str, key: str, site: str |
     except ValueError as error:
         raise click.UsageError(f"--key {error}") from None
     config = load_directory_server(config_file)
-    _check_name(name)
     host, port = parse_address(address)
     found = _ask(config_file, "add-server", name=name, host=host, port=port, key=public.hex(), site=site)
     at = found.pop("address")

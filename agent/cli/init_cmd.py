@@ -44,9 +44,16 @@ def _peers(_context: click.Context, _parameter: click.Parameter, texts: Sequence
 
 def parse_address(text: str) -> Address:
     """HOST:PORT; raises click.BadParameter."""
+    from config.schema import check_host
+
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+    try:
+        check_host(host)
+        possible = port.isdecimal() and 0 < int(port) < 65536
+    except ValueError:
+        possible = False
+    if not possible:
         raise click.BadParameter(f"{text!r} is not HOST:PORT, such as files1.example.org:{DEFAULT_PORT}")
     return host, int(port)
 

@@ -152,9 +152,17 @@ def test_a_further_server_is_made_as_the_help_tells_it(server: Process, tmp_path
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "ü", "x" * 64])
-def test_a_name_that_cannot_be_leaves_nothing_behind(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("option", ["--name", "--site", "--enterprise", "--administrator"])
+def test_a_name_that_cannot_be_leaves_nothing_behind(tmp_path: Path, option: str, name: str) -> None:
     made = Process(tmp_path / "dir1", "directory.toml", "directory", "run")
-    assert "--name must be" in init(made, name, 9, code=2)
+    assert f"{option}': must be 1 to 63 letters" in init(made, "dir1", 9, option, name, code=2)
+    assert not made.config.parent.exists() or not list(made.config.parent.iterdir())
+
+
+@pytest.mark.parametrize("address", ["", ":5", "a:0", "a b:5", f"{'h' * 64}:5", "h:65536"])
+def test_an_address_that_cannot_be_leaves_nothing_behind(tmp_path: Path, address: str) -> None:
+    made = Process(tmp_path / "dir1", "directory.toml", "directory", "run")
+    assert f"{address!r} is not HOST:PORT" in init(made, "dir1", 9, "--address", address, code=2)
     assert not made.config.parent.exists() or not list(made.config.parent.iterdir())
 
 
