@@ -109,7 +109,8 @@ async def test_create_object(call: Caller, server: DirectoryServer) -> None:
     machine = await new_object(call, MACHINES, "host", QM_OS=0x400)
     assert server.store.get(machine).partition == SITE  # type: ignore[union-attr]
     site = await new_object(call, SITES, "far", S_FOREIGN=1, S_PSC="mine")
-    assert server.store.get(site).text(304) == ""  # type: ignore[union-attr]
+    found = await call("GetPropsGuid", type=SITES, guid=site, **wanted(304), **await context(call))
+    assert found["values"] == [(31, "")], "nobody's, and no word of who makes it (3.1.4.21.8.3.4)"
     await new_object(call, USER, None, U_SIGN_CERT=b"c", U_DIGEST=(b"d" * 16,))
     link = await new_object(call, LINK, None, L_NEIGHBOR1=SITE, L_NEIGHBOR2=site, L_COST=3)
     assert server.store.get(link).number(812) == 3  # type: ignore[union-attr]
@@ -302,7 +303,8 @@ async def test_what_get_object_security_refuses(call: Caller, name: str) -> None
     for status, type_, what in (
         (INVALID_PARAMETER, MACHINES, 0), (INVALID_PARAMETER, MACHINES, 0x10), (INVALID_PARAMETER, MACHINES, KEYX | 1),
         (INVALID_PARAMETER, SITES, KEYX), (INVALID_PARAMETER, QUEUE, SIGN), (WRONG_TYPE, USER, 1),
-        (WRONG_TYPE, LINK, 1), (WRONG_TYPE, DELETED, 1), (NOT_FOUND, QUEUE, 1), (PROPERTY_NOT_FOUND, MACHINES, KEYX),
+        (WRONG_TYPE, LINK, 1), (INVALID_PARAMETER, DELETED, 1), (INVALID_PARAMETER, 9, 1),
+        (INVALID_PARAMETER, 58, SIGN), (NOT_FOUND, QUEUE, 1), (PROPERTY_NOT_FOUND, MACHINES, KEYX),
     ):  # fmt: skip
         await fails(call, status, name, **of(name, type_, "dir1", MACHINE), what=what, length=512, **auth)
     await faults(
@@ -391,6 +393,11 @@ async def test_room_that_is_too_small_gives_nothing_and_loses_nothing(call: Call
         (ILLEGAL_PROPID, {"columns": (1101,)}),
         (ILLEGAL_PROPID, {"columns": (101,), "restrictions": [Restriction(4, 203, (31, "x"))]}),
         (ILLEGAL_PROPID, {"columns": (101,), "sort": [SortKey(203, descending=False)]}),
+        (ILLEGAL_PROPID, {"columns": (202,), "restrictions": [Restriction(3, 1252, (65, b"k"))]}),  # as in GetProps
+        (ILLEGAL_PROPID, {"columns": (202,), "restrictions": [Restriction(4, 211, (72, SITE))]}),
+        (ILLEGAL_PROPID, {"columns": (202,), "restrictions": [Restriction(4, 2002, (31, "x"))]}),
+        (ILLEGAL_PROPID, {"columns": (202,), "sort": [SortKey(1252, descending=False)]}),
+        (ILLEGAL_PROPID, {"columns": (202,), "sort": [SortKey(212, descending=False)]}),
         (INVALID_PARAMETER, {"columns": (101,), "restrictions": [Restriction(6, 103, (31, "x"))]}),
         (INVALID_PARAMETER, {"columns": (101,), "restrictions": [Restriction(4, 103, (19, 1))]}),
     ],

@@ -75,7 +75,7 @@ def value_for(prop: int) -> Value:
     """One that may be given for it, and is not its default."""
     if prop in (202, 302, 806):
         return b"i" * 16
-    return KEYS if prop in (1202, 1203) else VALUES[PROPERTIES[prop].vt]
+    return KEYS if prop in (1202, 1203, 1302) else VALUES[PROPERTIES[prop].vt]
 
 
 COUNT = itertools.count()
@@ -360,7 +360,9 @@ async def test_what_becomes_of_a_value_that_a_new_object_is_given(
     guid = await made(call, line.type, {prop: value})
     found = server.store.get(guid)
     assert found is not None
-    if prop == 227:  # a bit of what it is to others
+    if prop == PSC:
+        assert found.properties[prop] == ""
+    elif prop == 227:  # a bit of what it is to others
         assert found.number(210) == 1
     elif fate == "copied":
         assert value in (found.guid, found.properties.get(prop))
@@ -434,7 +436,20 @@ async def test_the_first_site_of_a_machine_is_the_one_that_is_given_alone(call: 
     assert await both() == (FAR, (FAR, SITE))
     await call("SetPropsGuid", **change, ids=(201,), values=[(Vt.CLSID, NEW)])
     assert await both() == (NEW, (NEW, SITE))
+    for ids in ((201, 222), (222, 201)):
+        given = {201: (Vt.CLSID, NEW), 222: (Vt.CLSIDS, (SITE, FAR))}
+        await call("SetPropsGuid", **change | {"cp": 2}, ids=ids, values=[given[prop] for prop in ids])
+        assert await both() == (NEW, (NEW, FAR))
+    await call("SetPropsGuid", **change, ids=(222,), values=[(Vt.CLSIDS, (NEW, SITE))])
     assert (await call("GetComputerSites", path="dir1", auth=auth, signature_size=0))["sites"] == (NEW, SITE)
+
+
+async def test_a_machine_without_a_site_is_told_from_one_that_is_not_there(call: Ours, server: DirectoryServer) -> None:
+    server.change([change_of(MAKE, Type.MACHINE, NEW, {203: "nowhere"})])
+    asked = {"enterprise": ENTERPRISE, "setup": 0, "context": 0, "most": 0, "token": b"", "size": 0}
+    auth = (await call("ValidateServer", **asked))["auth"]
+    for path, status in (("nowhere", PROPERTY_NOT_FOUND), ("nobody", 0xC00E050F), ("dir1", 0)):
+        assert await status_of(call("GetComputerSites", path=path, auth=auth, signature_size=0)) == status
 
 
 async def test_a_machine_that_is_said_to_be_a_directory_server_or_none_is_of_no_kind(call: Ours) -> None:
@@ -459,12 +474,16 @@ async def test_a_scope_is_the_enterprise_or_the_site(call: Ours, server: Directo
         assert found.properties[114] == kept
 
 
-@pytest.mark.parametrize("prop", [1202, 1203])
+@pytest.mark.parametrize("prop", [1202, 1203, 1302])
 @pytest.mark.parametrize("given", [b"k", KEYS[:-1], KEYS[:40], KEYS[:4] + b"\xff" + KEYS[5:], b"\0" * 7])
 async def test_keys_that_are_none_are_not_taken(call: Ours, prop: int, given: bytes) -> None:
-    change: dict[str, Any] = {"type": Type.MACHINE, "guid": MACHINE, "cp": 1, "ids": (prop,)}
+    type_ = PROPERTIES[prop].type
+    assert await status_of(made(call, type_, {prop: given})) == ILLEGAL_PROPERTY_VALUE
+    assert await status_of(made(call, type_, {prop: b""})) == 0, "none at all"
+    if type_ is Type.SITE:  # whose key is not changed so
+        return
+    change: dict[str, Any] = {"type": type_, "guid": MACHINE, "cp": 1, "ids": (prop,)}
     assert await status_of(call("SetPropsGuid", **change, values=[(Vt.BLOB, given)])) == ILLEGAL_PROPERTY_VALUE
-    assert await status_of(made(call, Type.MACHINE, {prop: given})) == ILLEGAL_PROPERTY_VALUE
     assert await status_of(call("SetPropsGuid", **change, values=[(Vt.BLOB, b"")])) == 0, "none at all"
 
 

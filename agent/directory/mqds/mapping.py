@@ -3,7 +3,7 @@ is made. Which property may be what is in the table (agent.directory.objects.tab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from agent.directory.mqds import security as s
@@ -37,7 +37,7 @@ _VERSION, _OLD, _NEW = 617, 3, 200
 #: The enterprise (1) or the site (0): what is given otherwise changes nothing.
 _SCOPE: Final = 114
 #: MQDSPUBLICKEYS.
-_KEYS: Final = frozenset((1202, 1203))
+_KEYS: Final = frozenset((*s.SIGNING.values(), *s.ENCRYPTING.values()))
 #: What is read of the descriptor of an object: all of it, its owner, which parts it has.
 _DESCRIPTOR: Final = frozenset((*s.SECURITY.values(), 234, 1102))
 _OWNER_SID: Final = 241
@@ -162,7 +162,7 @@ def for_change(type_: Type, given: Mapping[int, Value]) -> dict[int, Value]:
         sites = taken[222]
         if not isinstance(sites, tuple) or not sites:
             raise DirectoryError(MQ_ERROR_ILLEGAL_PROPERTY_VALUE, "a machine is in one site at least")
-        taken[201] = sites[0]
+        taken.setdefault(201, sites[0])
     return taken
 
 
@@ -188,7 +188,7 @@ def typed(type_: Type, ids: Sequence[int], values: Sequence[Variant]) -> dict[in
     return found
 
 
-def readable(type_: Type, ids: Sequence[int], values: Sequence[Variant], *, tolerant: bool) -> Sequence[int]:
+def readable(type_: Type, ids: Collection[int], values: Sequence[Variant], *, tolerant: bool) -> Collection[int]:
     """The properties that somebody asks for, where he may (3.1.4.7): each one of that type of object, and readable; its
     variant of its type, or VT_NULL. Private ones are none, but for a tolerant server: the client's default reads name
     some. Raises DirectoryError."""

@@ -33,11 +33,8 @@ def type_of_columns(columns: Sequence[int]) -> Type:
     return found.pop()
 
 
-def check(type_: Type, restrictions: Sequence[Restriction], sort: Sequence[SortKey]) -> None:
-    """Whether a query can be answered. Raises DirectoryError."""
-    for prop in (*(one.prop for one in restrictions), *(one.prop for one in sort)):
-        if prop not in PROPERTIES or PROPERTIES[prop].type != type_:
-            raise DirectoryError(MQ_ERROR_ILLEGAL_PROPID, f"{prop} is no property of {type_.name}")
+def check(restrictions: Sequence[Restriction]) -> None:
+    """Whether values can be compared so. Raises DirectoryError."""
     for one in restrictions:
         if one.rel >= len(_RELATIONS) or one.value[0] != PROPERTIES[one.prop].vt:
             raise DirectoryError(MQ_ERROR_INVALID_PARAMETER, f"relation {one.rel}, type {one.value[0]}")

@@ -45,6 +45,7 @@ E_ADS_PROPERTY_NOT_FOUND: Final = 0x8000500D
 
 #: Seconds for which objects are looked at before others have their turn.
 _TURN_S: Final = 0.01
+_ADDRESSES, _SITES = 206, 222  # of a machine
 #: Properties that S_DSGetPropsEx reads (3.3.4.2).
 _EXTENDED: Final = {Type.QUEUE: (1102,), Type.MACHINE: (234, 238, 239)}
 
@@ -90,10 +91,12 @@ class Mqds(Serving):
                 given = s.Descriptor.decode(asked["sd"])
                 made[1101] = self._stored(s.DEFAULT.changed(given, given.parts()))
         if type_ == Type.MACHINE:
-            made[206] = b""  # no addresses
+            made[_ADDRESSES] = b""
             site = made.setdefault(201, self._directory.site)
             assert isinstance(site, bytes)
             partition = site
+        if type_ == Type.SITE:
+            made[mapping.S_PSC] = ""  # nobody's, until a server is to own it
         if type_ in mapping.CREATED:
             made[mapping.CREATED[type_]] = made[mapping.MODIFIED[type_]] = int(time.time())
         properties = ((IDENTIFIER[type_], guid), *sorted(made.items()))
@@ -164,8 +167,7 @@ class Mqds(Serving):
     # -- security --
 
     async def _get_object_security(self, context: CallContext, asked: Arguments) -> Arguments:
-        type_, what = _type(asked), asked["what"]
-        kept = _kept_in(type_, what)
+        (type_, kept), what = _kept_in(asked), asked["what"]
         found = self._find(type_, asked)
         self._check(context, found, s.READ_CONTROL)
         if what in (s.SIGN_PUBLIC_KEY, s.KEYX_PUBLIC_KEY):
@@ -181,8 +183,7 @@ class Mqds(Serving):
     _get_object_security_guid = _qm_get_object_security = _get_object_security
 
     async def _set_object_security(self, context: CallContext, asked: Arguments) -> Arguments:
-        type_, what = _type(asked), asked["what"]
-        kept = _kept_in(type_, what)
+        (type_, kept), what = _kept_in(asked), asked["what"]
         if asked["sd"] is None:
             raise DirectoryError(MQ_ERROR_INVALID_PARAMETER, "nothing is given")
         found = self._find(type_, asked)
@@ -207,17 +208,18 @@ class Mqds(Serving):
 
     async def _lookup_begin(self, context: CallContext, asked: Arguments) -> Arguments:
         type_ = query.type_of_columns(asked["columns"])
-        mapping.readable(type_, asked["columns"], [NULL] * len(asked["columns"]), tolerant=self._tolerant)
         restrictions, sort = asked["restrictions"] or [], asked["sort"] or []
-        query.check(type_, restrictions, sort)
         needed = {one.prop for one in (*restrictions, *sort)}
+        read = needed.union(asked["columns"])
+        mapping.readable(type_, read, [NULL] * len(read), tolerant=self._tolerant)
+        query.check(restrictions)
         store, rows, since = self._directory.store, [], time.monotonic()
         for guid in store.identifiers(type_):
             if time.monotonic() - since >= _TURN_S:
                 await asyncio.sleep(0)
                 since = time.monotonic()
             found = store.get(guid)
-            if found is not None and self._may_see(context, found, needed.union(asked["columns"])):
+            if found is not None and self._may_see(context, found, read):
                 values = {prop: self._value(found, prop) for prop in needed}
                 if query.satisfies(values, restrictions):
                     rows.append((guid, values))
@@ -268,9 +270,7 @@ class Mqds(Serving):
 
     async def _get_computer_sites(self, context: CallContext, asked: Arguments) -> Arguments:
         found = self._find(Type.MACHINE, asked)
-        self._check(context, found, s.GET)
-        sites = mapping.value_of(found, 222, self._directory.store.get)
-        assert isinstance(sites, tuple)
+        ((_, sites),) = self._values(context, found, (_SITES,))["values"]
         return {"count": len(sites), "sites": sites}
 
     async def _get_props_ex(self, context: CallContext, asked: Arguments) -> Arguments:
@@ -323,13 +323,15 @@ def _variant(prop: int, value: Value | None) -> Variant:
     return (PROPERTIES[prop].vt, value) if value is not None else NULL
 
 
-def _kept_in(type_: Type, what: int) -> int:
-    """The property that has what SecurityInformation asks for (3.1.4.11). Raises DirectoryError."""
+def _kept_in(asked: Arguments) -> tuple[Type, int]:
+    """The type of object that is meant, and its property that has what SecurityInformation asks for (3.1.4.11). Raises
+    DirectoryError."""
+    type_, what = asked["type"], asked["what"]
     if type_ in (Type.USER, Type.ROUTING_LINK):
-        raise DirectoryError(MQDS_WRONG_OBJ_TYPE, f"a {type_.name} has no descriptor")
+        raise DirectoryError(MQDS_WRONG_OBJ_TYPE, f"a {Type(type_).name} has no descriptor")
     where = {s.SIGN_PUBLIC_KEY: s.SIGNING, s.KEYX_PUBLIC_KEY: s.ENCRYPTING}.get(what)
     if where is None:
         where = s.SECURITY if what and not what & ~s.PARTS else {}
     if type_ not in where:
-        raise DirectoryError(MQ_ERROR_INVALID_PARAMETER, f"SecurityInformation {what:08x} of a {type_.name}")
-    return where[type_]
+        raise DirectoryError(MQ_ERROR_INVALID_PARAMETER, f"SecurityInformation {what:08x} of the type {type_}")
+    return Type(type_), where[type_]
