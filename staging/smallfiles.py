@@ -1,4 +1,4 @@
-"""Small files, many at a time, in C (`_smallfiles.c`): what is in no way out of the ordinary.
+"""Small files, many at a time, in C (`native/`): what is in no way out of the ordinary.
 
 That is a regular file of at most 256 KiB with owner, group and mode, without set-id bits, access control lists and user
 attributes, which nobody has open for writing. What is made of it, byte by byte, and what is said of it is what
