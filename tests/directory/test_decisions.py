@@ -15,6 +15,7 @@ from agent.directory.access.server import DirectoryServer, open_server
 from agent.directory.objects.table import Type
 from agent.directory.replication import content
 from agent.directory.replication import messages as m
+from agent.directory.replication.numbers import MAX_SEQ
 from agent.directory.replication.ports import DEFAULT_SIZES
 from agent.reporting.incidents import Incidents
 from config.directory import DirectoryServerConfig
@@ -55,6 +56,38 @@ def test_numbers_of_whoever_is_not_followed_in_a_partition_change_nothing_in_it(
         assert not [one for _, _, one in world.trace if isinstance(one, m.SyncRequest | m.PscAck)]
     world.settle()
     assert world.differences() == []
+
+
+def test_a_synchronisation_has_the_queues_of_either_scope_whatever_scope_is_asked_for() -> None:
+    """An owner propagates the queues of its site's scope to owners of other sites, too (3.1.7.1.2): a synchronisation
+    without them (3.2.7.8) would leave a copy that lacks some of what the others have."""
+    world = World(0, pscs=2, bscs=0)
+    made = {}
+    for number, scope in enumerate((0, 1)):
+        guid = made[scope] = bytes([number]) * 15 + b"q"
+        change = m.DirectoryChange(m.CREATE, None, SITE1, 0, 0, 0, ((101, guid), (103, f"q{number}"), (114, scope)))
+        world.change("psc1", SITE1, change)
+    for enterprise in (False, True):
+        request = m.SyncRequest(SITE2, SITE1, 0, MAX_SEQ, 0, False, enterprise, "psc2")
+        world.trace.clear()
+        world._event("psc1", "received", "psc2", request)
+        ((_, _, reply),) = world.trace
+        assert isinstance(reply, m.SyncReply)
+        assert set(made.values()) <= {change.guid for change in reply.changes}
+    # The tombstone, and every change that tells of it, has the scope of the queue (3.1.1.2.2).
+    for guid in made.values():
+        gone = m.DirectoryChange(m.DELETE, guid, SITE1, 0, 0, 0, content.deletion(Type.QUEUE))
+        world.change("psc1", SITE1, gone)
+    world.trace.clear()
+    world._event("psc1", "propagate")
+    told = {(to, change.guid, *(value for _, value in change.properties))
+            for _, to, one in world.trace if isinstance(one, m.Propagation) for change in one.changes
+            if change.command == m.DELETE}  # fmt: skip
+    assert told == {(to, guid, scope, 1) for to in ("pec", "psc2") for scope, guid in made.items()}
+    world.settle()
+    for one in world.servers.values():
+        for scope, guid in made.items():
+            assert one.store.deleted(guid).scope == scope  # type: ignore[union-attr]
 
 
 def test_a_hundred_changes_that_came_too_early_are_kept_and_no_more() -> None:

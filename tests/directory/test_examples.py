@@ -10,6 +10,7 @@ from agent.directory.objects.table import SERVICE_BSC, Type
 from agent.directory.replication import content
 from agent.directory.replication import messages as m
 from agent.directory.replication.common import Common
+from agent.directory.replication.numbers import MAX_SEQ
 from agent.directory.replication.ports import ENTERPRISE_PARTITION, Answered, Partition, Send, State, Told
 from agent.directory.replication.replicator import Replicator
 from tests.directory.world import SITES, World
@@ -31,8 +32,18 @@ def sent(world: World, *kinds: type) -> list[tuple[str, str, str]]:
     return [(by, to, type(one).__name__) for by, to, one in world.trace if isinstance(one, kinds)]
 
 
-def requests(world: World, by: str) -> list[tuple[str, bytes]]:
-    return [(to, one.partition) for who, to, one in world.trace if who == by and isinstance(one, m.SyncRequest)]
+def requests(world: World, by: str) -> list[tuple[str, bytes, bool]]:
+    """What a server asks for: of whom, which partition, and with the scope of the enterprise (2.2.6.4) or none. The
+    pages of one are one here, in the order of the first."""
+    asked = ((to, one.partition, one.enterprise) for who, to, one in world.trace
+             if who == by and isinstance(one, m.SyncRequest))  # fmt: skip
+    return list(dict.fromkeys(asked))
+
+
+def replies(world: World, to: str) -> list[tuple[str, bytes]]:
+    """Who gives a server which partition, likewise."""
+    got = ((by, one.partition) for by, whom, one in world.trace if whom == to and isinstance(one, m.SyncReply))
+    return list(dict.fromkeys(got))
 
 
 def deliver_all(world: World) -> None:
@@ -48,15 +59,27 @@ def queue(world: World, site: bytes, name: str, at: str) -> bytes:
 
 @pytest.fixture
 def enterprise() -> World:
-    """Figure 11: a PEC and two PSCs, each with a BSC: bsc1 of pec, bsc2 of psc1, bsc3 of psc2."""
+    """A PEC and two PSCs, each with a BSC: bsc1 of pec, bsc2 of psc1, bsc3 of psc2."""
     world = World(0, pscs=2, bscs=3)
     assert world.differences() == []
     world.trace.clear()
     return world
 
 
+@pytest.fixture
+def figure11() -> World:
+    """Figure 11: of three sites that of the PEC has the replicas BSC01 and BSC02, site 1 none, site 2 BSC21."""
+    world = World(0, pscs=2, bscs=0)
+    for name, site, psc in (("bsc01", SITE0, "pec"), ("bsc02", SITE0, "pec"), ("bsc21", SITE2, "psc2")):
+        world.add_replica(name, site, psc)
+    world.settle()
+    assert world.differences() == []
+    world.trace.clear()
+    return world
+
+
 def test_adding_a_site() -> None:
-    """4.1."""
+    """4.1. A server that has never heard of its site yet asks as a replica does, in the scope of none."""
     world = World(0, pscs=0, bscs=0)
     made = ((302, SITE1), (301, "site1"), (304, "psc1"))
     world.change("pec", ENTERPRISE_PARTITION, m.DirectoryChange(m.CREATE, None, bytes(16), 0, 0, 0, made))
@@ -64,74 +87,83 @@ def test_adding_a_site() -> None:
     world._add("psc1", SITE1, "pec")
     world.trace.clear()
     world.start("psc1")
-    assert requests(world, "psc1") == [("pec", ENTERPRISE_PARTITION)]
+    assert requests(world, "psc1") == [("pec", ENTERPRISE_PARTITION, False)]
     deliver_all(world)
-    assert requests(world, "psc1") == [("pec", ENTERPRISE_PARTITION), ("pec", SITE0)], "its own it has"
+    assert requests(world, "psc1")[1:] == [("pec", SITE0, True)], "its own it has"
+    assert replies(world, "psc1") == [("pec", ENTERPRISE_PARTITION), ("pec", SITE0)]
     assert rules(world, "psc1").owns(SITE1)
+    assert rules(world, "psc1").neighbours() == ["pec"]
     world.settle()
     assert world.differences() == []
     queue(world, SITE1, "c14\\q", "psc1")
     world._event("psc1", "propagate")
     assert world.trace[-1][:2] == ("psc1", "pec")
+    deliver_all(world)
     # Another site: its controller asks both for what is theirs.
     made = ((302, SITE2), (301, "site2"), (304, "psc2"))
     world.change("pec", ENTERPRISE_PARTITION, m.DirectoryChange(m.CREATE, None, bytes(16), 0, 0, 0, made))
-    world._add("psc2", SITE2, "pec")
-    world.start("psc2")
+    world._event("pec", "propagate")
     deliver_all(world)
-    assert {which for _, which in requests(world, "psc2")} == {ENTERPRISE_PARTITION, SITE0, SITE1}
-    assert {to for to, _ in requests(world, "psc2")} <= {"pec", "psc1"}, "PEC has all of the partition of PSC1, too"
+    world._add("psc2", SITE2, "pec")
+    world.trace.clear()
+    world.start("psc2")
+    assert requests(world, "psc2") == [("pec", ENTERPRISE_PARTITION, False)]
+    deliver_all(world)
+    assert requests(world, "psc2")[1:] == [("pec", SITE0, True), ("psc1", SITE1, True)]
+    assert replies(world, "psc2") == [("pec", ENTERPRISE_PARTITION), ("pec", SITE0), ("psc1", SITE1)]
     world.settle()
     assert world.differences() == []
+    for name, others in (("pec", ["psc1", "psc2"]), ("psc1", ["pec", "psc2"]), ("psc2", ["pec", "psc1"])):
+        assert rules(world, name).neighbours() == others, "figure 9: each replicates with the two others"
 
 
 def test_adding_a_bsc(enterprise: World) -> None:
     """4.2: all that it asks, it asks of its PSC."""
+    world = enterprise
     machine = ((202, b"m" * 16), (203, "bsc01"), (201, SITE0), (210, SERVICE_BSC))
-    enterprise.change("pec", SITE0, m.DirectoryChange(m.CREATE, None, SITE0, 0, 0, 0, machine))
-    enterprise._add("bsc01", SITE0, "pec")
-    enterprise.start("bsc01")
-    assert requests(enterprise, "bsc01") == [("pec", ENTERPRISE_PARTITION)]
-    deliver_all(enterprise)
-    asked = requests(enterprise, "bsc01")
-    assert asked[0] == ("pec", ENTERPRISE_PARTITION)
-    assert set(asked) == {("pec", ENTERPRISE_PARTITION), *(("pec", site) for site in SITES)}
-    enterprise.settle()
-    assert enterprise.differences() == []
+    world.change("pec", SITE0, m.DirectoryChange(m.CREATE, None, SITE0, 0, 0, 0, machine))
+    world._add("bsc01", SITE0, "pec")
+    world.start("bsc01")
+    assert requests(world, "bsc01") == [("pec", ENTERPRISE_PARTITION, False)]
+    deliver_all(world)
+    partitions = [ENTERPRISE_PARTITION, *SITES]
+    assert requests(world, "bsc01") == [("pec", one, False) for one in partitions]
+    assert replies(world, "bsc01") == [("pec", one) for one in partitions]
+    world.settle()
+    assert world.differences() == []
 
 
-def test_creating_a_remote_queue(enterprise: World) -> None:
-    """4.3: asked of BSC21 (here bsc3), which asks PSC2, which asks PSC1."""
-    world, guid = enterprise, b"q" * 16
+def test_creating_a_remote_queue(figure11: World) -> None:
+    """4.3: asked of BSC21, which asks PSC2, which asks PSC1."""
+    world, guid = figure11, b"q" * 16
     change = m.DirectoryChange(m.CREATE, None, SITE1, 0, 0, 0, ((101, guid), (103, "c14\\testq")))
-    number = world._event("bsc3", "ask_owner", SITE1, change)
+    number = world._event("bsc21", "ask_owner", SITE1, change)
     answered = []
     while world.flying:
         sender, to, data = world.flying.pop(0)
-        if to == "bsc3":
-            answered += rules(world, "bsc3").received(sender, m.decode_message(data))
+        if to == "bsc21":
+            answered += rules(world, "bsc21").received(sender, m.decode_message(data))
         else:
             world._event(to, "received", sender, m.decode_message(data))
     assert sent(world, m.ChangeRequest, m.ChangeReply) == [
-        ("bsc3", "psc2", "ChangeRequest"), ("psc2", "psc1", "ChangeRequest"),
-        ("psc1", "psc2", "ChangeReply"), ("psc2", "bsc3", "ChangeReply"),
+        ("bsc21", "psc2", "ChangeRequest"), ("psc2", "psc1", "ChangeRequest"),
+        ("psc1", "psc2", "ChangeReply"), ("psc2", "bsc21", "ChangeReply"),
     ]  # fmt: skip
     assert answered == [Answered(number, 0)]  # type: ignore[arg-type]
     for name in ("psc1", "psc2", "pec"):
         world._event(name, "propagate")
         deliver_all(world)
-    there = [one[:2] for one in sent(world, m.Propagation)]
-    for pair in (("psc1", "psc2"), ("psc1", "pec"), ("psc1", "bsc2"), ("psc2", "bsc3"), ("pec", "bsc1")):
-        assert pair in there
+    told = [(by, to) for by, to, one in world.trace if isinstance(one, m.Propagation) and one.changes]
+    assert told == [("psc1", "pec"), ("psc1", "psc2"), ("psc2", "bsc21"), ("pec", "bsc01"), ("pec", "bsc02")]
+    assert all(one.store.get(guid) is not None for one in world.servers.values())
     world.settle()
     assert world.differences() == []
-    assert all(one.store.get(guid) is not None for one in world.servers.values())
 
 
-def test_deleting_a_queue() -> None:
-    """4.4, figure 13: BSC01, BSC02 and BSC21 of the text are bsc1 and bsc4, of pec, and bsc3, of psc2. The tombstone
-    goes when all other PSCs have acknowledged a later number, and not before, whatever replicas acknowledge."""
-    world = World(0, pscs=2, bscs=4)
+def test_deleting_a_queue(figure11: World) -> None:
+    """4.4, figure 13. The tombstone goes when all other PSCs have acknowledged a later number, and not before,
+    whatever replicas acknowledge."""
+    world = figure11
     guid = queue(world, SITE1, "c14\\testq", "psc1")
     world.settle()
     world.trace.clear()
@@ -141,13 +173,13 @@ def test_deleting_a_queue() -> None:
     for name in ("psc1", "pec", "psc2"):
         world._event(name, "propagate")
         deliver_all(world)
-    assert {(by, to) for by, to, one in world.trace if isinstance(one, m.Propagation)} == {
-        ("psc1", "pec"), ("psc1", "psc2"), ("psc1", "bsc2"), ("pec", "bsc1"), ("pec", "bsc4"), ("psc2", "bsc3"),
-    }  # fmt: skip
+    assert [(by, to) for by, to, one in world.trace if isinstance(one, m.Propagation)] == [
+        ("psc1", "pec"), ("psc1", "psc2"), ("pec", "bsc01"), ("pec", "bsc02"), ("psc2", "bsc21"),
+    ]  # fmt: skip
     assert all(one.store.deleted(guid) is not None for one in world.servers.values())
-    for name in ("bsc4", "bsc3", "pec"):  # the BSC Ack Timer; that of bsc1 comes to nothing, and a PSC has none
+    for name in ("bsc02", "bsc21", "pec"):  # the BSC Ack Timer; that of BSC01 comes to nothing, and a PSC has none
         world._event(name, "acknowledge")
-    assert sent(world, m.BscAck) == [("bsc4", "pec", "BscAck"), ("bsc3", "psc2", "BscAck")]
+    assert sent(world, m.BscAck) == [("bsc02", "pec", "BscAck"), ("bsc21", "psc2", "BscAck")]
     deliver_all(world)
     assert store.deleted(guid) is not None
 
@@ -169,7 +201,10 @@ def test_deleting_a_queue() -> None:
     assert sorted(held) == ["pec", "psc2"]
     for server in ("psc2", "pec"):
         assert store.deleted(guid) is not None, f"{server} has not acknowledged it"
-        world._event("psc1", "received", server, m.decode_message(held[server]))
+        acked = m.decode_message(held[server])
+        assert isinstance(acked, m.PscAck)
+        assert acked.seq > gone
+        world._event("psc1", "received", server, acked)
     assert store.deleted(guid) is None
     assert partition(world, "psc1", SITE1).purged >= gone, "the owner purges, and says so"
     world.settle()
@@ -177,13 +212,19 @@ def test_deleting_a_queue() -> None:
     assert all(one.store.deleted(guid) is None for one in world.servers.values()), "copies purge what their owner has"
 
 
-def test_full_partition_synchronization(enterprise: World) -> None:
-    """4.5: BSC01 (here bsc1) is away, and what it missed is purged."""
-    world = enterprise
+def test_full_partition_synchronization(figure11: World) -> None:
+    """4.5: BSC01 goes down when it has heard of the deletion, and what it misses then is purged."""
+    world = figure11
     first = queue(world, SITE1, "c14\\testq", "psc1")
     world.settle()
-    world.crash("bsc1")
-    world.change("psc1", SITE1, m.DirectoryChange(m.DELETE, first, SITE1, 0, 0, 0, content.deletion(Type.QUEUE)))
+    gone = world.change("psc1", SITE1, m.DirectoryChange(m.DELETE, first, SITE1, 0, 0, 0, content.deletion(Type.QUEUE)))
+    world.settle()
+    assert world.servers["bsc01"].store.deleted(first) is not None
+    assert partition(world, "bsc01", SITE1).last == gone
+    known = partition(world, "bsc01", SITE1).purged
+    world.crash("bsc01")
+    missed = queue(world, SITE1, "c14\\missed", "psc1")
+    world.change("psc1", SITE1, m.DirectoryChange(m.DELETE, missed, SITE1, 0, 0, 0, content.deletion(Type.QUEUE)))
     for number in range(12):
         queue(world, SITE1, f"c14\\q{number}", "psc1")
         world._event("psc1", "propagate")
@@ -193,21 +234,28 @@ def test_full_partition_synchronization(enterprise: World) -> None:
             world._event(name, "announce")
             world._event(name, "propagate")
         deliver_all(world)
-    assert partition(world, "pec", SITE1).purged > 0
-    assert world.servers["pec"].store.deleted(first) is None
+    purged = partition(world, "pec", SITE1).purged
+    assert gone is not None
+    assert purged > gone
     world.trace.clear()
-    world.start("bsc1")
+    world.start("bsc01")
     deliver_all(world)
-    about = [
-        type(one).__name__ + ("0" if getattr(one, "sync0", False) else "")
-        for by, to, one in world.trace
-        if "bsc1" in (by, to) and getattr(one, "partition", b"") == SITE1
-    ]
-    about = [one for index, one in enumerate(about) if about[:index][-1:] != [one]]  # pages
-    assert about[:4] == ["SyncRequest", "AlreadyPurged", "SyncRequest0", "SyncReply"]
+    about = [(by, to, one) for by, to, one in world.trace if getattr(one, "partition", b"") == SITE1]
+    (by, to, asked), (back, whom, refused), (_, again, anew), *pages = about
+    assert (by, to, back, whom, again) == ("bsc01", "pec", "pec", "bsc01", "pec")
+    assert asked == m.SyncRequest(SITE0, SITE1, gone, MAX_SEQ, known, False, False, "bsc01")
+    assert refused == m.AlreadyPurged(SITE0, SITE1, purged)
+    assert anew == m.SyncRequest(SITE0, SITE1, 0, MAX_SEQ, purged, True, False, "bsc01")
+    got = [one for _, _, one in pages if isinstance(one, m.SyncReply)]
+    assert [one.complete for one in got] == [1] * (len(got) - 1) + [2], "in pages here"
+    assert {one.purged for one in got} == {purged}
+    live = {one.guid for one in world.servers["pec"].store.changed(SITE1, 0, MAX_SEQ >> 1, 1000)}
+    assert {change.guid for one in got for change in one.changes} == live, "all that there is of the partition"
     world.settle()
     assert world.differences() == []
-    assert world.servers["bsc1"].store.get(first) is None, "what does not come again goes"
+    for queue_id in (first, missed):
+        assert world.servers["bsc01"].store.get(queue_id) is None
+        assert world.servers["bsc01"].store.deleted(queue_id) is None
 
 
 # -- what the text would not bring to an end --

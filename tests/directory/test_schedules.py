@@ -192,7 +192,7 @@ def test_without_a_decision_a_site_has_two_owners_or_none(
     monkeypatch: pytest.MonkeyPatch, where: object, name: str, instead: Callable[..., Any]
 ) -> None:
     monkeypatch.setattr(where, name, instead)
-    assert any(_goes_wrong(seed, site_owner_lost) for seed in (13, 198))
+    assert any(_goes_wrong(seed, site_owner_lost) for seed in (50, 93))
 
 
 def _goes_wrong(seed: int, *schedules: Callable[[int], list[str]]) -> bool:

@@ -98,14 +98,16 @@ class World:
                 self.start(name)
         self.settle()
         for number in range(bscs):
-            site, psc = SITES[number % len(names)], names[number % len(names)]
-            name = f"bsc{number + 1}"
-            machine = ((202, self.new_id()), (203, name), (201, site), (210, SERVICE_BSC))
-            self.change(psc, site, DirectoryChange(CREATE, None, site, 0, 0, 0, machine))
-            self._add(name, site, psc)
-            self.start(name)
+            self.add_replica(f"bsc{number + 1}", SITES[number % len(names)], names[number % len(names)])
         self.settle()
         assert pec.rules is not None
+
+    def add_replica(self, name: str, site: bytes, psc: str) -> None:
+        """The owner of a site makes the machine of a replica, which starts."""
+        machine = ((202, self.new_id()), (203, name), (201, site), (210, SERVICE_BSC))
+        self.change(psc, site, DirectoryChange(CREATE, None, site, 0, 0, 0, machine))
+        self._add(name, site, psc)
+        self.start(name)
 
     def new_id(self) -> bytes:
         self._ids += 1

@@ -162,10 +162,9 @@ class Common:
             self._store.begin_arriving(done.guid)
             if self._partitions.pop(done.guid, None) is not None:
                 self._store.drop_partition(done.guid)
-        elif isinstance(done, DsObject) and done.type in (Type.SITE, Type.ENTERPRISE):
-            site = done.type == Type.SITE
-            owner = done.text(S_PSC if site else E_PECNAME)
-            if owner and self._owned_by(done.guid if site else ENTERPRISE_PARTITION, owner, done.number(S_EPOCH)):
+        elif isinstance(done, DsObject) and (owner := owner_said(done)):
+            partition_id = done.guid if done.type == Type.SITE else ENTERPRISE_PARTITION
+            if self._owned_by(partition_id, owner, done.number(S_EPOCH)):
                 self._taken(was if was is not None else done)
 
     def _taken(self, site: DsObject) -> None:
@@ -288,6 +287,13 @@ class Common:
     def _done(self) -> list[Action]:
         actions, self._actions = self._actions, []
         return actions
+
+
+def owner_said(found: DsObject | DeletedObject) -> str:
+    """Who owns the partition that an object says the owner of: a site, or the enterprise. Nobody: empty."""
+    if not isinstance(found, DsObject) or found.type not in (Type.SITE, Type.ENTERPRISE):
+        return ""
+    return found.text(S_PSC if found.type == Type.SITE else E_PECNAME)
 
 
 def numbers_of(partition: Partition) -> PartitionNumbers:

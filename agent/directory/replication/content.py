@@ -22,7 +22,7 @@ from agent.directory.objects.values import Value
 from agent.directory.replication.messages import CREATE, DELETE, SYNC, UPDATE, DirectoryChange
 from agent.directory.replication.ports import ENTERPRISE_PARTITION, Partition, Store
 
-D_SCOPE, D_OBJTYPE = 1403, 1404
+Q_SCOPE, D_SCOPE, D_OBJTYPE = 114, 1403, 1404
 #: Bytes of a change, and of an object as a whole: with what is around it it goes into one message.
 MOST_CHANGE: Final = 128 * 1024
 #: What is of the whole enterprise, and so in its partition alone: others own those of sites.
@@ -71,7 +71,7 @@ def _asked(store: Store, partition: Partition, change: DirectoryChange, seq: int
     given = dict(change.properties)
     if change.command == DELETE:
         old = _old(store, partition, change, type_of_deletion(given))
-        properties = deletion(old.type)
+        properties = deletion(old.type, old.number(Q_SCOPE) if old.type == Type.QUEUE else 1)
         return DirectoryChange(DELETE, old.guid, partition.id, partition.last, seq, partition.purged, properties)
     type_ = type_of_change(given)
     if change.command == UPDATE:

@@ -7,7 +7,7 @@ import itertools
 
 from agent.directory.objects.model import DeletedObject, DirectoryError, DsObject
 from agent.directory.replication import content
-from agent.directory.replication.common import HAVE_EFFECTS, S_EPOCH, S_PSC, named
+from agent.directory.replication.common import HAVE_EFFECTS, S_EPOCH, S_PSC, named, owner_said
 from agent.directory.replication.messages import (
     AlreadyPurged,
     ChangeReply,
@@ -201,7 +201,8 @@ class Following(Owning):
             self._bscs = None
         partition.whole, partition.last = True, max(partition.last, message.to)
         self._store.put_partition(partition)
-        for one in done:
+        # What this server owns comes first: an owner asks others for what is theirs, a replica asks the one of its site
+        for one in sorted(done, key=lambda one: owner_said(one[0]) != self.me.name):
             self._effects(*one)
         self._purge_copy(partition, message.purged)
         if partition.authority != self.me.name:

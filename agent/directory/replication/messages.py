@@ -100,14 +100,14 @@ class Propagation:
     @classmethod
     def parse(cls, site: bytes, reader: Reader) -> Propagation:
         """The reverse of `body`."""
-        flush = reader.integer(1)
+        flush = _flag(reader, "Flush")
         changes = _changes(reader, reader.integer(2))
         count = reader.integer(2)
         machine = reader.text() if count else ""
         if count * 32 > reader.left:
             raise WireError("SeqNumberHeader", reader.at, f"{count} partitions cannot follow")
         numbers = tuple(PartitionNumbers(reader.take(16), _take_seq(reader), _take_seq(reader)) for _ in range(count))
-        return cls(site, changes, machine, numbers, bool(flush))
+        return cls(site, changes, machine, numbers, flush)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +165,8 @@ class SyncRequest:
         """The reverse of `body`."""
         partition, first = reader.take(16), _take_seq(reader)
         to, purged = _take_seq(reader, open_end=True), _take_seq(reader)
-        sync0, scope = reader.take(2)
-        return cls(site, partition, first, to, purged, bool(sync0), bool(scope), reader.text())
+        sync0, scope = _flag(reader, "IsSync0"), _flag(reader, "Scope")
+        return cls(site, partition, first, to, purged, sync0, scope, reader.text())
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +322,13 @@ def decode_message(data: bytes) -> Message:
     message = _PARSERS[operation](site, reader)
     reader.end()
     return message
+
+
+def _flag(reader: Reader, name: str) -> bool:
+    found = reader.integer(1)
+    if found > 1:
+        raise WireError(name, reader.at - 1, f"{found} is not 0 or 1")
+    return bool(found)
 
 
 def _seq(number: int) -> bytes:

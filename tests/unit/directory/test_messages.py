@@ -97,6 +97,9 @@ def test_no_bytes_at_all_are_believed() -> None:
     [
         "01" + SITE.hex() + "00" "00" "0000" "0000",  # version
         HEAD + "08",  # operation
+        HEAD + "00" "02" "0000" "0000",  # Flush
+        HEAD + "02" + SITE.hex() + SEQ + "ff" * 8 + "0000000000000005" "0200" + text("BSC01"),  # IsSync0
+        HEAD + "02" + SITE.hex() + SEQ + "ff" * 8 + "0000000000000005" "0102" + text("BSC01"),  # Scope
         HEAD + "00" "00" "ffff",  # changes that are not there
         HEAD + "00" "00" "0000" "ffff" + text("x"),  # partitions that are not there
         HEAD + "03" + SITE.hex() + "00" * 24 + "ffffffff" "00000000",
