@@ -24,8 +24,8 @@ from tests.directory.ledger import ALL, Ledger
 from tests.directory.network import Namespace, Network
 from tests.directory.processes import Process, Server, start
 from tests.invariant import unnoticed
+from tests.ports import free_ports
 from tests.system.demo import ask, compare_trees
-from tests.system.test_two_hosts import free_ports
 
 SITES = {"pec": "head", "psc1": "north", "psc2": "south", "bsc1": "north", "bsc2": "south"}
 HOSTS = {"a": "head", "b": "head", "c": "north", "d": "north", "e": "north", "f": "south", "g": "south", "h": "south"}

@@ -14,8 +14,8 @@ from typing import Any
 from agent.cli.key_cmd import KEY_NAME, load_or_make
 from config.keys import key_text, public_key
 from tests.directory.network import Namespace
+from tests.ports import free_ports
 from tests.system.demo import PATIENCE, ask, environment, spawn
-from tests.system.hosts import free_ports
 
 
 def run(*arguments: str, within: Namespace | None = None) -> subprocess.CompletedProcess[str]:

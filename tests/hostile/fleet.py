@@ -12,7 +12,6 @@ import random
 import resource
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from config.model import Member, ReplicaSet
 from config.topology import new_replica_set
 from config.write import SECRET_MODE, agent_text, key_file_text, topology_text, write_file
 from tests.hostile.disks import CannotMount, limited_disk
+from tests.ports import free_ports
 from tests.system.demo import ask, spawn
 
 SET_NAME = "shared"
@@ -78,8 +78,8 @@ class Fleet:
         self.topology_file = work / "topology.toml"
         hosts = {HOSTILE: HOSTILE_HOST}
         names = (*HONEST, HOSTILE)
-        ports = dict(zip(names, free_ports(len(names), *(hosts.get(name, HONEST_HOST) for name in names))))
-        dashboards = dict(zip(names, free_ports(len(names), *(HONEST_HOST for _ in names))))
+        ports = dict(zip(names, free_ports(len(names))))
+        dashboards = dict(zip(names, free_ports(len(names))))
         made = new_replica_set(
             SET_NAME, [(name, hosts.get(name, HONEST_HOST), ports[name]) for name in names], "full-mesh"
         )
@@ -191,17 +191,6 @@ class Fleet:
     def remove(self) -> None:
         """Delete what is left in the working folder."""
         shutil.rmtree(self.work, ignore_errors=True)
-
-
-def free_ports(count: int, *hosts: str) -> list[int]:
-    """Ports that nobody uses now, each on its address."""
-    with contextlib.ExitStack() as stack:
-        found = []
-        for host in hosts[:count]:
-            one = stack.enter_context(socket.socket())
-            one.bind((host, 0))
-            found.append(one.getsockname()[1])
-        return found
 
 
 def tail(path: Path, lines: int) -> Iterator[str]:

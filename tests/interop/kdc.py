@@ -9,6 +9,8 @@ import subprocess
 import time
 from pathlib import Path
 
+from tests.ports import free_port
+
 REALM = "FRS.TEST"
 PROGRAMS = ("krb5kdc", "kdb5_util", "kadmin.local", "kinit", "kvno")
 PATIENCE_S = 60.0
@@ -53,9 +55,7 @@ class Kdc:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         known = {"realm": REALM, "port": self.port, "folder": folder}
         (folder / "krb5.conf").write_text(KRB5_CONF.format(**known))
         (folder / "kdc.conf").write_text(KDC_CONF.format(**known))

@@ -26,6 +26,7 @@ from agent.wire.packet import NamedGuid, Packet, encode_packet
 from config.load import load_agent_config
 from config.write import topology_text, write_file
 from tests.interop.kdc import REALM, Kdc, missing
+from tests.ports import port_base
 from tests.system.demo import environment
 
 pytest.importorskip("gssapi", reason="the extra kerberos is not installed")
@@ -59,7 +60,9 @@ def kdc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kdc]:
 @pytest.fixture
 def demo(tmp_path: Path, kdc: Kdc) -> Demo:
     """Three members without keys."""
-    made = prepare(DemoOptions(tmp_path / "demo", members=3, port_base=0, dashboard_port=0, aging_s=0.05))
+    made = prepare(
+        DemoOptions(tmp_path / "demo", members=3, port_base=port_base(), dashboard_port=port_base(), aging_s=0.05)
+    )
     members = {
         name: replace(one, key=None, host=HOSTS[name], principal=principal(name))
         for name, one in made.set.members.items()

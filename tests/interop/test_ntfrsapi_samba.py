@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import socket
 import sys
 import uuid
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -22,6 +21,7 @@ from agent.rpc.security import Credential, CredentialStore
 from agent.rpc.server import RpcServer
 from agent.wire.frsapi import NOT_REPLICATED, Force
 from tests.interop.kdc import REALM, Kdc, missing
+from tests.ports import free_port
 
 PASSWORD = "a long password"
 SMBTORTURE = shutil.which("smbtorture")
@@ -223,9 +223,3 @@ async def running(config: Path) -> AsyncIterator[int]:
     finally:
         member.terminate()
         await member.communicate()
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])

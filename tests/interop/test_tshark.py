@@ -29,6 +29,7 @@ from agent.wire.packet import NamedGuid, Packet, encode_packet
 from config.load import load_agent_config
 from config.write import topology_text, write_file
 from tests.interop.kdc import REALM, Kdc, missing
+from tests.ports import port_base
 
 pytest.importorskip("gssapi", reason="the extra kerberos is not installed")
 LACKING = [*missing(), *([] if shutil.which("tshark") else ["tshark"])]
@@ -181,7 +182,9 @@ async def test_kerberos_traffic_is_read_with_the_keytab(kdc: Kdc, tmp_path: Path
 async def test_what_members_say_to_each_other(kdc: Kdc, tmp_path: Path) -> None:
     """Two members replicate by Kerberos: files of one block and of several, folders, new names, removals."""
     hosts = {"a": "127.0.0.2", "b": "127.0.0.3"}
-    made = prepare(DemoOptions(tmp_path / "demo", members=2, port_base=0, dashboard_port=0, aging_s=0.05))
+    made = prepare(
+        DemoOptions(tmp_path / "demo", members=2, port_base=port_base(), dashboard_port=port_base(), aging_s=0.05)
+    )
     members = {
         name: replace(one, key=None, host=hosts[name], principal=f"FILES-{name.upper()}$@{REALM}")
         for name, one in made.set.members.items()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.cli.demo_layout import DemoOptions, prepare
+from tests.ports import port_base
 from tests.race import layout, safely
 from tests.race.board import ATTACKING, COUNTS, ENDED, RESTING, Board
 from tests.system.demo import PATIENCE, Demo, ask, environment
@@ -124,7 +125,11 @@ class Site:
         self.folder.chmod(0o755)
         with self._stack:
             count = len(self._members)
-            prepare(DemoOptions(self.folder, members=count, port_base=0, dashboard_port=0, aging_s=AGING_S))
+            prepare(
+                DemoOptions(
+                    self.folder, members=count, port_base=port_base(), dashboard_port=port_base(), aging_s=AGING_S
+                )
+            )
             self._configure()
             for member in self._attacked:
                 if self._two:

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from agent.service.control import ControlError, request
+from tests import ports
 from tests.invariant import unnoticed
 
 #: Until a process or a member is given up as hung, in seconds; nothing is measured.
@@ -69,6 +70,9 @@ class Demo:
         self.description: dict[str, Any] = {}
         self.by_hand: dict[str, subprocess.Popen[bytes]] = {}
         self._wait_ready = wait_ready
+        there = (directory / "topology.toml").exists()  # with the ports that it had, where they are not asked for
+        port_base = (None if there else ports.port_base()) if port_base == 0 else port_base
+        dashboard_port = (None if there else ports.port_base()) if dashboard_port == 0 else dashboard_port
         self._arguments = ["demo", "--dir", os.fspath(directory), *options]
         for option, value in (
             ("--members", members),

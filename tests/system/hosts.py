@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -66,12 +64,3 @@ class Host:
             assert self.process.poll() is None, self.log()
             assert time.monotonic() < deadline, f"never: {what}\n{self.log()}"
             time.sleep(0.05)
-
-
-def free_ports(count: int = 2) -> list[int]:
-    """Ports that nobody has."""
-    with contextlib.ExitStack() as stack:
-        found = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in found:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in found]

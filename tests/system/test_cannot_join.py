@@ -13,6 +13,7 @@ from agent.cli.demo_layout import DemoOptions, prepare
 from agent.reporting.exit_codes import ExitCode
 from agent.wire.guid import guid_text
 from config.topologyfile import load_topology
+from tests.ports import port_base
 from tests.system.demo import Demo, ask
 from tests.system.keys import OtherKey
 
@@ -21,7 +22,7 @@ def refused_demo(tmp_path: Path) -> tuple[Demo, OtherKey]:
     """A demo of two members, not started, and another key for b, of which a knows nothing."""
     folder = tmp_path / "demo"
     folder.mkdir()
-    prepare(DemoOptions(folder, port_base=0, dashboard_port=0, aging_s=0.3))
+    prepare(DemoOptions(folder, port_base=port_base(), dashboard_port=port_base(), aging_s=0.3))
     demo = Demo(folder, aging=0.3, port_base=None, dashboard_port=None, wait_ready=False)
     return demo, OtherKey(folder, "b")
 
@@ -111,7 +112,7 @@ def test_reading_counters_makes_no_sample(tmp_path: Path) -> None:
 
 def prepare_sampled_once(folder: Path) -> None:
     folder.mkdir()
-    prepare(DemoOptions(folder, port_base=0, dashboard_port=0, aging_s=0.3))
+    prepare(DemoOptions(folder, port_base=port_base(), dashboard_port=port_base(), aging_s=0.3))
     for member in "ab":
         config = folder / member / "agent.toml"
         config.write_text(f"{config.read_text()}\n[counters]\nsample_interval = 86400\n")

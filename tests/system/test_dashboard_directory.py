@@ -23,8 +23,8 @@ from config.model import ReplicaSet
 from config.topology import new_replica_set
 from config.write import agent_text, topology_text
 from tests.directory.processes import Process, Server, until
+from tests.ports import free_ports
 from tests.system.chromium import Page, chromium, needs_chromium
-from tests.system.hosts import free_ports
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 

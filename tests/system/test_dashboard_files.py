@@ -23,6 +23,7 @@ from agent.service.shown import Shown
 from config.errors import ConfigError
 from config.load import load_agent_config
 from staging.beneath import Entry
+from tests.ports import port_base
 from tests.system.chromium import chromium, needs_chromium
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
@@ -31,7 +32,9 @@ HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 @pytest.fixture
 async def member(tmp_path: Path) -> AsyncIterator[tuple[Service, Path, str]]:
     """A running member whose partner is away, its root, and the address of its dashboard."""
-    made = prepare(DemoOptions(tmp_path / "demo", members=2, port_base=0, dashboard_port=0, aging_s=0.1)).members[0]
+    made = prepare(
+        DemoOptions(tmp_path / "demo", members=2, port_base=port_base(), dashboard_port=port_base(), aging_s=0.1)
+    ).members[0]
     service = Service(load_agent_config(made.config))
     await service.start()
     try:

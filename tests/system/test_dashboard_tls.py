@@ -30,6 +30,7 @@ from agent.service.shown import tls_of
 from config.errors import ConfigError
 from config.load import load_agent_config
 from config.model import DashboardTls
+from tests.ports import port_base
 from tests.system.chromium import chromium, needs_chromium
 
 SHOWN = (
@@ -89,7 +90,9 @@ def authority(tmp_path: Path) -> Authority:
 @pytest.fixture
 async def member(authority: Authority, tmp_path: Path) -> AsyncIterator[tuple[Service, str]]:
     """A running member with TLS, and the address of its dashboard."""
-    made = prepare(DemoOptions(tmp_path / "demo", members=2, port_base=0, dashboard_port=0, aging_s=0.1)).members[0]
+    made = prepare(
+        DemoOptions(tmp_path / "demo", members=2, port_base=port_base(), dashboard_port=port_base(), aging_s=0.1)
+    ).members[0]
     certificate, key = authority.issue("server")
     of = tomlkit.parse(made.config.read_text())
     of["dashboard"] |= {

@@ -20,7 +20,7 @@ from config.topology import new_replica_set
 from config.topologyfile import parse_topology
 from config.write import topology_text
 from tests.directory.processes import Process, frs, until
-from tests.system.hosts import free_ports
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.slow
 

@@ -21,7 +21,7 @@ from config.model import Connection
 from config.topology import new_guid, new_replica_set
 from config.write import topology_text
 from tests.directory.processes import Process, frs, run, until
-from tests.system.hosts import free_ports
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.slow
 

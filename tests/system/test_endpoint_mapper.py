@@ -17,6 +17,7 @@ from agent.cli.demo_layout import Demo, DemoOptions, prepare
 from agent.service.service import Service
 from config.load import load_agent_config
 from config.write import topology_text, write_file
+from tests.ports import free_ports, port_base
 
 PATIENCE_S = 120.0
 
@@ -31,9 +32,10 @@ def taken() -> Iterator[int]:
 @pytest.fixture
 def demo(tmp_path: Path) -> Demo:
     """Two members, whose RPC servers are on any ports, and their endpoint mappers on ports that are known."""
-    made = prepare(DemoOptions(tmp_path / "demo", members=2, port_base=0, dashboard_port=0, aging_s=0.05))
-    with taken() as one, taken() as other:
-        mappers = dict(zip("ab", (one, other)))
+    made = prepare(
+        DemoOptions(tmp_path / "demo", members=2, port_base=port_base(), dashboard_port=port_base(), aging_s=0.05)
+    )
+    mappers = dict(zip("ab", free_ports()))
     members = {name: replace(m, port=0, endpoint_mapper=mappers[name]) for name, m in made.set.members.items()}
     made = replace(made, set=replace(made.set, members=members))
     write_file(made.topology_file, topology_text([made.set], "without ports"))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from agent.cli.demo_layout import DemoOptions, prepare
 from agent.reporting.exit_codes import ExitCode
+from tests.ports import port_base
 from tests.system.demo import Demo, ask
 
 CLOSED = "0" * 168
@@ -17,7 +18,7 @@ def closed_demo(tmp_path: Path) -> Demo:
     """A demo of two members, not started, whose set has a schedule that never opens."""
     folder = tmp_path / "demo"
     folder.mkdir()
-    prepare(DemoOptions(folder, port_base=0, dashboard_port=0, aging_s=0.3))
+    prepare(DemoOptions(folder, port_base=port_base(), dashboard_port=port_base(), aging_s=0.3))
     topology = folder / "topology.toml"
     text = topology.read_text()
     assert text.count('primary = "a"\n') == 1

@@ -17,6 +17,7 @@ import pytest
 from agent.cli.demo_layout import DemoOptions, prepare
 from agent.reporting.causes import Cause
 from staging.fsops import OBJECT_ID_XATTR, object_id_get, object_id_set
+from tests.ports import free_port, port_base
 from tests.system.corpora import differences, many_files, snapshot
 from tests.system.demo import Demo, kept
 from tests.system.mounts import mounted
@@ -240,14 +241,6 @@ def second(demo: Demo, member: str, port: int) -> Path:
     return other
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-        assert isinstance(port, int)
-        return port
-
-
 def marks(root: Path) -> dict[str, bytes]:
     found = {}
     for name in ("trusted.frs.root", OBJECT_ID_XATTR):
@@ -288,7 +281,7 @@ def test_an_agent_that_cannot_start_leaves_the_root_alone(tmp_path: Path) -> Non
     """Its port is in use: the next one is the first."""
     folder = tmp_path / "demo"
     folder.mkdir()
-    made = prepare(DemoOptions(folder, port_base=0, dashboard_port=0, aging_s=0.3))
+    made = prepare(DemoOptions(folder, port_base=port_base(), dashboard_port=port_base(), aging_s=0.3))
     member = made.members[1]
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", member.port))
@@ -305,7 +298,7 @@ def test_the_root_of_another_disk_is_not_taken_for_the_root(tmp_path: Path) -> N
     """The top folders of two file systems have the same inode number, and a fresh one is not even empty."""
     folder = tmp_path / "demo"
     folder.mkdir()
-    prepare(DemoOptions(folder, port_base=0, dashboard_port=0, aging_s=0.3))
+    prepare(DemoOptions(folder, port_base=port_base(), dashboard_port=port_base(), aging_s=0.3))
     root = folder / "b" / "root"
     with contextlib.ExitStack() as disk:
         disk.enter_context(mounted(root, "size=4m,mode=755"))

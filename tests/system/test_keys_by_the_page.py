@@ -21,8 +21,9 @@ from agent.rpc.security import KeyCredential, KeyPair
 from config.credentials import load_key
 from config.keys import key_text
 from config.topologyfile import load_topology
+from tests.ports import free_ports
 from tests.system.demo import PATIENCE, ask
-from tests.system.hosts import Host, free_ports
+from tests.system.hosts import Host
 from tests.system.knocking import knocks
 
 pytestmark = pytest.mark.slow

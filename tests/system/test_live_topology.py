@@ -21,9 +21,9 @@ from agent.rpc.security import Credential
 from config.credentials import load_secret
 from config.keys import key_text
 from config.topologyfile import load_topology
+from tests.ports import free_port
 from tests.system.demo import PATIENCE, Demo, Member, ask, compare_trees, spawn
 from tests.system.knocking import knocks
-from tests.system.test_identity import free_port
 
 #: What counts on for as long as a set, or a connection, goes on.
 SUMS = {

@@ -11,6 +11,7 @@ from typing import Any
 from agent.cli.demo_layout import DemoOptions, prepare
 from agent.reporting.exit_codes import ExitCode
 from agent.wire.frsapi import INFO_TYPES
+from tests.ports import port_base
 from tests.system.demo import Demo, ask
 
 
@@ -18,7 +19,7 @@ def served(tmp_path: Path, table: str) -> Demo:
     """A demo of two members, not started, whose configurations end with that."""
     folder = tmp_path / "demo"
     folder.mkdir()
-    prepare(DemoOptions(folder, port_base=0, dashboard_port=0, aging_s=0.1))
+    prepare(DemoOptions(folder, port_base=port_base(), dashboard_port=port_base(), aging_s=0.1))
     for name in "ab":
         config = folder / name / "agent.toml"
         config.write_text(config.read_text() + table)

@@ -12,6 +12,7 @@ import pytest
 
 from agent.cli.demo_layout import DemoOptions, prepare
 from staging.preinstall import RESERVED_NAME
+from tests.ports import port_base
 from tests.system.corpora import differences, many_files, run_frs, snapshot
 from tests.system.demo import PATIENCE, Demo
 from tests.system.keys import OtherKey
@@ -23,7 +24,7 @@ def demo_files(tmp_path: Path) -> Path:
     """The folder of a demo that was made and never ran, to spoil."""
     folder = tmp_path / "demo"
     folder.mkdir()
-    prepare(DemoOptions(folder, port_base=0, dashboard_port=0, aging_s=0.3))
+    prepare(DemoOptions(folder, port_base=port_base(), dashboard_port=port_base(), aging_s=0.3))
     return folder
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from agent.cli.demo_layout import DemoOptions, prepare
+from tests.ports import port_base
 from tests.system.corpora import differences, many_files, snapshot
 from tests.system.demo import Demo, ask
 from tests.system.mounts import mounted
@@ -111,7 +112,7 @@ def test_a_root_that_is_a_symbolic_link(tmp_path: Path) -> None:
     """The folder that it leads to is the root; led elsewhere while the member runs, the set stops."""
     folder = tmp_path / "demo"
     folder.mkdir()
-    prepare(DemoOptions(folder, port_base=0, dashboard_port=0, aging_s=0.3))
+    prepare(DemoOptions(folder, port_base=port_base(), dashboard_port=port_base(), aging_s=0.3))
     root, real = folder / "b" / "root", tmp_path / "real"
     root.rename(real)
     root.symlink_to(real)

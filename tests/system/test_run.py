@@ -19,6 +19,7 @@ import pytest
 from agent.cli.demo_layout import DemoMember, DemoOptions, prepare
 from agent.service.signals import MEANINGLESS, STOPPING
 from agent.work.descriptors import WANTED
+from tests.ports import port_base
 from tests.system.demo import PATIENCE, ask, spawn
 
 
@@ -50,7 +51,7 @@ def running(
     tmp_path: Path, prepared: Callable[[DemoMember], object] = lambda member: None, *, before: str = ""
 ) -> Iterator[Running]:
     """A member of a demo after `prepared` and, in its shell, `before`."""
-    member = prepare(DemoOptions(tmp_path / "demo", 2, port_base=0, dashboard_port=0)).members[0]
+    member = prepare(DemoOptions(tmp_path / "demo", 2, port_base=port_base(), dashboard_port=port_base())).members[0]
     prepared(member)
     log = tmp_path / "log"
     with log.open("ab") as output:

@@ -16,6 +16,7 @@ from agent.rpc.frsrpc import FrsPartner
 from agent.rpc.security import Credential
 from config.load import load_agent_config
 from config.write import with_public_key
+from tests.ports import port_base
 from tests.system.demo import PATIENCE, Demo
 
 pytestmark = pytest.mark.slow
@@ -29,7 +30,9 @@ class Hosts:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
-        made = prepare(DemoOptions(folder, port_base=0, dashboard_port=0, aging_s=0.3, shared_secret=True))
+        made = prepare(
+            DemoOptions(folder, port_base=port_base(), dashboard_port=port_base(), aging_s=0.3, shared_secret=True)
+        )
         assert made.secret is not None
         self.secret = Credential(made.secret.domain, made.secret.user, made.secret.password)
         shared = re.sub(r"^key = .*\n", "", made.topology_file.read_text(), flags=re.MULTILINE)

@@ -28,6 +28,7 @@ from agent.wire.comm_packet import encode_send_comm_pkt
 from config.keys import public_key
 from config.load import load_agent_config
 from staging import lznt1
+from tests.ports import free_port
 from tests.system.corpora import set_attribute
 from tests.system.demo import Demo
 
@@ -137,12 +138,6 @@ class Recorder:
                 with contextlib.suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)
                 end.close()
-
-
-def free_port() -> int:
-    """A loopback port that is free now."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager

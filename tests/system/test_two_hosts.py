@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.hosts import Host, free_ports
+from tests.ports import free_ports
+from tests.system.hosts import Host
 
 pytestmark = pytest.mark.slow
 

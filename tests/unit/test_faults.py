@@ -19,6 +19,7 @@ from agent.service.service import Service
 from agent.wire import constants as c
 from agent.wire.packet import NamedGuid, Packet
 from config.load import load_agent_config
+from tests.ports import port_base
 
 Fault = Callable[[Engine, ev.Event], bool]
 
@@ -69,7 +70,9 @@ def test_whoever_waits_for_an_action_that_could_not_be_begun_is_told() -> None:
 @asynccontextmanager
 async def members(tmp_path: Path) -> AsyncIterator[list[Service]]:
     """Three members, joined: b and c are partners of a."""
-    options = DemoOptions(tmp_path / "demo", 3, topology="hub-spoke", port_base=0, dashboard_port=0, aging_s=0.1)
+    options = DemoOptions(
+        tmp_path / "demo", 3, topology="hub-spoke", port_base=port_base(), dashboard_port=port_base(), aging_s=0.1
+    )
     services = [Service(load_agent_config(member.config)) for member in prepare(options).members]
     try:
         for service in services:

@@ -19,6 +19,7 @@ from config.load import load_agent_config
 from journal import system
 from journal.inotify import WatchLimit
 from staging import fsops
+from tests.ports import port_base
 
 PATIENCE = 120.0
 
@@ -27,7 +28,7 @@ PATIENCE = 120.0
 async def member(folder: Path, aging: float) -> AsyncIterator[Replica]:
     if not fsops.object_id_set(str(folder), bytes(range(16))):
         pytest.skip("the file system of the temporary folder has no user attributes")
-    options = DemoOptions(folder / "demo", members=2, port_base=0, dashboard_port=0, aging_s=aging)
+    options = DemoOptions(folder / "demo", members=2, port_base=port_base(), dashboard_port=port_base(), aging_s=aging)
     demo = prepare(options)
     service = Service(load_agent_config(demo.members[0].config))
     await service.start()

@@ -32,6 +32,7 @@ from config.topology import new_replica_set
 from config.topologyfile import load_topology
 from config.write import topology_text
 from staging import fsops
+from tests.ports import port_base
 from tests.system.keys import OtherKey, keyed
 
 PATIENCE = 120.0
@@ -41,7 +42,11 @@ class Fleet:
     """Members of one topology file."""
 
     def __init__(self, folder: Path, members: int) -> None:
-        self.demo = prepare(DemoOptions(folder / "demo", members=members, port_base=0, dashboard_port=0, aging_s=0.05))
+        self.demo = prepare(
+            DemoOptions(
+                folder / "demo", members=members, port_base=port_base(), dashboard_port=port_base(), aging_s=0.05
+            )
+        )
         self.file = self.demo.topology_file
         self.services: dict[str, Service] = {}
 

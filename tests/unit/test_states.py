@@ -22,6 +22,7 @@ from agent.service.shown import Shown
 from agent.wire.constants import STATES
 from agent.work.clock import filetime_now
 from config.load import load_agent_config
+from tests.ports import port_base
 
 PATIENCE = 300
 
@@ -34,7 +35,9 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def made(folder: Path, members: int) -> list[Service]:
-    options = DemoOptions(folder / "demo", members=members, port_base=0, dashboard_port=0, aging_s=0.1)
+    options = DemoOptions(
+        folder / "demo", members=members, port_base=port_base(), dashboard_port=port_base(), aging_s=0.1
+    )
     return [Service(load_agent_config(member.config)) for member in prepare(options).members]
 
 

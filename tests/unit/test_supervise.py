@@ -21,6 +21,7 @@ from config.load import load_agent_config
 from journal.aging import AgingCache
 from staging.errors import NoSpace
 from tests.localchanges.member import member
+from tests.ports import port_base
 
 PATIENCE_S = 30.0
 
@@ -149,7 +150,9 @@ async def test_what_fails_is_told_and_what_is_cancelled_is_not() -> None:
 
 async def test_what_all_sets_need_stops_them_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partnerlinks, "CHECK_S", 0.02)
-    demo = prepare(DemoOptions(tmp_path / "demo", members=2, port_base=0, dashboard_port=0, aging_s=0.05))
+    demo = prepare(
+        DemoOptions(tmp_path / "demo", members=2, port_base=port_base(), dashboard_port=port_base(), aging_s=0.05)
+    )
     service = Service(load_agent_config(demo.members[0].config))
     await service.start()
     try:
@@ -166,7 +169,9 @@ async def test_what_all_sets_need_stops_them_all(tmp_path: Path, monkeypatch: py
 
 async def test_a_set_that_cannot_be_opened_for_a_fault_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sets, "RETRY_S", 0.02)
-    demo = prepare(DemoOptions(tmp_path / "demo", members=2, port_base=0, dashboard_port=0, aging_s=0.05))
+    demo = prepare(
+        DemoOptions(tmp_path / "demo", members=2, port_base=port_base(), dashboard_port=port_base(), aging_s=0.05)
+    )
     service = Service(load_agent_config(demo.members[0].config))
 
     def full(_: object) -> None:

@@ -28,6 +28,7 @@ from config.load import load_agent_config
 from config.model import ReplicaSet
 from config.topology import new_replica_set
 from config.write import topology_text, write_file
+from tests.ports import port_base
 
 PATIENCE_S = 120.0
 T = 60.0
@@ -36,7 +37,9 @@ T = 60.0
 @pytest.fixture
 def demo(tmp_path: Path) -> Demo:
     """Three members, everybody everybody's partner; none is started."""
-    return prepare(DemoOptions(tmp_path / "demo", members=3, port_base=0, dashboard_port=0, aging_s=0.05))
+    return prepare(
+        DemoOptions(tmp_path / "demo", members=3, port_base=port_base(), dashboard_port=port_base(), aging_s=0.05)
+    )
 
 
 @asynccontextmanager
@@ -277,7 +280,14 @@ async def test_a_set_that_a_member_is_not_in(demo: Demo) -> None:
 async def test_the_secret_alone_opens_nothing_where_keys_are_required(tmp_path: Path) -> None:
     """Whoever has it could authenticate with it before, and cannot now that a has no use for it."""
     demo = prepare(
-        DemoOptions(tmp_path / "demo", members=2, port_base=0, dashboard_port=0, aging_s=0.05, shared_secret=True)
+        DemoOptions(
+            tmp_path / "demo",
+            members=2,
+            port_base=port_base(),
+            dashboard_port=port_base(),
+            aging_s=0.05,
+            shared_secret=True,
+        )
     )
     assert demo.secret is not None
     secret = Credential(demo.secret.domain, demo.secret.user, demo.secret.password)

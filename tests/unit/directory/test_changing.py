@@ -33,7 +33,7 @@ from config.directory import DirectoryServerConfig, Upstream
 from config.keys import new_key, public_key
 from config.model import ReplicaSet
 from config.topology import new_replica_set
-from tests.system.hosts import free_ports
+from tests.ports import free_ports
 
 E, S, M = b"E" * 16, b"S" * 16, b"M" * 16
 

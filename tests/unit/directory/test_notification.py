@@ -44,7 +44,7 @@ from config.model import AgentConfig, ReplicaSet
 from config.topology import new_replica_set
 from config.topologyfile import read_topology
 from config.write import agent_text, key_file_text, topology_text, write_file
-from tests.system.hosts import free_ports
+from tests.ports import free_ports
 
 GUID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff").bytes_le
 TEXT = (

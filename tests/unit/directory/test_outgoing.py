@@ -15,7 +15,7 @@ from agent.reporting.causes import Cause
 from agent.reporting.incidents import Incidents
 from agent.rpc.noise import KeyPair
 from config.keys import new_key, public_key
-from tests.system.hosts import free_ports
+from tests.ports import free_ports
 
 
 @pytest.fixture
