@@ -224,8 +224,7 @@ class _Association(PduProtocol):
 
     def _write_gathered(self) -> None:
         outgoing, self._outgoing = self._outgoing, []
-        if self.transport is not None and outgoing:
-            self.transport.write(outgoing[0] if len(outgoing) == 1 else b"".join(outgoing))
+        self.write(outgoing)
 
     def _pump(self) -> None:
         while self._waiting and len(self._pending) < self._window and not self.write_paused:

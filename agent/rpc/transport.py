@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from collections.abc import Sequence
 from typing import Final
 
 from agent.rpc import constants as c
@@ -168,14 +169,18 @@ class PduProtocol(asyncio.BufferedProtocol):
         if self._consuming:
             self._out.append(data)
             self._out_bytes += len(data)
-        elif self.transport is not None:
-            self.transport.write(data)
+        else:
+            self.write([data])
+
+    def write(self, out: Sequence[bytes | bytearray]) -> None:
+        """Write these as one, unless the connection is at its end: asyncio would drop them, and warn of each."""
+        if self.transport is not None and out and not self.transport.is_closing():
+            self.transport.write(out[0] if len(out) == 1 else b"".join(out))
 
     def _flush(self) -> None:
         out, self._out = self._out, []
         self._out_bytes = 0
-        if self.transport is not None:
-            self.transport.write(out[0] if len(out) == 1 else b"".join(out))
+        self.write(out)
 
     def _consume(self) -> None:
         """Hand out all whole PDUs in the buffer."""
