@@ -154,6 +154,20 @@ async def test_what_cannot_be_made(
     assert error.answer["guid"] is None
 
 
+@pytest.mark.parametrize(
+    ("type_", "path"),
+    [
+        (QUEUE, "dir1"), (QUEUE, "dir1\\"), (QUEUE, "\\q"), (QUEUE, "dir1\\private$\\q"), (QUEUE, "dir1\\a\\b"),
+        (QUEUE, "dir1\\\\q"), (MACHINES, "a\\b"), (MACHINES, "a,10b"), (MACHINES, "\\"), (SITES, "a;\\\\10b"),
+    ],
+)  # fmt: skip
+async def test_what_is_no_path_of_its_type_is_refused(call: Caller, type_: int, path: str) -> None:
+    """2.2.9. A machine with the path of a queue would be found instead of it, one with a comma be two servers."""
+    asked = {"type": type_, "path": path, "sd_length": 0, "sd": None, "guid": bytes(16)}
+    given = {QUEUE: {"Q_LABEL": "x"}, MACHINES: {"QM_OS": 1}, SITES: {"S_FOREIGN": 1}}[type_]
+    await fails(call, ILLEGAL_PROPERTY_VALUE, "CreateObject", **asked, **properties(**given))
+
+
 async def test_a_value_of_another_type_is_refused(call: Caller) -> None:
     asked = {"type": QUEUE, "path": "dir1\\q", "sd_length": 0, "sd": None, "guid": bytes(16)}
     await fails(call, ILLEGAL_PROPERTY_VALUE, "CreateObject", **asked, cp=1, ids=(108,), values=[(19, 5)])

@@ -49,6 +49,22 @@ _KEY_OF: Final = {205: s.BASE_PROVIDER, 231: s.BASE_PROVIDER, 232: s.ENHANCED_PR
 _PATHS: Final = {223: 208, 224: 209, 808: 801, 809: 802}
 
 
+#: What no name of these has: it would be taken for the path of a queue, or for the next one in a list of servers.
+_NOT_IN_NAMES: Final = {Type.MACHINE: "\\,", Type.SITE: ";"}
+
+
+def pathname(type_: Type, path: str) -> str:
+    """The path of a new object (2.2.9): of a queue its machine and its name there; else a name. Raises
+    DirectoryError."""
+    parts = path.split("\\")
+    if type_ == Type.QUEUE and (len(parts) != 2 or not all(parts)):
+        raise DirectoryError(MQ_ERROR_ILLEGAL_PROPERTY_VALUE, "a public queue has a path of the form MACHINE\\NAME")
+    wrong = next((one for one in _NOT_IN_NAMES.get(type_, "") if one in path), "")
+    if wrong:
+        raise DirectoryError(MQ_ERROR_ILLEGAL_PROPERTY_VALUE, f"no name of a {type_.name} has {wrong}")
+    return path
+
+
 def value_of(found: DsObject, prop: int, other: Callable[[bytes], DsObject | None]) -> Value | None:
     """The value of a property as a client reads it (3.1.4.21.8.1), None where there is none. `other` gives the object
     with an identifier. Raises WireError for a descriptor or keys that are none."""

@@ -81,7 +81,7 @@ class Mqds(Serving):
         if type_ in NAME:
             if not asked["path"]:
                 raise DirectoryError(MQ_ERROR_INVALID_PARAMETER, f"a {type_.name} has a name")
-            made[NAME[type_]] = asked["path"]
+            made[NAME[type_]] = mapping.pathname(type_, asked["path"])
         if type_ == Type.QUEUE:
             machine = self._directory.store.find(Type.MACHINE, asked["path"].partition("\\")[0])
             if machine is None:
