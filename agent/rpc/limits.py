@@ -59,9 +59,10 @@ class Limits:
     of_one: int = 128
     #: An association that is full of others' gives way when it has said nothing for so long.
     spare: float = 60.0
-    #: A PDU, and a whole request. FrsRpcSendCommPkt has up to 256 KiB (2.2.3.5) and little more.
+    #: A PDU, and a whole request. FrsRpcSendCommPkt has up to 256 KiB (2.2.3.5) and little more; S_DSCreateObject a
+    #: descriptor of up to 512 KiB beside the properties of an object.
     max_fragment: int = c.MAX_FRAGMENT
-    max_request: int = 512 * 1024
+    max_request: int = 640 * 1024
     #: Requests of which fragments are missing, and requests that wait for the one before them.
     max_partial_calls: int = 16
     max_queued_calls: int = 64

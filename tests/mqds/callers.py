@@ -77,6 +77,8 @@ class Foreign:
         request = asking()
         for argument, value in given.items():
             self._put(request, name, argument, value)
+        if "token" in given:
+            request.fields["pClientBuff"].fields["MaximumCount"] = given["most"]
         dce = self._clients[interface]
         try:
             dce.call(opnum, request)
@@ -136,7 +138,7 @@ class Foreign:
             request["pSort"]["cCol"] = len(value)
             for one in value:
                 element = idl.SORTKEY()
-                element["propColumn"], element["dwOrder"] = one.prop, int(one.descending)
+                element["propColumn"], element["dwOrder"] = one.prop, one.descending
                 request["pSort"]["aCol"].append(element)
         else:
             field = {

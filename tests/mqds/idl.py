@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from impacket.dcerpc.v5 import rpcrt, transport
-from impacket.dcerpc.v5.dtypes import GUID, LONG, LPWSTR, SHORT, UCHAR, ULONG, USHORT, WSTR
+from impacket.dcerpc.v5.dtypes import GUID, LONG, LPWSTR, NULL, SHORT, UCHAR, ULONG, USHORT, WSTR
 from impacket.dcerpc.v5.ndr import (
     NDR,
     NDRCALL,
@@ -239,7 +239,7 @@ def fill(element: Any, vt: int, value: Any) -> None:
             item["Data"] = one if vt == VT_CLSIDS else one + "\0"
             element["value"][name]["pElems"].append(item)
     else:
-        element["value"][name] = value + "\0" if vt == VT_LPWSTR else value
+        element["value"][name] = NULL if value is None else value + "\0" if vt == VT_LPWSTR else value
 
 
 def plain(element: Any) -> tuple[int, Any]:

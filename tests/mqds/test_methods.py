@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from agent.directory.access.server import DirectoryServer
-from agent.directory.mqds import security, serving
+from agent.directory.mqds import security, service, serving
 from agent.directory.mqds.client import MqdsError
-from agent.directory.mqds.methods import NO_HANDLE, Restriction, SortKey
+from agent.directory.mqds.methods import DSCOMM, METHODS, NO_HANDLE, Restriction, SortKey
 from agent.directory.objects.table import PROPERTIES, SERVICE_BSC
 from agent.directory.store.store import DirectoryStoreError
 from agent.rpc.errors import RpcFault
+from agent.wire.errors import WireError
 from tests.mqds.callers import Caller, Ours
 from tests.mqds.conftest import ENTERPRISE, MACHINE, SITE
 
@@ -87,6 +88,18 @@ async def test_validate_server_and_close_server_handle(call: Caller) -> None:
     assert handle != NO_HANDLE
     error = await fails(call, CANT_INIT, "ValidateServer", **asked, token=b"a token of GSS.", size=15)
     assert error.answer["auth"] == NO_HANDLE
+    token = bytes(524_288)  # the most that the IDL lets through
+    largest = {"enterprise": ENTERPRISE, "setup": 0, "context": 7, "most": len(token), "token": token}
+    await fails(call, CANT_INIT, "ValidateServer", **largest, size=len(token))
+    for size in (0, 14, 16, 17):  # length_is
+        await faults(call, BAD_STUB, "ValidateServer", **asked, token=b"a token of GSS.", size=size)
+    method = METHODS[DSCOMM]["ValidateServer"]
+    stub = method.encode_request({**asked, "token": b"a token of GSS.", "size": 15})
+    assert method.decode_request(stub)["token"] == b"a token of GSS."
+    for at in (24, 28):  # dwClientBuffMaxSize, and the room of the array: size_is
+        assert stub[at : at + 4] == b"\x10\0\0\0"
+        with pytest.raises(WireError):
+            method.decode_request(stub[:at] + b"\x11" + stub[at + 1 :])
     assert (await call("CloseServerHandle", auth=handle))["auth"] == NO_HANDLE
     await faults(call, MISMATCH, "CloseServerHandle", auth=handle)
     await faults(call, MISMATCH, "GetProps", type=MACHINES, path="dir1", **wanted(202), auth=handle, signature_size=0)
@@ -124,6 +137,35 @@ async def test_create_object_with_a_descriptor(call: Caller) -> None:
     answer = await call("GetObjectSecurityGuid", type=QUEUE, guid=guid, what=1, length=64, **auth)
     found = security.Descriptor.decode(answer["sd"][: answer["needed"]])
     assert found == security.Descriptor(security.EVERYONE)
+
+
+async def test_a_length_without_a_descriptor_is_a_fault(call: Caller) -> None:
+    """3.1.4: a NULL pointer with a conformant value that is not zero is rejected. So is a length that is not that of
+    the array."""
+    given = security.DEFAULT.encode()
+    new = {"type": QUEUE, "path": "dir1\\q", "guid": None, **properties(Q_LABEL="x")}
+    await faults(call, BAD_STUB, "CreateObject", **new, sd=None, sd_length=len(given))
+    await faults(call, BAD_STUB, "CreateObject", **new, sd=given, sd_length=len(given) - 1)
+    await call("CreateObject", **new, sd=None, sd_length=0)
+    for name in ("SetObjectSecurity", "SetObjectSecurityGuid"):
+        one = of(name, MACHINES, "dir1", MACHINE)
+        await faults(call, BAD_STUB, name, **one, what=4, sd=None, length=len(given))
+        await fails(call, INVALID_PARAMETER, name, **one, what=4, sd=None, length=0)
+
+
+async def test_a_descriptor_as_large_as_the_interface_lets_it_be_gets_an_answer(call: Caller) -> None:
+    """Of the method, and no fault of RPC: what a descriptor may have at most is told as any other value is."""
+    given = bytes(524_288)
+    new = {"type": QUEUE, "path": "dir1\\q", "guid": None, **properties(Q_LABEL="x")}
+    await fails(call, ILLEGAL_PROPERTY_VALUE, "CreateObject", **new, sd=given, sd_length=len(given))
+    one = {"type": MACHINES, "path": "dir1", "what": 4}
+    await fails(call, ILLEGAL_PROPERTY_VALUE, "SetObjectSecurity", **one, sd=given, length=len(given))
+    many = security.acl_of(*[(security.EVERYONE, security.GENERIC_ALL)] * 256)
+    whole = security.Descriptor(None, None, None, many).encode()
+    await call("SetObjectSecurity", **one, sd=whole, length=len(whole))
+    many = security.acl_of(*[(security.EVERYONE, security.GENERIC_ALL)] * 257)
+    more = security.Descriptor(None, None, None, many).encode()
+    await fails(call, ILLEGAL_PROPERTY_VALUE, "SetObjectSecurity", **one, sd=more, length=len(more))
 
 
 @pytest.mark.parametrize(
@@ -171,6 +213,8 @@ async def test_what_is_no_path_of_its_type_is_refused(call: Caller, type_: int, 
 async def test_a_value_of_another_type_is_refused(call: Caller) -> None:
     asked = {"type": QUEUE, "path": "dir1\\q", "sd_length": 0, "sd": None, "guid": bytes(16)}
     await fails(call, ILLEGAL_PROPERTY_VALUE, "CreateObject", **asked, cp=1, ids=(108,), values=[(19, 5)])
+    for prop, vt in ((108, 31), (102, 72)):  # a pointer that is NULL
+        await fails(call, ILLEGAL_PROPERTY_VALUE, "CreateObject", **asked, cp=1, ids=(prop,), values=[(vt, None)])
     await faults(call, BAD_STUB, "CreateObject", **asked, cp=0, ids=(), values=[])
     await faults(call, BAD_STUB, "CreateObject", **asked, cp=2, ids=(108,), values=[(31, "x")])
     await faults(call, BAD_STUB, "CreateObject", **{**asked, "type": 59}, **properties(Q_LABEL="x"))
@@ -354,7 +398,8 @@ async def test_set_object_security(call: Caller, name: str) -> None:
 
 
 async def looked_up(call: Caller, room: int, columns: tuple[int, ...], **query: Any) -> list[list[tuple[int, Any]]]:
-    """The sequence of 4.3: begin, next until nothing comes, end."""
+    """The sequence of 4.3: begin, next until nothing comes, end. Each but the last has as many whole rows as there is
+    room for (3.1.4.18)."""
     auth = await context(call)
     asked: dict[str, Any] = {"context": None, "restrictions": None, "sort": None} | query
     handle = (await call("LookupBegin", **asked, columns=columns, auth=auth["auth"]))["handle"]
@@ -367,6 +412,8 @@ async def looked_up(call: Caller, room: int, columns: tuple[int, ...], **query: 
         if not values:
             break
         rows += [values[at : at + len(columns)] for at in range(0, len(values), len(columns))]
+    most, left = room // len(columns) * len(columns), len(rows) * len(columns)
+    assert counts == [*(min(most, left - at) for at in range(0, left, most)), 0]
     assert (await call("LookupEnd", handle=handle))["handle"] == NO_HANDLE
     await faults(call, MISMATCH, "LookupEnd", handle=handle)
     await faults(call, MISMATCH, "LookupNext", handle=handle, room=room, **auth)
@@ -380,6 +427,10 @@ async def test_a_query_from_its_beginning_to_its_end(call: Caller) -> None:
     sort = [SortKey(105, descending=True), SortKey(103, descending=False)]
     rows = await looked_up(call, 4, (103, 105), restrictions=less, sort=sort)
     assert rows == [[(31, f"dir1\\{name}"), (19, quota)] for name, quota in (("b", 7), ("a", 5), ("c", 5))]
+    for order in (1, 2, 0xFFFFFFFF):  # whatever is not QUERY_SORTASCEND (3.1.6.7)
+        of_any_order = [SortKey(103, descending=order)]  # type: ignore[arg-type]
+        found = [row[0][1] for row in await looked_up(call, 2, (103,), sort=of_any_order)]
+        assert found == ["dir1\\D", "dir1\\c", "dir1\\b", "dir1\\a"]
     both = [Restriction(3, 105, (19, 7)), Restriction(4, 103, (31, "DIR1\\d"))]
     assert await looked_up(call, 128, (105,), restrictions=both) == [[(19, 9)]]
     for rel, found in ((0, 2), (1, 3), (2, 1), (3, 2), (4, 1), (5, 3)):
@@ -461,6 +512,21 @@ async def test_create_servers_cache(call: Caller, server: DirectoryServer) -> No
     await fails(call, NO_MORE_DATA, "CreateServersCache", index=1, servers=None, **auth)
 
 
+async def test_a_list_of_many_servers_has_as_many_as_fit(
+    call: Caller, server: DirectoryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    auth = await context(call)
+    names = [f"{number:03}{'x' * 200}" for number in range(40)]
+    for name in names:
+        await new_object(call, MACHINES, name, QM_SERVICE=SERVICE_BSC)
+    answer = await call("CreateServersCache", index=0, servers=None, **auth)
+    assert len(answer["servers"]) > 4096
+    assert sorted(answer["servers"].removeprefix("site;\\\\").split(",")) == [f"10{name}" for name in names]
+    monkeypatch.setattr(service, "MAX_LIST", len(answer["servers"]) - 1)
+    fewer = await call("CreateServersCache", index=0, servers=None, **auth)
+    assert fewer["servers"] == answer["servers"].rpartition(",")[0]
+
+
 # -- dscomm2 (3.3.4) --
 
 
@@ -498,19 +564,20 @@ async def test_get_props_ex(call: Caller, name: str) -> None:
     await fails(call, NOT_FOUND, name, **gone, **wanted(1102), **auth)
 
 
-async def test_delete_notification(call: Caller) -> None:
+async def test_delete_notification(call: Caller, server: DirectoryServer) -> None:
     """4.4: begin, the client deletes, notify, end."""
     auth = await context(call)
-    await queue(call)
-    for path in ("dir1\\q", "dir1"):
+    machine = await new_object(call, MACHINES, "host")
+    one = await queue(call, "host\\q")
+    for type_, path, guid in ((QUEUE, "host\\q", one), (MACHINES, "host", machine)):
         handle = (await call("BeginDeleteNotification", path=path, auth=auth["auth"]))["handle"]
-        if path != "dir1":
-            await call("DeleteObject", type=QUEUE, path=path)
+        await call("DeleteObject", type=type_, path=path)
+        assert server.store.get(guid) is None
         await call("NotifyDelete", handle=handle)
         assert (await call("EndDeleteNotification", handle=handle))["handle"] == NO_HANDLE
         await faults(call, MISMATCH, "NotifyDelete", handle=handle)
         await faults(call, MISMATCH, "EndDeleteNotification", handle=handle)
-    await fails(call, NOT_FOUND, "BeginDeleteNotification", path="dir1\\q", auth=auth["auth"])
+        await fails(call, NOT_FOUND, "BeginDeleteNotification", path=path, auth=auth["auth"])
     await faults(call, MISMATCH, "BeginDeleteNotification", path="dir1", auth=NO_HANDLE)
 
 

@@ -21,6 +21,10 @@ DSCOMM: Final = InterfaceId.parse("77df7a80-f298-11d0-8358-00a024c480a8", 1, 0)
 DSCOMM2: Final = InterfaceId.parse("708cca10-9569-11d1-b2a5-0060977d8118", 1, 0)
 MAX_SECURITY: Final = 524_288
 MAX_SIGNATURE: Final = 128 * 1024
+#: A list of servers (2.2.17), in characters: of some thousand.
+MAX_LIST: Final = 65_536
+#: What is anything else is descending (3.1.6.7).
+_ASCENDING: Final = 0
 #: A context handle that is none.
 NO_HANDLE: Final = bytes(20)
 
@@ -109,17 +113,18 @@ def _get_some_variants(reader: NdrReader) -> tuple[int, list[Variant]]:
     return room, reader.variants(count)
 
 
-def _put_token(writer: NdrWriter, token: bytes) -> None:
-    for number in (len(token), 0, len(token)):
+def _put_token(writer: NdrWriter, token: tuple[int, bytes]) -> None:
+    """Likewise: the room that its client has for it, and its bytes."""
+    for number in (token[0], 0, len(token[1])):
         writer.u32(number)
-    writer.raw(token)
+    writer.raw(token[1])
 
 
-def _get_token(reader: NdrReader) -> bytes:
+def _get_token(reader: NdrReader) -> tuple[int, bytes]:
     room, first, count = (reader.u32() for _ in range(3))
     if first or count > room or room > MAX_SECURITY:
         raise WireError("pClientBuff", reader.at - 12, f"counts {room}, {first}, {count}")
-    return reader.take(count)
+    return room, reader.take(count)
 
 
 def _put_restrictions(writer: NdrWriter, given: list[Restriction]) -> None:
@@ -176,7 +181,7 @@ def _get_sort(reader: NdrReader) -> list[SortKey]:
     if not pointer:
         return _none(count, reader)
     _same(reader.count(MOST_VARIANTS, 8), count, reader)
-    return [SortKey(reader.u32(), bool(_bounded(0, 1)(reader))) for _ in range(count)]
+    return [SortKey(reader.u32(), descending=reader.u32() != _ASCENDING) for _ in range(count)]
 
 
 def _none(count: int, reader: NdrReader) -> list[Any]:
@@ -227,6 +232,7 @@ def _unique(kind: _Kind) -> _Kind:
 
 _U32: Final = _Kind(NdrWriter.u32, NdrReader.u32)
 _TEXT: Final = _Kind(NdrWriter.text, NdrReader.text)
+_LIST: Final = _Kind(lambda writer, text: writer.text(text, MAX_LIST), lambda reader: reader.text(MAX_LIST))
 _BYTES: Final = _Kind(NdrWriter.array, lambda reader: reader.array(MAX_SECURITY))
 _GUID: Final = _Kind(_put_guid, _get_guid)
 _KINDS: Final[Mapping[str, _Kind]] = MappingProxyType(
@@ -240,7 +246,8 @@ _KINDS: Final[Mapping[str, _Kind]] = MappingProxyType(
         "flag": _Kind(NdrWriter.u32, _bounded(0, 1)),
         "text": _TEXT,
         "text?": _unique(_TEXT),
-        "text??": _unique(_unique(_TEXT)),
+        "list?": _unique(_LIST),
+        "list??": _unique(_unique(_LIST)),
         "bytes": _BYTES,
         "bytes?": _unique(_BYTES),
         "guid": _GUID,
@@ -275,7 +282,7 @@ _OF_DSCOMM: Final = f"""
 13 GetObjectSecurityGuid type:type guid:guid what:u32 length:length auth:handle signature_size:signature | sd:bytes needed:u32 {_SIGNED}
 14 SetObjectSecurityGuid type:type guid:guid what:u32 sd:bytes? length:length | result:u32
 19 QMSetMachineProperties path:text cp:cp ids:ids values:values context:u32 | result:u32
-20 CreateServersCache index:u32 servers:text?? auth:handle signature_size:signature | index:u32 servers:text?? {_SIGNED}
+20 CreateServersCache index:u32 servers:list?? auth:handle signature_size:signature | index:u32 servers:list?? {_SIGNED}
 21 QMGetObjectSecurity type:type guid:guid what:u32 length:length context:u32 auth:handle signature_size:signature | sd:bytes needed:u32 {_SIGNED}
 22 ValidateServer enterprise:guid setup:u32 context:u32 most:length token:token size:length | auth:handle result:u32
 23 CloseServerHandle auth:handle | auth:handle result:u32
@@ -289,7 +296,7 @@ _OF_DSCOMM2: Final = f"""
 4 NotifyDelete handle:handle | result:u32
 5 EndDeleteNotification handle:handle | handle:handle
 6 IsServerGC | result:u32
-8 GetGCListInDomain computer:text? domain:text? auth:handle signature_size:signature | servers:text? {_SIGNED}
+8 GetGCListInDomain computer:text? domain:text? auth:handle signature_size:signature | servers:list? {_SIGNED}
 """  # noqa: E501
 
 
@@ -304,6 +311,8 @@ class Method:
 
     def encode_request(self, arguments: Mapping[str, Any]) -> bytes:
         """The stub of a call. Raises WireError."""
+        if "token" in arguments:
+            arguments = {**arguments, "token": (arguments["most"], arguments["token"])}
         return _encode(self.takes, arguments)
 
     def decode_request(self, stub: bytes) -> Arguments:
@@ -311,9 +320,16 @@ class Method:
         found = _decode(self.takes, stub)
         if "cp" in found and not found["cp"] == len(found["ids"]) == len(found["values"]):
             raise WireError("cp", 0, f"{found['cp']}, {len(found['ids'])}, {len(found['values'])} properties")
-        for size in ("sd_length", "length"):
-            if found.get("sd") is not None and found.get(size, len(found["sd"])) != len(found["sd"]):
-                raise WireError(size, 0, f"{found[size]}, and {len(found['sd'])} bytes")
+        if "sd" in found:
+            size, there = found["sd_length" if "sd_length" in found else "length"], len(found["sd"] or b"")
+            if size != there:  # of a NULL pointer, too (3.1.4)
+                raise WireError("SecurityDescriptor", 0, f"a length of {size}, and {there} bytes")
+        if "token" in found:
+            room, token = found["token"]
+            if (room, len(token)) != (found["most"], found["size"]):
+                announced = f"{found['size']} of {found['most']} bytes"
+                raise WireError("pClientBuff", 0, f"{len(token)} of {room} bytes, and {announced} were announced")
+            found["token"] = token
         return found
 
     def encode_response(self, answer: Mapping[str, Any]) -> bytes:

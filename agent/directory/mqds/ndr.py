@@ -62,10 +62,10 @@ class NdrWriter:
         self.u32(len(data))
         self.stub += data
 
-    def text(self, text: str) -> None:
+    def text(self, text: str, most: int = MAX_TEXT) -> None:
         """A conformant varying string of 16-bit characters, with its zero."""
-        if "\0" in text or len(text) > MAX_TEXT:
-            raise WireError("WCHAR", -1, f"{text[:40]!r} has a zero in it, or more than {MAX_TEXT} characters")
+        if "\0" in text or len(text) > most:
+            raise WireError("WCHAR", -1, f"{text[:40]!r} has a zero in it, or more than {most} characters")
         data = (text + "\0").encode("utf-16-le", "surrogatepass")
         for number in (len(data) // 2, 0, len(data) // 2):
             self.u32(number)
@@ -94,7 +94,10 @@ class NdrWriter:
         except (ValueError, struct.error):
             raise WireError("PROPVARIANT", -1, f"{str(value)[:40]} is no value of type {vt}") from None
         if kind in (Vt.LPWSTR, Vt.CLSID):
-            self.pointer(True)
+            self.pointer(value is not None)
+        elif value is None:
+            self.u32(0)
+            self.pointer(False)
         elif isinstance(value, (bytes, tuple)):
             self.u32(len(value))
             self.pointer(bool(value))
@@ -103,6 +106,8 @@ class NdrWriter:
 
     def deferred(self, vt: int, value: Value | None) -> None:
         """What its pointers point to."""
+        if value is None:
+            return
         if vt == Vt.LPWSTR and isinstance(value, str):
             self.text(value)
         elif vt == Vt.CLSID and isinstance(value, bytes) and len(value) == 16:
@@ -160,11 +165,11 @@ class NdrReader:
         """A conformant array of bytes."""
         return self.take(self.count(most))
 
-    def text(self) -> str:
+    def text(self, most: int = MAX_TEXT) -> str:
         """A conformant varying string."""
-        most, first, count = (self.u32() for _ in range(3))
-        if first or not 0 < count <= most or count > MAX_TEXT + 1:
-            raise WireError("WCHAR", self.at - 12, f"counts {most}, {first}, {count}")
+        room, first, count = (self.u32() for _ in range(3))
+        if first or not 0 < count <= room or count > most + 1:
+            raise WireError("WCHAR", self.at - 12, f"counts {room}, {first}, {count}")
         try:
             text = self.take(2 * count).decode("utf-16-le")
         except UnicodeDecodeError:

@@ -14,7 +14,7 @@ from typing import Final
 
 from agent.directory.mqds import mapping, query
 from agent.directory.mqds import security as s
-from agent.directory.mqds.methods import NO_HANDLE, Arguments
+from agent.directory.mqds.methods import MAX_LIST, NO_HANDLE, Arguments
 from agent.directory.mqds.ndr import NULL, Variant
 from agent.directory.mqds.serving import Beside, Serving
 from agent.directory.objects.model import (
@@ -263,8 +263,8 @@ class Mqds(Serving):
             raise DirectoryError(MQDS_E_NO_MORE_DATA, "there are no more sites")
         site = sites[asked["index"]]
         machines = store.of_type(Type.MACHINE, site.guid)
-        names = [f"10{one.name}" for one in machines if one.name and mapping.service_of(one) & SERVICE_BSC]
-        return {"servers": f"{site.name or ''};\\\\{','.join(names)}"}
+        names = [one.name for one in machines if one.name and mapping.service_of(one) & SERVICE_BSC]
+        return {"servers": _list_of(names, f"{site.name or ''};\\\\")}
 
     # -- dscomm2 --
 
@@ -309,7 +309,13 @@ class Mqds(Serving):
         names = sorted({one.text(304) for one in sites if one.text(304)})
         if not names:
             raise DirectoryError(MQ_ERROR, "no server is known here")
-        return {"servers": ",".join(f"10{name}" for name in names)}
+        return {"servers": _list_of(names)}
+
+
+def _list_of(names: list[str], site: str = "") -> str:
+    """The servers of a site, or all (2.2.16, 2.2.17), by IP alone; of more than fit the first."""
+    found = site + ",".join(f"10{name}" for name in names)
+    return found if len(found) <= MAX_LIST else found[:MAX_LIST].rpartition(",")[0]
 
 
 def _type(asked: Arguments) -> Type:

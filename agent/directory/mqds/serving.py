@@ -107,7 +107,7 @@ class Serving:
                     self.known(context, asked[name], "auth" if name == "auth" else _KIND_OF_HANDLE[method.name])
             answer = nothing(method, asked)
             try:
-                answer |= await work(context, asked)
+                return method.encode_response(answer | await work(context, asked))
             except DirectoryError as error:
                 answer |= {"result": error.status, **getattr(error, "beside", {})}
             except WireError:
