@@ -31,6 +31,7 @@ from tests.fidelity.compare import LACKS, by_attributes, by_lists, by_rsync
 from tests.fidelity.objects import Common, Maker, edit
 from tests.filesystems import mounted
 from tests.interrupts import interrupt_once
+from tests.ports import port_base
 from tests.system.demo import Demo, ask
 
 MIB = 1 << 20
@@ -97,7 +98,7 @@ def run(kinds: Pair, *, objects: int, seed: int, idle_s: float) -> Result:
 def _members(kinds: Pair, size: int) -> Iterator[tuple[Demo, Common]]:
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="frs-fidelity.") as folder, contextlib.ExitStack() as stack:
         base = Path(folder) / "demo"
-        prepare(DemoOptions(base, members=2, aging_s=0.5))
+        prepare(DemoOptions(base, members=2, port_base=port_base(), dashboard_port=port_base(), aging_s=0.5))
         for name, kind in zip(MEMBERS, kinds):
             stack.enter_context(mounted(kind, base / name / "root", Path(folder) / f"image {name}", size=size))
         longest = min(LONGEST_NAME.get(kind, 255) for kind in kinds)

@@ -16,6 +16,7 @@ from agent.cli.demo_layout import DemoOptions, prepare
 from staging import posixacl
 from staging.preinstall import RESERVED_NAME
 from tests.filesystems import KINDS, mounted
+from tests.ports import port_base
 from tests.system.demo import Demo, spawn
 
 pytestmark = [
@@ -176,7 +177,7 @@ SHORT = ("ext4-128", "ramfs")
 def test_edits_on_another_file_system(kind: str) -> None:
     with place() as base, contextlib.ExitStack() as stack:
         demo_base = base / "demo"
-        prepare(DemoOptions(demo_base, members=2, aging_s=0.3))
+        prepare(DemoOptions(demo_base, members=2, port_base=port_base(), dashboard_port=port_base(), aging_s=0.3))
         stack.enter_context(mounted(kind, demo_base / "b" / "root", base / "images"))
         demo = stack.enter_context(Demo(demo_base))
         probe = demo.members["b"].root / "probe"

@@ -25,6 +25,7 @@ import pytest
 from agent.cli.demo_layout import DemoOptions, prepare
 from tests.hostile.disks import CannotMount
 from tests.interrupts import interrupt_once
+from tests.ports import port_base
 from tests.system.demo import Demo, compare_trees, listed
 from tests.writers.disks import Disk
 from tests.writers.versions import Ledger, version_of
@@ -113,7 +114,7 @@ def _tell(told: float, result: Result, ledger: Ledger, reader: Reader) -> float:
 @contextlib.contextmanager
 def _members(folder: Path, *, with_disks: bool) -> Iterator[tuple[Demo, dict[str, Disk]]]:
     base = folder / "demo"
-    prepare(DemoOptions(base, members=2, aging_s=0.4))
+    prepare(DemoOptions(base, members=2, port_base=port_base(), dashboard_port=port_base(), aging_s=0.4))
     disks: dict[str, Disk] = {}
     try:
         for name in MEMBERS:
