@@ -3,6 +3,8 @@ what the text would not bring to an end, one by one."""
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from agent.directory.objects.model import DeletedObject, DirectoryError, DsObject
@@ -13,7 +15,7 @@ from agent.directory.replication.common import Common
 from agent.directory.replication.numbers import MAX_SEQ
 from agent.directory.replication.ports import ENTERPRISE_PARTITION, Answered, Partition, Send, State, Told
 from agent.directory.replication.replicator import Replicator
-from tests.directory.world import SITES, World
+from tests.directory.world import SITES, SIZES, World
 
 SITE0, SITE1, SITE2 = SITES
 
@@ -118,10 +120,14 @@ def test_adding_a_site() -> None:
 
 
 def test_adding_a_bsc(enterprise: World) -> None:
-    """4.2: all that it asks, it asks of its PSC."""
+    """4.2: C03, a machine of site0, becomes BSC01. All that it asks, it asks of its PSC."""
     world = enterprise
-    machine = ((202, b"m" * 16), (203, "bsc01"), (201, SITE0), (210, SERVICE_BSC))
+    machine = ((202, b"m" * 16), (203, "c03"), (201, SITE0))
     world.change("pec", SITE0, m.DirectoryChange(m.CREATE, None, SITE0, 0, 0, 0, machine))
+    assert rules(world, "pec").neighbours() == ["psc1", "psc2", "bsc1"]
+    role = ((203, "bsc01"), (210, SERVICE_BSC))
+    world.change("pec", SITE0, m.DirectoryChange(m.UPDATE, b"m" * 16, SITE0, 0, 0, 0, role))
+    assert rules(world, "pec").neighbours() == ["psc1", "psc2", "bsc01", "bsc1"]
     world._add("bsc01", SITE0, "pec")
     world.start("bsc01")
     assert requests(world, "bsc01") == [("pec", ENTERPRISE_PARTITION, False)]
@@ -212,8 +218,47 @@ def test_deleting_a_queue(figure11: World) -> None:
     assert all(one.store.deleted(guid) is None for one in world.servers.values()), "copies purge what their owner has"
 
 
+def test_deleting_a_remote_queue(figure11: World) -> None:
+    """4.4: handling a change request for deleting a queue is the same as creating it."""
+    world = figure11
+    guid = queue(world, SITE1, "c14\\testq", "psc1")
+    world.settle()
+    world.trace.clear()
+    change = m.DirectoryChange(m.DELETE, guid, SITE1, 0, 0, 0, content.deletion(Type.QUEUE))
+    world._event("bsc21", "ask_owner", SITE1, change)
+    deliver_all(world)
+    assert sent(world, m.ChangeRequest, m.ChangeReply) == [
+        ("bsc21", "psc2", "ChangeRequest"), ("psc2", "psc1", "ChangeRequest"),
+        ("psc1", "psc2", "ChangeReply"), ("psc2", "bsc21", "ChangeReply"),
+    ]  # fmt: skip
+    assert {one.result for _, _, one in world.trace if isinstance(one, m.ChangeReply)} == {0}
+    assert world.servers["psc1"].store.deleted(guid) is not None
+    world.settle()
+    assert all(one.store.deleted(guid) is not None for one in world.servers.values())
+
+
+def test_a_deleted_object_is_purged_by_the_least_acknowledgement(figure11: World) -> None:
+    """4.4 with its numbers: the deletion is 8, PSC2 has acknowledged 10 and PEC0 9."""
+    world = figure11
+    guid = queue(world, SITE1, "c14\\testq", "psc1")
+    gone = world.change("psc1", SITE1, m.DirectoryChange(m.DELETE, guid, SITE1, 0, 0, 0, content.deletion(Type.QUEUE)))
+    assert gone is not None
+    for number in range(6):  # the newest three are never purged here
+        queue(world, SITE1, f"c14\\q{number}", "psc1")
+    assert partition(world, "psc1", SITE1).last == gone + 6
+    store = world.servers["psc1"].store
+    for server, site, seq in (("psc2", SITE2, gone + 2), ("pec", SITE0, gone + 1)):
+        assert store.deleted(guid) is not None
+        world._event("psc1", "received", server, m.PscAck(site, site, SITE1, seq, server))
+    assert store.deleted(guid) is None
+    assert partition(world, "psc1", SITE1).purged == gone + 1
+    world.settle()
+    assert world.differences() == []
+
+
 def test_full_partition_synchronization(figure11: World) -> None:
-    """4.5: BSC01 goes down when it has heard of the deletion, and what it misses then is purged."""
+    """4.5: BSC01 goes down when it has heard of the deletion, and what it misses then is purged, up to the last
+    number."""
     world = figure11
     first = queue(world, SITE1, "c14\\testq", "psc1")
     world.settle()
@@ -223,6 +268,7 @@ def test_full_partition_synchronization(figure11: World) -> None:
     assert partition(world, "bsc01", SITE1).last == gone
     known = partition(world, "bsc01", SITE1).purged
     world.crash("bsc01")
+    rules(world, "psc1")._sizes = dataclasses.replace(SIZES, buffer=0)  # of the newest none is kept
     missed = queue(world, SITE1, "c14\\missed", "psc1")
     world.change("psc1", SITE1, m.DirectoryChange(m.DELETE, missed, SITE1, 0, 0, 0, content.deletion(Type.QUEUE)))
     for number in range(12):
@@ -236,7 +282,7 @@ def test_full_partition_synchronization(figure11: World) -> None:
         deliver_all(world)
     purged = partition(world, "pec", SITE1).purged
     assert gone is not None
-    assert purged > gone
+    assert purged == partition(world, "pec", SITE1).last > gone
     world.trace.clear()
     world.start("bsc01")
     deliver_all(world)

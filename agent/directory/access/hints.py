@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 
 from agent.directory.notification.interface import SERVER_PREFIX
 from agent.directory.notification.messages import MACHINE_CHANGED, Body, Updates
-from agent.directory.notification.throttle import Throttle
+from agent.directory.notification.throttle import MOST, Throttle
 from agent.directory.objects.table import Type
 from agent.rpc.interface import CallContext
 
@@ -53,7 +53,7 @@ class Hints:
         self._act(self._throttle.expired(asyncio.get_running_loop().time()))
 
     def _act(self, servers: list[str]) -> None:
-        self._servers = servers
+        self._servers = list(dict.fromkeys([*self._servers, *servers]))[-MOST:]  # none that is not taken yet is lost
         self.arrived.set()
 
     def take(self) -> list[str]:

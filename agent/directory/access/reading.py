@@ -160,8 +160,8 @@ class DirectoryReader:
 
     async def _comes(self, reading: asyncio.Future[Snapshot | None], source: DirectorySource) -> bool:
         """Wait until it is read. A notification says that there is something new: where it does not come from this
-        server soon, and the one that is named has it, that is read from; where none is named that this host knows, or
-        this one is, it is asked anew."""
+        server soon, and one that is named has it, that is read from; where none is named that this host knows, or this
+        one is, it is asked anew."""
         while not reading.done():
             notified = asyncio.ensure_future(self.hints.arrived.wait())
             try:
@@ -177,21 +177,24 @@ class DirectoryReader:
         return True
 
     async def _turns_to(self, source: DirectorySource, named: list[str]) -> bool:
-        found = next((one for one in source.servers if f"{one[0]}:{one[1]}" in named), None)
-        if found is None or found == self._server:
-            return True
+        found = [one for one in source.servers if f"{one[0]}:{one[1]}" in named]
+        for one in found:
+            if one != self._server and await self._has_more(one):
+                self._choice.turn_to(source, self._members(), one, time.monotonic())
+                return True
+        return not found or self._server in found
+
+    async def _has_more(self, server: ServerPlace) -> bool:
+        """Whether that server can be read from, and has more than what is here."""
         try:
-            client = await self._connect(found)
+            client = await self._connect(server)
             try:
                 page = await interface.read(client, ReadRequest(self._generation, _ZERO, 0), CALL_S)
             finally:
                 await client.close()
         except (RpcError, WireError, ConfigError, OSError):
             return False
-        if page.generation <= self._generation:
-            return False
-        self._choice.turn_to(source, self._members(), found, time.monotonic())
-        return True
+        return page.generation > self._generation
 
     def take(self, source: DirectorySource, snapshot: Snapshot) -> bool:
         """Take over what a server says, where that may be; whether anything is new. Raises ConfigError,

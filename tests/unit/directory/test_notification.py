@@ -114,6 +114,7 @@ def xml(text: str) -> bytes:
         xml(TEXT.replace("dir1:2879", "a b")), xml(TEXT.replace("dir1:2879", "x" * 257)),
         xml(TEXT.replace("<Event>4</Event>", "")), xml(TEXT.replace("Notification", "Other")), xml(TEXT[:-3]),
         xml(TEXT.replace("4", "<Event>4</Event>", 1)), xml(TEXT + TEXT), b"\2\1\x00\xd8" + BODY_BYTES[2:],
+        xml("<!DOCTYPE Notification>" + TEXT), xml('<!DOCTYPE Notification SYSTEM "http://127.0.0.1/x">' + TEXT),
         xml('<!DOCTYPE a [<!ENTITY x "dir1">]>' + TEXT.replace("dir1", "&x;")),
         xml('<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/passwd">]>' + TEXT.replace("dir1", "&x;")),
         xml(TEXT + "<!--" + "x" * 5000 + "-->"),
@@ -172,6 +173,11 @@ def test_a_hundred_are_one_of_everything() -> None:
         throttle.received(f"server{number}", float(number) / 1000)
     assert len(throttle._waiting) == 100
     assert throttle.expired(60.0) == [""]
+    for count, named in ((99, [f"server{number}" for number in range(99)]), (100, [""]), (101, [""])):
+        throttle = Throttle()
+        for number in range(count):
+            throttle.received(f"server{number}", 1.0)
+        assert throttle.expired(61.0) == named
 
 
 def context(member: str) -> CallContext:
@@ -193,6 +199,22 @@ async def test_a_server_of_the_own_is_heard_at_once_and_others_later() -> None:
     assert not hints.arrived.is_set()
     hints._expired()
     assert hints.take() == ["dir1:2879", ""]
+    hints.close()
+
+
+async def test_a_server_that_was_named_is_not_lost_to_the_next_one() -> None:
+    """Each message has its own server asked (3.2.5.2); what comes before the first is taken is taken with it."""
+    hints = Hints(lambda: {GUID})
+    own = context("server/dir1:2879")
+    for server in ("owner:1", "other:2", "owner:1"):
+        hints.notified(own, dataclasses.replace(BODY, server=server))
+    hints.notified(context("b"), dataclasses.replace(BODY, server="third:3"))
+    hints._expired()
+    assert hints.take() == ["owner:1", "other:2", "third:3"]
+    assert hints.take() == []
+    for number in range(1000):
+        hints.notified(own, dataclasses.replace(BODY, server=f"many:{number}"))
+    assert hints.take() == [f"many:{number}" for number in range(900, 1000)]
     hints.close()
 
 
@@ -304,6 +326,41 @@ async def test_a_host_whose_server_is_cut_off_hears_of_a_change_from_the_owner(
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
         await host.rpc.close()
+        await stopped(copy)
+
+
+async def test_of_several_servers_that_are_named_one_that_has_the_change_is_read_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: DirectoryServer
+) -> None:
+    """The first of them in agent.toml is not there any more."""
+    monkeypatch.setattr(reading_module, "GRACE_S", 0.1)
+    port, gone = free_ports()
+    docs, key = set_of(port)
+    changed(owner, docs)
+    config = configured(tmp_path / "copy", "copy", 0)
+    owner.store.backup(config.database)
+    copy = await started(config)
+    servers = [("127.0.0.1", one.port, public_key(one.config.key)) for one in (copy, owner)]
+    servers.insert(1, ("127.0.0.1", gone, public_key(new_key())))
+    host = HostThatReads(tmp_path / "a", docs, key, servers)
+    reading = asyncio.create_task(host.reader.run())
+    try:
+        async with asyncio.timeout(60):
+            await host.read.wait()
+            host.read.clear()
+            while not copy._readers.waiting["a"]:
+                await asyncio.sleep(0)
+            changed(owner, dataclasses.replace(docs, file_filter=("*.new",)))
+            for one in (gone, owner.port):
+                host.reader.hints.notified(
+                    context("server/copy"), dataclasses.replace(BODY, guid=b"a" * 16, server=f"127.0.0.1:{one}")
+                )
+            await host.read.wait()
+        assert host.filters == ("*.new",)
+        assert host.reader.status()["server"] == f"127.0.0.1:{owner.port}"
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
         await stopped(copy)
 
 
