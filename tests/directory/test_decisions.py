@@ -90,6 +90,40 @@ def test_a_synchronisation_has_the_queues_of_either_scope_whatever_scope_is_aske
             assert one.store.deleted(guid).scope == scope  # type: ignore[union-attr]
 
 
+def test_what_comes_goes_to_replicas_with_the_next_propagation_whatever_flush_says() -> None:
+    """2.2.6.9: with Flush 1 it MUST NOT go on at once; with Flush 0 it need not, as nothing waits for more than 2 s."""
+    for flush in (False, True):
+        world = World(0, pscs=2, bscs=3)
+        world.trace.clear()
+        there, guid = partition(world, "psc2", SITE1), b"f" * 16
+        made = m.DirectoryChange(m.CREATE, guid, SITE1, there.last, there.last + 1, 0, ((101, guid), (103, "q")))
+        world._event("psc2", "received", "psc1", m.Propagation(SITE1, (made,), flush=flush))
+        assert world.servers["psc2"].store.get(guid) is not None
+        assert world.trace == []
+        world._event("psc2", "propagate")
+        assert [(by, to) for by, to, one in world.trace if isinstance(one, m.Propagation)] == [("psc2", "bsc3")]
+
+
+def test_who_misses_purged_tombstones_takes_all_anew_whatever_it_says_to_know_of_them() -> None:
+    """3.2.7.3 would answer it, with a hole. In the state in which all is taken anew it is answered by what is known."""
+    world = World(0, pscs=2, bscs=3)
+    there = partition(world, "psc1", SITE1)
+    guid = queue(world, SITE1, "c14\\q", "psc1")
+    there.purged = there.last
+    first, known = there.last - 1, there.last
+    for purged, sync0, answer in (
+        (first, False, m.AlreadyPurged), (known, False, m.AlreadyPurged), (first, True, m.AlreadyPurged),
+        (known, True, m.SyncReply),
+    ):  # fmt: skip
+        world.trace.clear()
+        request = m.SyncRequest(SITE2, SITE1, 0 if sync0 else first, MAX_SEQ, purged, sync0, True, "psc2")
+        world._event("psc1", "received", "psc2", request)
+        ((by, to, found),) = world.trace
+        assert (by, to, type(found)) == ("psc1", "psc2", answer)
+    assert isinstance(found, m.SyncReply)
+    assert guid in {change.guid for change in found.changes}
+
+
 def test_a_hundred_changes_that_came_too_early_are_kept_and_no_more() -> None:
     world = World(0, pscs=2, bscs=3)
     following, there = rules(world, "bsc3"), partition(world, "bsc3", SITE1)
