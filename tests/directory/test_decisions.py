@@ -16,7 +16,7 @@ from agent.directory.objects.table import Type
 from agent.directory.replication import content
 from agent.directory.replication import messages as m
 from agent.directory.replication.numbers import MAX_SEQ
-from agent.directory.replication.ports import DEFAULT_SIZES
+from agent.directory.replication.ports import DEFAULT_SIZES, State
 from agent.reporting.incidents import Incidents
 from config.directory import DirectoryServerConfig
 from config.keys import new_key
@@ -56,6 +56,37 @@ def test_numbers_of_whoever_is_not_followed_in_a_partition_change_nothing_in_it(
         assert not [one for _, _, one in world.trace if isinstance(one, m.SyncRequest | m.PscAck)]
     world.settle()
     assert world.differences() == []
+
+
+def test_a_change_of_whoever_is_not_followed_in_a_partition_is_not_taken() -> None:
+    """Not even the one that comes next, of the owner of another site or of a copy."""
+    world = World(0, pscs=2, bscs=3)
+    for name, sender in (("pec", "psc2"), ("bsc2", "psc2"), ("psc2", "bsc2"), ("bsc3", "pec")):
+        there, guid = partition(world, name, SITE1), name.encode().ljust(16, b"x")
+        before = there.last
+        made = m.DirectoryChange(m.CREATE, guid, SITE1, before, before + 1, 0, ((101, guid), (103, "q")))
+        world.trace.clear()
+        world._event(name, "received", sender, m.Propagation(SITE2, (made,)))
+        assert (world.servers[name].store.get(guid), there.last, world.trace) == (None, before, [])
+        assert f"{sender} is not whom it comes from" in world.servers[name].told[-1]
+        follows = "psc1" if name in ("pec", "bsc2", "psc2") else "psc2"
+        world._event(name, "received", follows, m.Propagation(SITE1, (made,)))
+        assert world.servers[name].store.get(guid) is not None, "it is taken of whom it comes from"
+
+
+def test_all_is_not_taken_anew_from_whoever_has_purged_less() -> None:
+    """It has tombstones that were purged, and lacks what came after them."""
+    world = World(0, pscs=2, bscs=3)
+    guid = queue(world, SITE1, "c14\\q", "psc1")
+    world.settle()
+    there = partition(world, "bsc3", SITE1)
+    with world.servers["bsc3"].store.transaction():
+        rules(world, "bsc3")._start_sync0(there, there.last)
+    for purged, left in ((there.last - 1, True), (there.last, False)):
+        reply = m.SyncReply(SITE2, SITE1, 0, there.last, purged, 2)
+        world._event("bsc3", "received", "psc2", reply)
+        assert (world.servers["bsc3"].store.get(guid) is not None) is left
+        assert (there.state == State.SYNC0) is left
 
 
 def test_a_synchronisation_has_the_queues_of_either_scope_whatever_scope_is_asked_for() -> None:
