@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import socket
+import threading
 from pathlib import Path
 
 _LOWEST = 10240
@@ -46,13 +47,15 @@ class _Range:
 
 
 _ranges: list[_Range] = []
+_lock = threading.Lock()  # campaigns run several demos in threads
 
 
 def port_base(count: int = 10) -> int:
     """The first of `count` ports in a row, which are this test's: nobody listens there, and no other test will."""
-    if not _ranges:
-        _ranges.append(_Range())
-    return _ranges[0].take(count)
+    with _lock:
+        if not _ranges:
+            _ranges.append(_Range())
+        return _ranges[0].take(count)
 
 
 def free_ports(count: int = 2) -> list[int]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 from tests import ports
 from tests.system.demo import REPOSITORY
@@ -35,6 +37,13 @@ def test_a_port_on_which_somebody_listens_is_passed_over() -> None:
     with socket.create_server(("127.0.0.2", first)):
         assert ports.port_base(3) == first + 1
     assert ports.free_ports(2) == [first + 4, first + 5]
+
+
+def test_threads_get_ports_of_their_own() -> None:
+    with ThreadPoolExecutor(16) as threads:
+        found = list(threads.map(lambda _: ports.port_base(10), range(32)))
+    assert len(set(found)) == 32
+    assert all(abs(one - other) >= 10 for one, other in itertools.combinations(found, 2))
 
 
 def test_they_are_given_again_when_all_others_were() -> None:
